@@ -1,0 +1,50 @@
+# Everything a fresh machine needs: Python 3.11 or later, make, a package index.
+#   make demo    a short tour that ends by itself
+#   make test    check, then every test, against real servers
+#   make soak    the long campaigns
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: demo test check soak bench format lock clean
+.DEFAULT_GOAL := test
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Worldline needs Python 3.11 or later; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python -m worldline.control.demo
+
+check: $(READY)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/arch
+
+test: check
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/arch --durations=15
+
+soak: $(READY)
+	WORLDLINE_KILL_ROUNDS=2000 WORLDLINE_FUZZ_CASES=5000000 WORLDLINE_EXAMPLES=2000 \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --durations=15 tests
+
+bench: $(READY)
+	$(BIN)/python -m bench.run
+
+format: $(READY)
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

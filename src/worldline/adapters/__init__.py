@@ -1,0 +1,1 @@
+"""What touches the outside on behalf of effects. Knows nothing of storage."""

@@ -1,0 +1,1 @@
+"""Limits, errors and the environment: what every other package stands on."""

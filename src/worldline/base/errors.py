@@ -1,0 +1,157 @@
+"""The whole error hierarchy, and whose fault each error is.
+
+::
+
+    Error                         everything Worldline raises on purpose
+    ├── BadInput                  the caller's fault: refused before anything was written
+    │   ├── BadUrl                a store or objects URL that names nothing we can open
+    │   ├── BatchRefused          a batch without guard, over a limit, or with two writes to one key
+    │   ├── TooLarge              a key, value, payload or name over its limit
+    │   ├── EncodeError           a value that has no canonical form
+    │   └── IdReused              the same client id with another payload
+    ├── Lost                      an expected loss: somebody else was first, or the thing is not there
+    │   ├── Conflicted            retries ran out against other writers
+    │   ├── Fenced                the lease moved on; stop at once
+    │   ├── NotFound              no such world, name, blob, intent
+    │   ├── Exists                the name or id is taken
+    │   ├── Closed                the world does not take this any more
+    │   └── DedupeExpired         a client id older than the window in which repeats are recognised
+    ├── StoreError                an outside fault: the driver's error is kept as the cause
+    │   ├── StoreUnavailable      cannot be reached now; trying again is sensible
+    │   ├── StoreUncertain        whether a commit was applied could not be found out
+    │   ├── StoreFull             no space; nothing of the batch was applied
+    │   ├── StoreFailed           the engine lost its footing (a failed sync): re-open it
+    │   ├── StoreVersion          a server or store format this release does not speak
+    │   └── StoreMissing          no store there, and creating one was not asked for
+    └── Corrupt                   stored bytes are not what was written
+        ├── DecodeError           bytes that are not canonical, not a frame, or not a key
+        └── DigestMismatch        content that does not match its address
+
+Bugs are not in this tree: they are assertions, and the role that meets one dies.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of everything raised on purpose. `code` is stable; the message is for people."""
+
+    code = "error"
+
+
+class BadInput(Error):
+    code = "bad_input"
+
+
+class BadUrl(BadInput):
+    code = "bad_url"
+
+
+class BatchRefused(BadInput):
+    code = "batch_refused"
+
+
+class TooLarge(BadInput):
+    code = "too_large"
+
+    def __init__(self, what: str, *, size: int, limit: int) -> None:
+        super().__init__(f"{what} is {size} bytes; the limit is {limit}")
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+
+class EncodeError(BadInput):
+    code = "encode_error"
+
+
+class IdReused(BadInput):
+    code = "id_reused"
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"id {client_id!r} was used before with another payload; use a new id")
+        self.client_id = client_id
+
+    @classmethod
+    def of(cls, message: str) -> IdReused:
+        """The error as another process reported it."""
+        made = cls("")
+        made.args = (message,)
+        return made
+
+
+class Lost(Error):
+    code = "lost"
+
+
+class Conflicted(Lost):
+    code = "conflicted"
+
+
+class Fenced(Lost):
+    code = "fenced"
+
+
+class NotFound(Lost):
+    code = "not_found"
+
+
+class Exists(Lost):
+    code = "exists"
+
+
+class Closed(Lost):
+    code = "closed"
+
+
+class DedupeExpired(Lost):
+    code = "dedupe_expired"
+
+
+class StoreError(Error):
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+
+
+class StoreUncertain(StoreError):
+    code = "store_uncertain"
+
+
+class StoreFull(StoreError):
+    code = "store_full"
+
+
+class StoreFailed(StoreError):
+    code = "store_failed"
+
+
+class StoreVersion(StoreError):
+    code = "store_version"
+
+
+class StoreMissing(StoreError):
+    code = "store_missing"
+
+
+class Corrupt(Error):
+    code = "corrupt"
+
+
+class DecodeError(Corrupt):
+    code = "decode_error"
+
+
+class DigestMismatch(Corrupt):
+    code = "digest_mismatch"
+
+    def __init__(self, what: str, *, expected: bytes, actual: bytes) -> None:
+        super().__init__(f"{what}: expected sha256 {expected.hex()}, found {actual.hex()}")
+        self.expected = expected
+        self.actual = actual
+
+
+class DurabilityWarning(UserWarning):
+    """An engine was opened with less than full durability: an ack no longer means synced."""

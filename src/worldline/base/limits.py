@@ -1,0 +1,102 @@
+"""Every bound in one place, with the relations between them asserted.
+
+The store's limits are the smallest of all engines, so that what passes on a laptop passes in a cluster: LMDB
+stops keys at 511 bytes, FoundationDB values at 100 kB and transactions at 10 MB. Changing a number here that
+names stored data is a change of format.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- Store: what one key, value and batch may be ---------------------------------------------------------
+KEY_BYTES_MAX = 480
+VALUE_BYTES_MAX = 64 * KIB
+BATCH_BYTES_MAX = 4 * MIB
+BATCH_APPENDS_MAX = 65_535  # a stamp's ordinal has two bytes of its own on FoundationDB
+STAMP_BYTES = 12
+COUNTER_BYTES = 8
+READ_REQUESTS_MAX = 4_096
+RANGE_COUNT_DEFAULT = 1_000
+RANGE_BYTES_DEFAULT = 1 * MIB
+
+# --- Names ---------------------------------------------------------------------------------------------
+ID_BYTES = 16
+DIGEST_BYTES = 32
+NAME_BYTES_MAX = 128
+TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
+CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
+
+# --- Canonical values ----------------------------------------------------------------------------------
+CBOR_DEPTH_MAX = 64
+CBOR_ITEMS_MAX = 1_000_000
+CBOR_BYTES_MAX = 16 * MIB
+
+# --- Frames and payloads --------------------------------------------------------------------------------
+FRAME_BYTES_MAX = 60 * KIB  # entries of one journal value, before the envelope
+INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs live in the object store
+ITEM_BYTES_MAX = 48 * KIB  # an inbox item, whole: it must become an entry, or a dead letter
+REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
+STEP_EFFECTS_MAX = 64
+STEP_EVENTS_MAX = 256
+STEP_BYTES_MAX = 1 * MIB
+LABELS_MAX = 32
+BLOB_BYTES_MAX = 1024 * MIB
+
+# --- Objects -------------------------------------------------------------------------------------------
+OBJECT_NAME_BYTES_MAX = 512
+OBJECT_LIST_MAX = 10_000
+OBJECT_THREADS_MAX = 8  # file work of one objects folder that may run at the same time
+OBJECT_FOLDERS_KNOWN_MAX = 4_096
+OBJECT_RETRIES_MAX = 100
+OBJECT_BYTES_PER_SECOND_MIN = 1 * MIB  # a slower transfer counts as stuck
+
+# --- HTTP requests of effects ------------------------------------------------------------------------------
+HTTP_RESPONSE_BYTES = 1 * MIB  # unless the host's policy says otherwise
+HTTP_RESPONSE_BYTES_MAX = 8 * MIB  # whatever it says: an answer is journaled as one value
+HTTP_REDIRECTS_MAX = 20
+HTTP_ADDRESSES_MAX = 8  # of one host that are tried in turn
+RETRY_AFTER_SECONDS_MAX = 3_600  # how long a server may ask an effect to wait
+
+# --- Schedules ---------------------------------------------------------------------------------------------
+SCHEDULES_MAX = 1_000  # of one world
+SCHEDULE_EVERY_US_MIN = 10_000
+
+# --- Retries of the store --------------------------------------------------------------------------------
+TRANSACT_ATTEMPTS_MAX = 64
+UNKNOWN_ATTEMPTS_MAX = 64
+RETRY_FIRST_MS = 5
+RETRY_MOST_MS = 1_000
+
+# --- Wake-up hints -----------------------------------------------------------------------------------------
+HINT_RING_MAX = 1_024
+HINT_KEYS_MAX = 256
+HINT_LOCAL_KEYS_MAX = 4_096  # inside one process, where a hint costs no copy
+HINT_DATAGRAM_BYTES_MAX = 16 * KIB
+HINT_PEERS_MAX = 256  # other processes on one folder that are told
+HINT_RELIST_GROUPS = 256  # commits after which a process looks for others that it never heard of
+HINT_POLL_MS = 250  # how long a lost hint of another process can go unnoticed while somebody waits
+
+# --- The embedded engine ----------------------------------------------------------------------------------
+LMDB_MAP_BYTES = 64 * 1024 * MIB  # address space, not disk; doubled when it is full
+LMDB_MAP_BYTES_MIN = 64 * KIB
+LMDB_READERS_MAX = 1_024
+LMDB_REMAPS_MAX = 64  # attempts at one commit or read while this process or others grow the map
+LMDB_GROUP_BATCHES_MAX = 256
+LMDB_GROUP_BYTES_MAX = 8 * MIB
+LMDB_READER_CHECK_GROUPS = 1_024
+LMDB_FREE_BYTES_LOW = 64 * MIB  # with less free, a write cut short is taken for a full disk
+
+assert HTTP_RESPONSE_BYTES <= HTTP_RESPONSE_BYTES_MAX <= CBOR_BYTES_MAX // 2, "an answer is one canonical value"
+assert KEY_BYTES_MAX <= 511, "LMDB's own bound"
+assert BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "any batch must fit into a group"
+assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
+assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
+assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
+assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
+assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
+assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
+assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"
+assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into a key"
+assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"

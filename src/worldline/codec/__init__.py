@@ -1,0 +1,1 @@
+"""Canonical bytes: tuple keys, values, digests, frames. Pure."""

@@ -1,0 +1,94 @@
+"""The envelope around every stored value, and sequences of chunks inside one.
+
+::
+
+    byte 0      magic (high four bits) and format version (low four)
+    byte 1      kind: the ordinal of what the body is, so that a value under the wrong key is noticed
+    bytes 2-5   CRC-32 over bytes 0, 1 and the body, big-endian
+    bytes 6-    body
+
+The checksum finds what disks, cables and bugs do to bytes; it is no proof against anyone who means harm (that is what
+digests are for). `unwrap` raises nothing but `DecodeError`, and says which part is wrong.
+
+`join` writes chunks one after the other, each after its length in four bytes. It is one to one: `split(join(c)) == c`,
+and `join(split(b)) == b` for every accepted `b`. How entries are grouped into values is the journal's business.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from worldline.base import errors, limits
+
+_MAGIC: Final = 0xB0
+_VERSION: Final = 1
+_FORMAT: Final = _MAGIC | _VERSION
+_HEADER: Final = struct.Struct(">BBI")
+_LENGTH: Final = struct.Struct(">I")
+# The checksum of the first two bytes, from which the body's goes on.
+_CHECKSUM_STARTS: Final = tuple(zlib.crc32(bytes([_FORMAT, kind])) for kind in range(256))
+
+OVERHEAD_BYTES: Final = _HEADER.size
+CHUNK_OVERHEAD_BYTES: Final = _LENGTH.size
+CHUNKS_BYTES_MAX: Final = limits.VALUE_BYTES_MAX - OVERHEAD_BYTES
+assert limits.FRAME_BYTES_MAX <= CHUNKS_BYTES_MAX
+
+
+def wrap(kind: int, body: bytes) -> bytes:
+    assert 0 <= kind < len(_CHECKSUM_STARTS)
+    return _HEADER.pack(_FORMAT, kind, zlib.crc32(body, _CHECKSUM_STARTS[kind])) + body
+
+
+def unwrap(kind: int, data: bytes) -> bytes:
+    """The body of `data`, which must be an intact frame of this kind."""
+    assert 0 <= kind < len(_CHECKSUM_STARTS)
+    if len(data) < OVERHEAD_BYTES:
+        raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
+    found_format, found_kind, checksum = _HEADER.unpack_from(data)
+    if found_format != _FORMAT:
+        _refuse_format(found_format)
+    if found_kind != kind:
+        raise errors.DecodeError(f"a frame of kind {found_kind} where kind {kind} belongs")
+    body = data[OVERHEAD_BYTES:]
+    if zlib.crc32(body, _CHECKSUM_STARTS[kind]) != checksum:
+        raise errors.DecodeError(f"a frame of kind {kind} and {len(data)} bytes has the wrong checksum")
+    return body
+
+
+def _refuse_format(found: int) -> NoReturn:
+    if found & 0xF0 != _MAGIC:
+        raise errors.DecodeError(f"not a frame: magic {found & 0xF0:#04x} in place of {_MAGIC:#04x}")
+    raise errors.DecodeError(f"a frame of version {found & 0x0F}; this release reads version {_VERSION}")
+
+
+def join(chunks: Sequence[bytes]) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        size += CHUNK_OVERHEAD_BYTES + len(chunk)
+        if size > CHUNKS_BYTES_MAX:
+            raise errors.TooLarge("a sequence of chunks", size=size, limit=CHUNKS_BYTES_MAX)
+        parts.append(_LENGTH.pack(len(chunk)))
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def split(body: bytes) -> list[bytes]:
+    """The chunks that `join` made into `body`, or `DecodeError`."""
+    size = len(body)
+    if size > CHUNKS_BYTES_MAX:
+        raise errors.DecodeError(f"chunks: {size} bytes; the limit is {CHUNKS_BYTES_MAX}")
+    chunks: list[bytes] = []
+    position = 0
+    while position < size:
+        start = position + CHUNK_OVERHEAD_BYTES
+        if start > size:
+            raise errors.DecodeError(f"chunks: length number {len(chunks)} is truncated")
+        position = start + _LENGTH.unpack_from(body, position)[0]
+        if position > size:
+            raise errors.DecodeError(f"chunks: number {len(chunks)} is truncated")
+        chunks.append(body[start:position])
+    return chunks

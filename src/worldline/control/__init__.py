@@ -1,0 +1,1 @@
+"""The composition root and, later, service, HTTP API and command line."""

@@ -1,0 +1,246 @@
+"""Stored things for people and for programs: entries, inputs, values and times, as plain data and as one line.
+
+`plain` makes JSON-ready data of anything stored: bytes become hexadecimal text, times RFC 3339. `fields` takes an entry
+apart by its kind; `line` says the same in a few words. Nothing here decides anything: bytes that are not what their
+kind promises are shown as they are.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import canonical, structs
+from worldline.kernel import commands, handling, values
+from worldline.kernel.events import Answer
+from worldline.kernel.machine import Ended
+from worldline.kernel.runs import Failure
+from worldline.model import inbox, journal, payload
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
+
+TEXT_CHARACTERS_MAX = 120
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Fields = dict[str, Any]
+
+
+def when(time_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def rfc3339(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plain(value: object) -> Any:
+    """JSON-ready data: structs as objects, bytes as hexadecimal text, times as RFC 3339, enums by name."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return plain(values.plain(value))
+
+
+def decoded(data: bytes) -> Any:
+    """What canonical bytes hold, as plain data; bytes that are not canonical as hexadecimal text."""
+    if not data:
+        return None
+    try:
+        return plain(canonical.decode(data))
+    except errors.DecodeError:
+        return data.hex()
+
+
+def entry(found: journal.Entry) -> Fields:
+    """A whole entry as one JSON object."""
+    shown: Fields = {
+        "height": found.height,
+        "step": found.step,
+        "kind": found.kind.name.lower(),
+        "time": rfc3339(when(found.time_us)),
+        **fields(found),
+    }
+    for name in ("correlation", "stamp", "state", "chain", "blob"):
+        value = getattr(found, name)
+        if value:
+            shown[name] = plain(value)
+    return shown
+
+
+def fields(found: journal.Entry) -> Fields:
+    """What an entry says, by its kind."""
+    if found.blob and not found.payload:
+        return {"payload": {"blob": found.blob.hex()}}
+    try:
+        if found.kind in journal.INPUTS:
+            return item(structs.decode(inbox.Item, found.payload))  # type: ignore[arg-type]
+        return _DERIVED[found.kind](found.payload)
+    except (errors.DecodeError, ValueError, KeyError, TypeError):
+        return {"payload": decoded(found.payload)}
+
+
+def line(found: journal.Entry) -> str:
+    """What an entry says, in a few words."""
+    said = fields(found)
+    parts = [f"{name}={_short(value)}" for name, value in said.items() if value not in (None, "", {}, [])]
+    return " ".join(parts)
+
+
+def item(given: inbox.Item) -> Fields:
+    """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
+    match given:
+        case inbox.Event(schema=schema, payload=carried, to=to):
+            return {"event": schema, "data": _carried(carried), "to": to}
+        case inbox.Receipt(intent=intent, status=status, payload=carried, attempt=attempt):
+            said = {"intent": intent.hex(), "status": status.name.lower(), "attempt": attempt}
+            return {**said, **_outcome(status is ReceiptStatus.OK, carried)}
+        case inbox.TimerFired(intent=intent, due_us=due_us):
+            return {"intent": intent.hex(), "due": rfc3339(when(due_us))}
+        case inbox.Message(name=name, payload=carried, from_world=sender, from_step=step, headers=headers):
+            said = {"message": name, "data": _carried(carried), "from_world": sender.hex(), "from_step": step}
+            return {**said, "headers": headers}
+        case inbox.Control(command=command, payload=carried):
+            return {"command": command, **_command(command, carried)}
+
+
+def failure(data: bytes) -> Fields:
+    why = structs.decode(Failure, data)
+    said: Fields = {"code": why.code, "message": why.message}
+    return {**said, "attempts": why.attempts} if why.attempts else said
+
+
+def arguments(data: bytes) -> Any:
+    """The arguments of an effect, as they stand in its open work or its intent."""
+    try:
+        return decoded(handling.unpack_effect(data)[0])
+    except (errors.DecodeError, ValueError):
+        return decoded(data)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else canonical_text(value)
+    text = " ".join(text.split())
+    return text if len(text) <= TEXT_CHARACTERS_MAX else text[: TEXT_CHARACTERS_MAX - 3] + "..."
+
+
+def canonical_text(value: Any) -> str:
+    """Plain data as one line of JSON."""
+    return msgspec.json.encode(plain(value)).decode()
+
+
+def _carried(carried: payload.Payload) -> Any:
+    if carried.inline is not None:
+        return decoded(carried.inline)
+    return {"blob": (carried.ref or b"").hex(), "size": carried.size}
+
+
+def _outcome(ok: bool, carried: payload.Payload) -> Fields:
+    if not ok and carried.inline is not None:
+        return {"error": failure(carried.inline)}
+    return {"data": _carried(carried)}
+
+
+def _command(command: str, carried: payload.Payload) -> Fields:
+    data = carried.inline
+    if data is None:
+        return {"data": _carried(carried)}
+    if command == commands.RUN:
+        wanted = structs.decode(commands.StartRun, data)
+        return {"run": wanted.run, "workflow": wanted.workflow, "args": decoded(wanted.args)}
+    if command == commands.CANCEL:
+        cancel = structs.decode(commands.CancelRun, data)
+        return {"run": cancel.run, "reason": cancel.reason}
+    if command == commands.PROGRAM:
+        return _program_changed(data)
+    return {"data": decoded(data)}
+
+
+def _program_changed(data: bytes) -> Fields:
+    change = structs.decode(commands.ChangeProgram, data)
+    return {"before": change.before.hex(), "after": change.after.hex(), "blocked": change.blocked}
+
+
+def _event_raised(data: bytes) -> Fields:
+    schema, body = values.load(tuple[str, bytes], data)
+    return {"event": schema, "data": decoded(body)}
+
+
+def _intent(data: bytes) -> Fields:
+    ordinal, name, run, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], data)
+    return {"effect": name, "args": arguments(params), "run": run, "ordinal": ordinal}
+
+
+def _timer_set(data: bytes) -> Fields:
+    ordinal, name, run, _, _, delay_us = values.load(tuple[int, str, str, int, bytes, int], data)
+    return {"timer": name, "seconds": delay_us / 1_000_000, "run": run, "ordinal": ordinal}
+
+
+def _cancelled(data: bytes) -> Fields:
+    step, ordinal, name = values.load(tuple[int, int, str], data)
+    return {"name": name, "of_step": step, "ordinal": ordinal}
+
+
+def _message_sent(data: bytes) -> Fields:
+    ordinal, to, schema, body = values.load(tuple[int, Any, str, bytes], data)
+    return {"to": plain(to), "event": schema, "data": decoded(body), "ordinal": ordinal}
+
+
+def _run_started(data: bytes) -> Fields:
+    run, workflow, args = values.load(tuple[str, str, bytes], data)
+    return {"run": run, "workflow": workflow, "args": decoded(args)}
+
+
+def _run_finished(data: bytes) -> Fields:
+    ended = structs.decode(Ended, data)
+    said: Fields = {"run": ended.run, "status": ended.status.name.lower()}
+    if said["status"] == "finished":
+        return {**said, "result": decoded(ended.data)}
+    return {**said, "error": failure(ended.data)}
+
+
+def _rejected(data: bytes) -> Fields:
+    reason, *rest = values.load(list[Any], data)
+    return {"reason": reason, "digest": plain(rest[0])} if rest else {"reason": reason}
+
+
+def _ignored(data: bytes) -> Fields:
+    what, intent, why = values.load(tuple[str, bytes, str], data)
+    return {"what": what, "intent": intent.hex(), "reason": why}
+
+
+def _answered(data: bytes) -> Fields:
+    answer = structs.decode(Answer, data)
+    return {"answer": decoded(answer.data)} if answer.ok else {"error": failure(answer.data)}
+
+
+_DERIVED = {
+    Kind.EVENT_RAISED: _event_raised,
+    Kind.INTENT: _intent,
+    Kind.TIMER_SET: _timer_set,
+    Kind.TIMER_CANCELLED: _cancelled,
+    Kind.INTENT_CANCELLED: _cancelled,
+    Kind.MESSAGE_SENT: _message_sent,
+    Kind.RUN_STARTED: _run_started,
+    Kind.RUN_FINISHED: _run_finished,
+    Kind.FAILED: failure,
+    Kind.REJECTED: _rejected,
+    Kind.IGNORED: _ignored,
+    Kind.PROGRAM_CHANGED: _program_changed,
+    Kind.ANSWERED: _answered,
+}

@@ -1,0 +1,270 @@
+"""Getting inputs into worlds and answers out of them, wherever they are hosted.
+
+An input goes straight to a world held in this process; else into the world's inbox, with a hint that it is ready. An
+answer is an entry of the journal: told by the hub if the world is here, found by following the journal if not. If a
+world moves while somebody waits, the waiting goes on at its new place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, failures
+from worldline.codec import structs
+from worldline.kernel.events import Answer
+from worldline.kernel.runs import Failure
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready, worlds
+from worldline.model import ids, inbox, journal
+from worldline.model.journal import Kind
+from worldline.roles import committing, following, restoring
+from worldline.roles.hosted import Applied, Handover, Hosted, step_of_handed
+from worldline.roles.hub import Chunk
+from worldline.roles.world_worker import Repeated
+from worldline.store import kv, transact
+
+if TYPE_CHECKING:
+    from worldline.control.sdk import Universe
+
+log = logging.getLogger("worldline")
+
+NOBODY_AFTER_SECONDS = 2.0
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """Where an input went: straight into a step, or into the inbox under a stamp."""
+
+    at: ids.Address
+    applied: Applied | None
+    stamp: kv.Stamp | None
+    since: int
+
+
+async def hosted(universe: Universe, at: ids.Address) -> Hosted | None:
+    """The world, if this process holds it or can."""
+    if universe.host is None:
+        return None
+    universe.host.check()
+    try:
+        return await universe.host.worlds.hold(at)
+    except errors.NotFound:
+        return None
+
+
+async def deliver(
+    universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
+) -> Sending:
+    """Get an input to a world. Durable on return."""
+    for _ in range(3):
+        held = await hosted(universe, at)
+        if held is None:
+            break
+        assert universe.host is not None
+        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        if not universe.host.worlds.hand_over(at, Handover(item, data, done=done, client_id=client_id)):
+            continue
+        try:
+            applied = await done
+            return Sending(at, applied, None, applied.height)
+        except Repeated as repeated:
+            return Sending(at, None, repeated.stamp, 0)
+        except errors.Fenced:
+            continue  # the world left this process; it is wherever it is now
+    return await enqueue(universe, at, item, client_id=client_id)
+
+
+async def enqueue(
+    universe: Universe, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None
+) -> Sending:
+    """Put an input into a world's inbox, once, whatever happens to the answer."""
+    engine, env = universe.store.engine, universe.store.env
+    used = client_id or envs.new_id(env)
+    window_us = universe.settings.dedupe_window_ms * 1000
+    since = (await following.head(engine, at)).height
+
+    async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
+        hint = ready.get(at, priority=committing.READY_PRIORITY)
+        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), hint)
+        world = worlds.decode(at, read.value(0))
+        seen = read.value(1)
+        if seen is not None:
+            return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
+        batch = kv.Batch()
+        worlds.expect_open(batch, world)
+        index = inboxes.enqueue(batch, at, item, client_id=used, time_us=read.time_us, window_us=window_us)
+        ready.mark(batch, at, priority=committing.READY_PRIORITY, seen=read.value(2), append=index)
+        return transact.Write(batch, lambda ok: ok.stamps[index])
+
+    stamp = await transact.run(engine, env, attempt)
+    if universe.host is not None:
+        universe.host.worlds.poke(at)
+    return Sending(at, None, stamp, since)
+
+
+async def applied(universe: Universe, sending: Sending) -> int:
+    """The height at which an input was taken."""
+    if sending.applied is not None:
+        return sending.applied.height
+    assert sending.stamp is not None
+    handed = step_of_handed(sending.stamp)
+    async for each in _entries(universe, sending.at, above=sending.since if handed is None else 0):
+        if each.stamp == sending.stamp or (handed is not None and each.step == handed):
+            return each.height
+    raise AssertionError("following a journal does not end")
+
+
+async def ask(
+    universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
+    *, client_id: bytes | str | None = None,
+) -> bytes:  # fmt: skip
+    """Give an input that is answered, and wait for the answer."""
+    if universe.host is None:
+        sending = await enqueue(universe, at, item, client_id=client_id)
+        found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
+    else:
+        with universe.host.live.expecting(at, Kind.ANSWERED, correlation) as expected:
+            sending = await deliver(universe, at, item, data, client_id=client_id)
+            since = sending.since - 1 if sending.applied is not None else sending.since
+            found = await _first(universe, at, expected, (Kind.ANSWERED, correlation), since)
+    answer = structs.decode(Answer, await payload_of(universe, found))
+    if answer.ok:
+        return answer.data
+    raise error_of(structs.decode(Failure, answer.data))
+
+
+async def entry(universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
+    """The first entry of a kind with a correlation, above a height; waiting for it if need be."""
+    if universe.host is None:
+        return await _find(universe, at, kind, correlation, since)
+    with universe.host.live.expecting(at, kind, correlation) as expected:
+        return await _first(universe, at, expected, (kind, correlation), since)
+
+
+async def _first(
+    universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry], wanted: tuple[Kind, str], since: int
+) -> journal.Entry:
+    """From the hub, if the world is and stays here; from the journal otherwise."""
+    assert universe.host is not None
+    if not expected.done() and universe.host.worlds.holds(at):
+        found = await _already(universe, at, *wanted, since)
+        if found is not None:
+            return found
+    while True:
+        done, _ = await asyncio.wait([expected], timeout=NOBODY_AFTER_SECONDS)
+        if done:
+            return expected.result()
+        universe.host.check()
+        if not universe.host.worlds.holds(at):
+            return await _find(universe, at, *wanted, since)
+
+
+async def _already(
+    universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int
+) -> journal.Entry | None:
+    top = await following.head(universe.store.engine, at)
+    if top.height <= since:
+        return None
+    found = await restoring.read_entries(universe.store.engine, at, above=since, up_to=top.height)
+    return next((each for each in found if each.kind is kind and each.correlation == correlation), None)
+
+
+async def _find(universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
+    async for each in _entries(universe, at, above=since):
+        if each.kind is kind and each.correlation == correlation:
+            return each
+    raise AssertionError("following a journal does not end")
+
+
+async def _entries(universe: Universe, at: ids.Address, *, above: int) -> AsyncIterator[journal.Entry]:
+    """Follow a journal, and say so when nobody seems to be writing it."""
+    started_us = universe.store.env.monotonic_us()
+    told = False
+    async for each in following.entries(universe.store.engine, at, above=above):
+        if each is not None:
+            yield each
+        elif not told and universe.store.env.monotonic_us() - started_us > NOBODY_AFTER_SECONDS * 1_000_000:
+            told = await _say_nobody(universe, at)
+
+
+async def _say_nobody(universe: Universe, at: ids.Address) -> bool:
+    """Tell the person who waits that no process hosts the world. Returns whether that was so."""
+    if await is_hosted(universe, at):
+        return False
+    world = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    log.warning(
+        "nobody hosts world %r (program %r) now: start a process with host=, or `worldline dev FILE --store %s`",
+        world.meta.name, world.meta.program, universe.store.url,
+    )  # fmt: skip
+    return True
+
+
+async def is_hosted(universe: Universe, at: ids.Address) -> bool:
+    """Whether a living worker holds the world."""
+    read = await universe.store.engine.read(*leases.reads(at))
+    state = leases.decode(at, read.value(0), read.value(1), read.value(2))
+    if state.holder is None:
+        return False
+    worker = ids.WorkerId(state.holder.worker)
+    read = await universe.store.engine.read(leases.get_life(worker))
+    life = leases.decode_life(worker, read.value(0))
+    return life is not None and life.sign.incarnation == state.holder.incarnation and life.alive(read.time_us)
+
+
+async def follow(universe: Universe, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
+    start = (await following.head(universe.store.engine, at)).height if above is None else above
+    if universe.host is None:
+        async for each in _entries(universe, at, above=start):
+            yield each
+        return
+    with universe.host.live.following(at) as queue:
+        async for live in _both(universe, at, start, queue):
+            yield live
+
+
+async def _both(
+    universe: Universe, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None]
+) -> AsyncIterator[journal.Entry | Chunk]:
+    """The journal first, then the live queue; back to the journal where the queue has a gap."""
+    while True:
+        top = await following.head(universe.store.engine, at)
+        if top.height > above:
+            for each in await restoring.read_entries(universe.store.engine, at, above=above, up_to=top.height):
+                above = each.height
+                yield each
+        while True:
+            try:
+                async with asyncio.timeout(NOBODY_AFTER_SECONDS):
+                    live = await queue.get()
+            except TimeoutError:
+                break
+            if live is None:
+                break
+            if isinstance(live, Chunk):
+                yield live
+            elif live.height > above:
+                if live.height != above + 1:
+                    break
+                above = live.height
+                yield live
+
+
+async def payload_of(universe: Universe, found: journal.Entry) -> bytes:
+    return await universe.blobs.get(found.blob) if found.blob else found.payload
+
+
+def error_of(why: Failure) -> errors.Error:
+    """The exception that an answer's failure is raised as."""
+    if why.code == failures.Refused.code:
+        return failures.Refused(why.message)
+    for kind in (errors.NotFound, errors.Closed, errors.BadInput):
+        if why.code == kind.code:
+            return kind(why.message)
+    if why.code == errors.IdReused.code:
+        return errors.IdReused.of(why.message)
+    return failures.RunFailed(why.message, code=why.code)

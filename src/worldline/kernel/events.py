@@ -1,0 +1,295 @@
+"""Events and messages: who takes them, folding them into cells, answering requests, sending to other worlds.
+
+One event is one transaction over the cells its handlers touch: if any of them raises, all of those cells stay as they
+were, nothing that the handlers asked for happens, and the event is journaled as failed. Events that handlers raise are
+taken after them, in order, each as a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from worldline.base import errors, failures, limits
+from worldline.codec import digest, structs
+from worldline.kernel import driver, handling, here, reducers, runs, schedules, values
+from worldline.kernel.runs import Held, OpKind, Outcome, Run
+from worldline.model import ids, inbox, payload, step
+from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.journal import Kind
+
+if TYPE_CHECKING:
+    from worldline.kernel.machine import Machine
+
+REPLY = "worldline/reply"
+BUFFER_MAX = 4_096
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of an ANSWERED entry and of a reply: data if ok, else a Failure."""
+
+    ok: bool
+    data: bytes
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What a reducer or workflow gets for a message in inbox mode: unopened, with where it came from."""
+
+    inbox: str
+    payload: bytes
+    headers: dict[str, str]
+    from_world: str
+    from_step: int
+
+
+class _Failed(Exception):
+    """A handler raised: the event is not taken. Carries what was raised."""
+
+    def __init__(self, cause: Exception, handler: reducers.Handler) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.handler = handler
+
+
+def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlation: str = "") -> str:
+    """An event from outside. Returns why nobody could take it, or nothing."""
+    answer, dead = _dispatch(machine, schema, data, to=to)
+    if answer is not None and correlation:
+        machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=correlation)
+    drain_raised(machine)
+    return dead
+
+
+def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
+    """A message from another world: an event, an envelope, or the reply to a question of ours."""
+    if item.mode is MessageMode.TYPED and item.name == REPLY:
+        return _reply(machine, item, data)
+    if item.mode is MessageMode.INBOX:
+        envelope = Envelope(item.name, data, item.headers, item.from_world.hex(), item.from_step)
+        return take(machine, values.schema_name(Envelope), values.dump(envelope))
+    answer, dead = _dispatch(machine, item.name, data, to=item.headers.get("to", ""))
+    if item.headers.get("ask"):
+        _send_reply(machine, item, answer or Answer(False, runs.failure("rejected", dead or "no handler answers it")))
+        dead = ""
+    drain_raised(machine)
+    return dead
+
+
+def scheduled(machine: Machine, schedule: schedules.Schedule) -> None:
+    """A schedule has fired: raise its event, or start its workflow."""
+    spec = schedule.spec
+    if not spec.starts:
+        machine.now.raised.append((spec.name, spec.data))
+        drain_raised(machine)
+    elif spec.name in machine.program.workflows:
+        run_id = schedules.run_id(machine, schedule)
+        seed = digest.hash_parts(b"schedule", machine.state, run_id.encode())
+        driver.start(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
+    else:
+        why = f"schedule {schedule.id!r}: program {machine.program.name!r} has no workflow {spec.name!r} any more"
+        machine.draft(Kind.FAILED, runs.failure("not_found", why))
+
+
+def drain_raised(machine: Machine) -> None:
+    """Take the events that were raised in this step, in order."""
+    now = machine.now
+    while now.raised:
+        schema, data = now.raised.popleft()
+        now.events += 1
+        machine.draft(Kind.EVENT_RAISED, values.dump([schema, data]))
+        if now.events > limits.STEP_EVENTS_MAX or now.bytes > limits.STEP_BYTES_MAX:
+            reason = f"a step may raise at most {limits.STEP_EVENTS_MAX} events and write {limits.STEP_BYTES_MAX} bytes"
+            machine.draft(Kind.FAILED, runs.failure("limit_exceeded", reason))
+            continue
+        _dispatch(machine, schema, data, to="")
+
+
+def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[Answer | None, str]:
+    """Give an event to its handlers and runs. Returns a request's answer, and why nobody took it."""
+    if to:
+        return None, _to_run(machine, schema, data, to)
+    routes = machine.program.routes
+    handlers = routes.handlers.get(schema, [])
+    takers = _waiting_runs(machine, schema)
+    if not handlers and not takers:
+        return None, _reject(machine, f"nothing here takes a {schema} now")
+    answer = None
+    try:
+        answer = _fold(machine, handlers, data)
+    except errors.DecodeError as error:
+        return Answer(False, runs.failure("bad_input", str(error))), _reject(machine, str(error))
+    except _Failed as failed:
+        return _failed(machine, failed)
+    for run in takers:
+        _give(machine, run, schema, data)
+    return answer, ""
+
+
+def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
+    cause = failed.cause
+    if isinstance(cause, failures.Refused) and failed.handler.is_request:
+        return Answer(False, runs.failure("refused", str(cause))), ""
+    why = runs.failure(driver.code_of(cause), driver.message_of(cause))
+    machine.draft(Kind.FAILED, why)
+    where = f"{failed.handler.reducer}.{failed.handler.method}"
+    return Answer(False, why), f"{where} raised {driver.message_of(cause)}"
+
+
+def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
+    """Run all handlers of an event; then, and only if all went well, do what they asked for."""
+    before: dict[tuple[str, str], bytes | None] = {}
+    asked: list[handling.Handling] = []
+    answer = None
+    try:
+        for handler in handlers:
+            event = values.load(handler.event, data)
+            hands = handling.Handling(
+                machine, time_us=machine.now.context.time_us, seed=digest.hash_parts(b"fold", machine.state, data)
+            )
+            asked.append(hands)
+            result = _call(machine, handler, event, hands, before)
+            if handler.is_request:
+                answer = Answer(True, _answer(handler, result))
+    except (errors.DecodeError, _Failed):
+        _roll_back(machine, before)
+        raise
+    for key in before:
+        machine.mark_cell(*key, machine.cells[key].data)
+    for hands in asked:
+        _do_asked(machine, hands)
+    return answer
+
+
+def _call(
+    machine: Machine, handler: reducers.Handler, event: Any, hands: handling.Handling,
+    before: dict[tuple[str, str], bytes | None],
+) -> Any:  # fmt: skip
+    reducer = machine.program.reducers[handler.reducer]
+    key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
+    cell = machine.cells.get(key)
+    if key not in before:
+        before[key] = None if cell is None else cell.data
+    if cell is None:
+        cell = machine.new_cell(key, reducer.cls())
+    token = here.current.set(hands)
+    try:
+        result = getattr(cell.value, handler.method)(event)
+        cell.data = values.dump(cell.value)
+    except Exception as error:
+        raise _Failed(error, handler) from error
+    finally:
+        here.current.reset(token)
+    return result
+
+
+def _answer(handler: reducers.Handler, result: Any) -> bytes:
+    try:
+        return values.dump(result)
+    except errors.EncodeError as error:
+        raise _Failed(error, handler) from error
+
+
+def _roll_back(machine: Machine, before: dict[tuple[str, str], bytes | None]) -> None:
+    for key, data in before.items():
+        if data is None:
+            machine.cells.pop(key, None)
+        else:
+            cell = machine.cells[key]
+            cell.value, cell.data = values.load(machine.program.reducers[key[0]].cls, data), data
+
+
+def _do_asked(machine: Machine, hands: handling.Handling) -> None:
+    for event in hands.emits:
+        machine.now.raised.append((values.schema_name(type(event)), values.dump(event)))
+    for delay_us, event, cancelled in hands.afters:
+        if not cancelled[0]:
+            schema = values.schema_name(type(event))
+            due_us = machine.now.context.time_us + delay_us
+            machine.ask_for(Held("", -1, OpKind.AFTER, schema, values.dump(event), due_us))
+    for schedule_id, spec in hands.schedules:
+        schedules.change(machine, schedule_id, spec)
+    for number, (call, run_id) in enumerate(hands.starts):
+        seed = digest.hash_parts(b"start", hands.seed, number.to_bytes(4, "big"))
+        name = run_id or seed.hex()[:16]
+        if name not in machine.runs:
+            driver.start(
+                machine, run_id=name, workflow=call.target.name, args=call.pack(), seed=seed, named=bool(run_id)
+            )
+
+
+def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
+    """The live runs whose workflow waits for this kind of event, in order of start."""
+    routes = machine.program.routes
+    flows = [*routes.flows.get(schema, []), *routes.any_flows]
+    return [machine.runs[run_id] for flow in dict.fromkeys(flows) for run_id in machine.live.get(flow, {})]
+
+
+def _to_run(machine: Machine, schema: str, data: bytes, to: str) -> str:
+    run = machine.runs.get(to)
+    if run is None or not run.live:
+        return _reject(machine, f"no run {to!r} is there to take it")
+    return _give(machine, run, schema, data)
+
+
+def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
+    if len(run.record.buffer) >= BUFFER_MAX:
+        return _reject(machine, f"run {run.record.id!r} has {BUFFER_MAX} events it has not waited for")
+    driver.deliver(machine, run, schema, data)
+    return ""
+
+
+def _reject(machine: Machine, reason: str) -> str:
+    machine.draft(Kind.REJECTED, values.dump([reason]))
+    return reason
+
+
+def _cell_key(value: object) -> str:
+    return value if isinstance(value, str) else str(values.plain(value))
+
+
+# --- Between worlds ------------------------------------------------------------------------------------------
+
+
+def send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> None:
+    """A run's SEND or ASK. The role delivers the message with this step's commit and answers a SEND with a receipt."""
+    op = run.record.ops[number]
+    context = machine.now.context
+    schema, data, run_to = values.load(tuple[str, bytes, str], params)
+    key = machine.want_message(op.kind, op.name, params, run=run.record.id, op=number)
+    op.step, op.ordinal = key
+    intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=op.name, params=params)
+    headers = {"to": run_to} if run_to else {}
+    if op.kind is runs.OpKind.ASK:
+        headers["ask"] = "1"
+    item = inbox.Message(
+        intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
+        payload.EMPTY, headers, correlation=intent.hex(),
+    )  # fmt: skip
+    machine.draft(Kind.MESSAGE_SENT, values.dump([key[1], to, schema, data]), correlation=intent.hex())
+    machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
+
+
+def _send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
+    context = machine.now.context
+    data = structs.encode(answer)
+    # A reply has no operation of its own: its id is derived from the question's, so a repeat is recognised.
+    reply_id = ids.IntentId(digest.hash_parts(b"reply", asked.message)[: limits.ID_BYTES])
+    item = inbox.Message(
+        reply_id, context.address.universe, context.address.world, context.step, MessageMode.TYPED, REPLY,
+        payload.EMPTY, {}, correlation=asked.message.hex(),
+    )  # fmt: skip
+    back = ids.Address(ids.UniverseId(asked.from_universe), ids.WorldId(asked.from_world))
+    machine.draft(Kind.MESSAGE_SENT, values.dump([-1, back.world, REPLY, data]), correlation=item.correlation)
+    machine.now.outgoing.append(step.Outgoing(reply_id, "", back, item, data))
+
+
+def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
+    answer = structs.decode(Answer, data)
+    pending = machine.take_pending(ids.IntentId(bytes.fromhex(item.correlation)))
+    if pending is None:
+        machine.draft(Kind.IGNORED, values.dump(["reply", item.message, "nothing waits for it"]))
+        return ""
+    status = ReceiptStatus.OK if answer.ok else ReceiptStatus.ERROR
+    machine.arrive(pending.run, pending.op, Outcome(status, answer.data))
+    return ""

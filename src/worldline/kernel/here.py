@@ -1,0 +1,25 @@
+"""Which handler or workflow is running now, if any.
+
+The kernel sets this around every piece of user code, so that `await`, `wl.now()` and the rest find the run they belong
+to. A context variable and not a global, so that two kernels in two threads do not see each other.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from worldline.base import failures
+
+if TYPE_CHECKING:
+    from worldline.kernel.handling import Handling
+
+current: ContextVar[Handling | None] = ContextVar("worldline_current", default=None)
+
+
+def require(what: str) -> Handling:
+    """The handler running now; outside of one, `what` makes no sense."""
+    handling = current.get()
+    if handling is None:
+        raise failures.OutsideWorkflow(f"{what} works only inside a workflow or a reducer's handler")
+    return handling

@@ -1,0 +1,252 @@
+"""Workflow runs as records: what a run has asked for, what it was told, and where it stands.
+
+A run's progress is data, not a coroutine: the operations it issued, in order (`ops`), the outcome of each, and the list
+of resumptions (`log`) that fed outcomes into it. A coroutine can be rebuilt from these at any time by running the code
+again and feeding it the same; the warm coroutine in `Run` is a cache. Rebuilding compares every operation issued with
+the one recorded, so code that no longer does the same is found at the first difference.
+
+A run's digest chains over its issues, outcomes and end, so a step costs what changed. Times are not in it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from worldline.codec import digest, structs
+from worldline.kernel import here
+from worldline.model.inbox import ReceiptStatus
+
+
+class OpKind(enum.IntEnum):
+    """What a run can ask for. Numbers are stored and never reused."""
+
+    EFFECT = 1
+    TIMER = 2
+    WAIT = 3
+    CHILD = 4
+    START = 5  # a child that outlives the run
+    SEND = 6
+    ASK = 7
+    VALUE = 8  # something read at once and recorded
+    PATCH = 9
+    AFTER = 10
+
+
+OUTLIVE = (OpKind.START, OpKind.AFTER)  # what goes on when the run that asked for it has ended
+
+
+class RunStatus(enum.IntEnum):
+    RUNNING = 1
+    FINISHED = 2
+    FAILED = 3
+    CANCELLED = 4
+    BLOCKED = 5  # the code no longer fits the record; goes on when it does again
+
+
+ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """Why something did not end well, as it is journaled: a code and a message, never an exception."""
+
+    code: str
+    message: str
+    attempts: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to an operation: canonical data if OK, else a `Failure`."""
+
+    status: ReceiptStatus
+    data: bytes
+
+
+class Op(msgspec.Struct, array_like=True):
+    """One operation. (step, ordinal) names its open work; the digest is that of its parameters."""
+
+    kind: OpKind
+    name: str
+    digest: bytes
+    step: int = 0
+    ordinal: int = 0
+    outcome: Outcome | None = None
+
+
+class Resume(msgspec.Struct, frozen=True, array_like=True):
+    """One feeding of the coroutine, at a logical time: with outcomes, with the failure of an operation (`failed`), or
+    with a cancellation of a scope (`scope`, 0 being the whole run) for a reason.
+    """
+
+    time_us: int
+    failed: int = -1
+    scope: int = -1
+    reason: str = ""
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """An effect or timer that a step had no room for: it leaves with the next."""
+
+    run: str
+    op: int
+    kind: OpKind
+    name: str
+    params: bytes
+    due_us: int
+
+
+class Buffered(msgspec.Struct, frozen=True, array_like=True):
+    """An event that came before the run waited for it."""
+
+    schema: str
+    data: bytes
+
+
+class Interrupt(msgspec.Struct, frozen=True, array_like=True):
+    """A cancellation that has not been delivered yet."""
+
+    scope: int
+    reason: str
+
+
+class Record(msgspec.Struct, array_like=True):
+    """A run as it is kept in snapshots."""
+
+    id: str
+    workflow: str
+    args: bytes
+    seed: bytes
+    named: bool  # by its starter; runs that were not are forgotten some time after their end
+    started_us: int
+    status: RunStatus = RunStatus.RUNNING
+    parent: str = ""
+    parent_op: int = -1
+    ops: list[Op] = []
+    log: list[Resume] = []
+    buffer: list[Buffered] = []
+    interrupts: list[Interrupt] = []
+    data: bytes = b""  # the result, or the Failure
+    digest: bytes = b""
+    blocked: str = ""  # the divergence, while BLOCKED
+    number: int = 0  # runs of a world are counted from 1, in the order of their start
+
+
+class Await:
+    """What a coroutine yields to the kernel. Anything else it yields is refused."""
+
+    __slots__ = ()
+
+
+class All(Await):
+    """Go on when all these operations are done, or one has failed."""
+
+    __slots__ = ("ops",)
+
+    def __init__(self, ops: tuple[int, ...]) -> None:
+        self.ops = ops
+
+
+class First(Await):
+    """Go on when either of two operations is done: a wait and its timeout."""
+
+    __slots__ = ("ops",)
+
+    def __init__(self, ops: tuple[int, ...]) -> None:
+        self.ops = ops
+
+
+class Scope:
+    """One entered `wl.scope`, as the kernel sees it."""
+
+    __slots__ = ("children", "number", "shield", "timed_out", "timer")
+
+    def __init__(self, number: int, *, shield: bool) -> None:
+        self.number = number
+        self.shield = shield
+        self.timer = -1
+        self.timed_out = False
+        self.children: list[int] = []
+
+
+class Run:
+    """A run in memory: its record, and the warm coroutine with what belongs to it."""
+
+    __slots__ = (
+        "coroutine", "counters", "issued", "rebuilding", "record", "scope_count", "scopes", "time_us", "waiting",
+        "wheres",
+    )  # fmt: skip
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.cool()
+
+    def cool(self) -> None:
+        """Forget the warm coroutine and everything that running it again brings back."""
+        _close(getattr(self, "coroutine", None))
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        self.waiting: Await | None = None
+        self.issued = 0
+        self.rebuilding = False
+        self.time_us = self.record.started_us
+        self.scopes: list[Scope] = []
+        self.scope_count = 0
+        self.counters: dict[tuple[str, str], int] = {}
+        self.wheres: dict[int, Any] = {}
+
+    def __del__(self) -> None:
+        _close(self.coroutine)
+
+    @property
+    def live(self) -> bool:
+        return self.record.status in (RunStatus.RUNNING, RunStatus.BLOCKED)
+
+    def touch(self, what: bytes, *parts: bytes) -> None:
+        """Chain a change into the run's digest."""
+        self.record.digest = digest.hash_parts(b"run", self.record.digest, what, *parts)
+
+    def shielded(self, scope: int) -> bool:
+        """Whether a cancellation of this scope has to wait for a shield inside it."""
+        inner = self.scopes
+        if scope > 0:
+            position = next((index for index, each in enumerate(inner) if each.number == scope), None)
+            if position is None:
+                return False
+            inner = inner[position + 1 :]
+        return any(each.shield for each in inner)
+
+    def inside(self, scope: int) -> bool:
+        return scope == 0 or any(each.number == scope for each in self.scopes)
+
+
+class Dropped(BaseException):
+    """Thrown at whatever a coroutine tries to do while it is being dropped."""
+
+
+class Closing:
+    """Is current while a coroutine is dropped: its `finally` blocks must not do anything any more."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Dropped(name)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
+    if coroutine is None:
+        return
+    token = here.current.set(Closing())  # type: ignore[arg-type]
+    try:
+        coroutine.close()
+    except (Dropped, RuntimeError):
+        pass  # it tried to go on, which is what closing forbids
+    finally:
+        here.current.reset(token)
+
+
+def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
+    return structs.encode(Failure(code, message[:4096], attempts))
+
+
+def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:
+    return Outcome(status, failure(code, message, attempts=attempts))

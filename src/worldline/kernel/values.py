@@ -1,0 +1,68 @@
+"""Users' values as canonical bytes, and back: dataclasses, msgspec structs, pydantic models and plain types.
+
+A value goes to plain data (dicts, lists, text, numbers, bytes), sets and maps sorted, and then to canonical CBOR.
+Coming back, the annotation decides the type and everything is checked against it. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import canonical
+
+NONE = b"\xf6"
+
+
+def dump(value: object) -> bytes:
+    """Canonical bytes of any supported value. `EncodeError` says what is not supported."""
+    return canonical.encode(plain(value))
+
+
+def plain(value: object) -> Any:
+    """The value as plain data."""
+    if value is None or type(value) in (bool, int, str, bytes):
+        return value
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
+    except (TypeError, ValueError) as error:
+        raise errors.EncodeError(f"{type(value).__name__} cannot be stored: {error}") from error
+
+
+def load(kind: Any, data: bytes) -> Any:
+    """The value of type `kind` that these bytes hold. `DecodeError` if they hold another."""
+    return rebuild(kind, canonical.decode(data))
+
+
+def rebuild(kind: Any, value: Any) -> Any:
+    if kind is Any or kind is None:
+        return value
+    try:
+        return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise errors.DecodeError(f"not a {_name(kind)}: {error}") from error
+
+
+def schema_name(kind: type) -> str:
+    """The name an event type is known by in journals."""
+    return str(getattr(kind, "__schema__", kind.__name__))
+
+
+def _model(value: object) -> Any:
+    dump_model = getattr(value, "model_dump", None)
+    if dump_model is None:
+        raise TypeError(f"{type(value).__name__} is not a dataclass, struct, model or plain value")
+    return dump_model(mode="python")
+
+
+def _validate(kind: type, value: object) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"{_name(kind)} cannot be read back; use a dataclass, struct, model or plain type")
+    return validate(value)
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))

@@ -1,0 +1,1 @@
+"""One file per keyspace. This folder is the storage format."""

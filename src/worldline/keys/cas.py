@@ -1,0 +1,34 @@
+"""Content-addressed blobs.
+
+Per what:      universe and sha256
+Changes:       the bytes never; the generation when a blob is used again
+Key:           (UNIVERSE, u, CAS, sha256)
+Value:         Blob(size, generation, inline bytes or object name)
+Present:       from the moment the bytes are safe until garbage collection
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import blob, ids
+
+_CAS = space.part(space.InUniverse.CAS)
+
+BLOB = space.Value(space.ValueKind.BLOB, blob.Blob)
+
+
+def blob_key(universe: ids.UniverseId, digest: bytes) -> bytes:
+    if len(digest) != limits.DIGEST_BYTES:
+        raise errors.BadInput(f"a blob's address is a sha256 of {limits.DIGEST_BYTES} bytes, not {len(digest)}")
+    return space.universe(universe) + _CAS + tuples.pack((digest,))
+
+
+def blobs(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(space.universe(universe) + _CAS)
+
+
+def object_name(universe: ids.UniverseId, digest: bytes, nonce: bytes) -> str:
+    """Where a large blob's body goes. The nonce keeps every upload apart from every other."""
+    return f"{universe.hex()}/cas/{digest.hex()[:2]}/{digest.hex()}-{nonce.hex()}"

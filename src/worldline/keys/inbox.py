@@ -1,0 +1,91 @@
+"""The inbox: unread items, the ids already seen, and dead letters.
+
+Per what:      world
+Changes:       an item never; it is deleted by the step that consumes it
+Keys:          (UNIVERSE, u, WORLD, w, INBOX, stamp)    -> Item
+               (UNIVERSE, u, WORLD, w, SEEN, 0, id)     -> Seen, then the item's stamp; ids made by us, time-ordered
+               (UNIVERSE, u, WORLD, w, SEEN, 1, UTF-8)  -> the same; ids chosen by clients
+               (UNIVERSE, u, WORLD, w, SEEN, 2, sha256) -> the same; ids chosen by clients, longer than 64 bytes
+               (UNIVERSE, u, WORLD, w, DEAD, stamp)     -> Dead
+Present:       an item until consumed; an id until the dedupe window has passed; a dead letter until retried or dropped
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors, limits
+from worldline.codec import digest, tuples
+from worldline.keys import space
+from worldline.model import ids, inbox
+
+_INBOX = space.part(space.InWorld.INBOX)
+_SEEN = space.part(space.InWorld.SEEN)
+_DEAD = space.part(space.InWorld.DEAD)
+_STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
+_MADE = 0
+_CHOSEN = 1
+_HASHED = 2
+
+ITEM: space.Value[inbox.Item] = space.Value(space.ValueKind.INBOX, inbox.Item)  # type: ignore[arg-type]
+SEEN = space.Value(space.ValueKind.SEEN, inbox.Seen)
+DEAD = space.Value(space.ValueKind.DEAD, inbox.Dead)
+
+
+def item_prefix(at: ids.Address) -> bytes:
+    """What an append takes; the engine's stamp completes the key."""
+    return space.world(at) + _INBOX + _STAMP
+
+
+def item_key(at: ids.Address, stamp: bytes) -> bytes:
+    assert len(stamp) == limits.STAMP_BYTES
+    return item_prefix(at) + stamp
+
+
+def items(at: ids.Address, *, start: bytes = b"") -> tuple[bytes, bytes]:
+    """Unread items, from this stamp on."""
+    assert len(start) <= limits.STAMP_BYTES
+    prefix = item_prefix(at)
+    return prefix + start, tuples.prefix_range(prefix)[1]
+
+
+def stamp_of(key: bytes) -> bytes:
+    """The stamp of an item or a dead letter. Looks at the key's end alone: whose it is, the range says it came from."""
+    if len(key) <= limits.STAMP_BYTES or key[-limits.STAMP_BYTES - 1 :][:1] != _STAMP:
+        raise errors.DecodeError("not a stamped key")
+    return key[-limits.STAMP_BYTES :]
+
+
+def seen_key(at: ids.Address, client_id: bytes | str) -> bytes:
+    """Sixteen bytes are an id we made; text is one a client chose. Long text is hashed, apart from short text."""
+    if isinstance(client_id, bytes):
+        return space.world(at) + _SEEN + tuples.pack((_MADE, tuples.Uuid(ids.check_id(client_id, "a client id"))))
+    if not client_id:
+        raise errors.BadInput("a client id must not be empty")
+    name = client_id.encode("utf-8", "surrogatepass")
+    if len(name) > limits.CLIENT_ID_BYTES_MAX:
+        return space.world(at) + _SEEN + tuples.pack((_HASHED, digest.sha256(name)))
+    return space.world(at) + _SEEN + tuples.pack((_CHOSEN, name))
+
+
+def seen_made(at: ids.Address) -> tuple[bytes, bytes]:
+    """The records of ids made by us, oldest id first."""
+    return tuples.prefix_range(space.world(at) + _SEEN + tuples.pack((_MADE,)))
+
+
+def seen_made_before(at: ids.Address, client_id: bytes) -> tuple[bytes, bytes]:
+    """The ids made by us that sort below this one."""
+    return seen_made(at)[0], seen_key(at, client_id)
+
+
+def seen_chosen(at: ids.Address) -> tuple[bytes, bytes]:
+    """The records of ids that clients chose, short and hashed."""
+    prefix = space.world(at) + _SEEN
+    return prefix + tuples.pack((_CHOSEN,)), tuples.prefix_range(prefix + tuples.pack((_HASHED,)))[1]
+
+
+def dead_key(at: ids.Address, stamp: bytes) -> bytes:
+    assert len(stamp) == limits.STAMP_BYTES
+    return space.world(at) + _DEAD + _STAMP + stamp
+
+
+def dead(at: ids.Address) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(space.world(at) + _DEAD + _STAMP)

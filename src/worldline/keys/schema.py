@@ -1,0 +1,17 @@
+"""The store's format marker.
+
+Per what:      store
+Changes:       only by a migration
+Key:           (STORE, SCHEMA)
+Value:         Schema(major, minor)
+Present:       from creation; a store without it is not one of ours
+"""
+
+from __future__ import annotations
+
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import world as worlds
+
+KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.SCHEMA)))
+VALUE = space.Value(space.ValueKind.SCHEMA, worlds.Schema)

@@ -1,0 +1,147 @@
+"""The map of the key space, and the ordinals that are stored in every key and value.
+
+A key is a tuple of small ordinals, ids and names (`codec/tuples.py`); a value is a record (`codec/structs.py`) in a
+checked envelope (`codec/frame.py`). This folder *is* the storage format: one file per keyspace, each saying per what
+it is, whether it changes, its key, its value and when it is present. Ordinals are never changed or reused.
+
+Keys are built from ids by these functions alone, and every key of a universe starts with `universe(...)`: no layer can
+reach into another universe by mistake.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import Generic, TypeVar
+
+from worldline.base import errors
+from worldline.codec import frame, structs, tuples
+from worldline.model import ids
+
+T = TypeVar("T")
+
+FORMAT_MAJOR = 1
+FORMAT_MINOR = 0
+
+
+class Root(enum.IntEnum):
+    STORE = 1
+    UNIVERSE = 2
+    WORKER = 3
+
+
+class InStore(enum.IntEnum):
+    SCHEMA = 1
+    UNIVERSE_NAME = 2
+
+
+class InUniverse(enum.IntEnum):
+    META = 1
+    GENERATION = 2
+    NAME = 3
+    INDEX = 4
+    CAS = 5
+    WORLD = 6
+    OPEN = 7
+    DUE = 8
+    READY = 9
+
+
+class InWorld(enum.IntEnum):
+    META = 1
+    EPOCH = 2
+    HOLDER = 3
+    ASSIGNMENT = 4
+    HEAD = 5
+    JOURNAL = 6
+    BASELINE = 7
+    SNAPSHOT = 8
+    SEGMENT = 9  # reserved for compaction
+    LINEAGE = 10  # reserved for forks
+    RETAIN = 11  # reserved for forks
+    INBOX = 12
+    SEEN = 13
+    DEAD = 14
+
+
+class InWorker(enum.IntEnum):
+    LIFE = 1
+    WORLD = 2
+
+
+class ValueKind(enum.IntEnum):
+    """The kind byte of every stored value's envelope."""
+
+    SCHEMA = 1
+    UNIVERSE_NAME = 2
+    UNIVERSE_META = 3
+    GENERATION = 4
+    NAME = 5
+    INDEX = 6
+    BLOB = 7
+    WORLD_META = 8
+    EPOCH = 9
+    HOLDER = 10
+    ASSIGNMENT = 11
+    HEAD = 12
+    JOURNAL = 13
+    BASELINE = 14
+    SNAPSHOT = 15
+    INBOX = 16
+    SEEN = 17
+    DEAD = 18
+    WORK = 19
+    DUE = 20
+    READY = 21
+    WORKER = 22
+    HELD = 23
+
+
+class Value(Generic[T]):
+    """How one keyspace's values are stored: the record's type in an envelope of its kind."""
+
+    __slots__ = ("_kind", "_type")
+
+    def __init__(self, kind: ValueKind, record: type[T]) -> None:
+        self._kind = int(kind)
+        self._type = record
+
+    def pack(self, record: T) -> bytes:
+        return frame.wrap(self._kind, structs.encode(record))
+
+    def unpack(self, data: bytes) -> T:
+        return structs.decode(self._type, frame.unwrap(self._kind, data))
+
+    def get(self, data: bytes | None) -> T | None:
+        return None if data is None else self.unpack(data)
+
+
+@functools.lru_cache(maxsize=1024)
+def universe(of: ids.UniverseId) -> bytes:
+    """The prefix of everything in a universe."""
+    return tuples.pack((int(Root.UNIVERSE), tuples.Uuid(ids.check_id(of, "a universe id"))))
+
+
+@functools.lru_cache(maxsize=65536)
+def world(at: ids.Address) -> bytes:
+    """The prefix of a world's own keys."""
+    inside = tuples.pack((int(InUniverse.WORLD), tuples.Uuid(ids.check_id(at.world, "a world id"))))
+    return universe(at.universe) + inside
+
+
+def part(ordinal: enum.IntEnum) -> bytes:
+    """The piece of a key that an ordinal becomes."""
+    return tuples.pack((int(ordinal),))
+
+
+def inside(prefix: bytes, key: bytes, what: str) -> tuple[tuples.Item, ...]:
+    """The items of a key that follow its prefix. Whoever takes a key apart starts here.
+
+    No key of ours holds a truth value, and Python would take one for the number 0 or 1.
+    """
+    if not key.startswith(prefix):
+        raise errors.DecodeError(f"not {what}")
+    items = tuples.unpack(key[len(prefix) :])
+    if any(isinstance(item, bool) for item in items):
+        raise errors.DecodeError(f"not {what}")
+    return items

@@ -1,0 +1,107 @@
+"""Open work and the one due queue for effects and timers.
+
+Per what:      intent
+Changes:       the authority with every claim, renewal, back-off; the pointer moves with its due time
+Keys:          (UNIVERSE, u, OPEN, w, intent)                     -> Work
+               (UNIVERSE, u, DUE, queue, shard, due_us, w, intent) -> Due
+Present:       the authority from the step that asked until the step that consumed the answer; the pointer while the
+               work is WAITING or CLAIMED
+
+The pointer is derived: one that does not match its authority is garbage, deleted by whoever finds it. Queue and shard
+are in the key, so that no reader has to filter after a limit; ties of time are broken by (world, intent).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import ids, work
+
+_OPEN = space.part(space.InUniverse.OPEN)
+_DUE = space.part(space.InUniverse.DUE)
+
+
+class Due(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    kind: work.WorkKind
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """A due key, taken apart."""
+
+    queue: str
+    shard: int
+    due_us: int
+    at: ids.Address
+    intent: ids.IntentId
+
+
+WORK = space.Value(space.ValueKind.WORK, work.Work)
+DUE = space.Value(space.ValueKind.DUE, Due)
+
+
+def open_key(at: ids.Address, intent: ids.IntentId) -> bytes:
+    return _open(at) + tuples.pack((tuples.Uuid(ids.check_id(intent, "an intent id")),))
+
+
+def open_work(at: ids.Address) -> tuple[bytes, bytes]:
+    """Everything a world has open."""
+    return tuples.prefix_range(_open(at))
+
+
+def open_all(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """Everything that the worlds of a universe have open."""
+    return tuples.prefix_range(space.universe(universe) + _OPEN)
+
+
+def open_address(universe: ids.UniverseId, key: bytes) -> tuple[ids.Address, ids.IntentId]:
+    """Whose intent an open-work key is, and which."""
+    match space.inside(space.universe(universe) + _OPEN, key, "an open-work key of this universe"):
+        case (tuples.Uuid(world), tuples.Uuid(intent)):
+            return ids.Address(universe, ids.WorldId(world)), ids.IntentId(intent)
+        case _:
+            raise errors.DecodeError("not an open-work key")
+
+
+def open_intent(at: ids.Address, key: bytes) -> ids.IntentId:
+    match space.inside(_open(at), key, "an open-work key of this world"):
+        case (tuples.Uuid(intent),):
+            return ids.IntentId(intent)
+        case _:
+            raise errors.DecodeError("not an open-work key")
+
+
+def due_key(at: ids.Address, intent: ids.IntentId, *, queue: str, shard: int, due_us: int) -> bytes:
+    assert due_us >= 0
+    rest = tuples.pack((due_us, tuples.Uuid(at.world), tuples.Uuid(intent)))
+    return queue_prefix(at.universe, queue=queue, shard=shard) + rest
+
+
+def queue_prefix(universe: ids.UniverseId, *, queue: str, shard: int) -> bytes:
+    assert shard >= 0
+    return space.universe(universe) + _DUE + tuples.pack((ids.check_name(queue, "a queue's name"), shard))
+
+
+def due_until(universe: ids.UniverseId, *, queue: str, shard: int, until_us: int) -> tuple[bytes, bytes]:
+    """Pointers due at or before this time, oldest first."""
+    prefix = queue_prefix(universe, queue=queue, shard=shard)
+    return prefix, prefix + tuples.pack((until_us + 1,))
+
+
+def due_all(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(space.universe(universe) + _DUE)
+
+
+def pointer(universe: ids.UniverseId, key: bytes) -> Pointer:
+    match space.inside(space.universe(universe) + _DUE, key, "a due key of this universe"):
+        case (str(queue), int(shard), int(due_us), tuples.Uuid(world), tuples.Uuid(intent)) if min(shard, due_us) >= 0:
+            at = ids.Address(universe, ids.WorldId(world))
+            return Pointer(queue, shard, due_us, at, ids.IntentId(intent))
+        case _:
+            raise errors.DecodeError("not a due key")
+
+
+def _open(at: ids.Address) -> bytes:
+    return space.universe(at.universe) + _OPEN + tuples.pack((tuples.Uuid(at.world),))

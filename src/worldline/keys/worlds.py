@@ -1,0 +1,83 @@
+"""Worlds: their meta, their names, and the listing.
+
+Per what:      world (meta, index), name
+Changes:       meta and index with status, labels or program; a name when it is moved or freed
+Keys:          (UNIVERSE, u, WORLD, w, META) -> WorldMeta
+               (UNIVERSE, u, NAME, name)     -> Named(world)
+               (UNIVERSE, u, INDEX, w)       -> WorldMeta, the same record, apart from the world's data so that listing
+                                                does not walk journals
+Present:       meta from creation and for ever (a deleted world leaves a tombstone); name while it points somewhere;
+               index until the world is deleted
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import ids
+from worldline.model import world as worlds
+
+_META = space.part(space.InWorld.META)
+_NAME = space.part(space.InUniverse.NAME)
+_INDEX = space.part(space.InUniverse.INDEX)
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    world: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.world) != limits.ID_BYTES:
+            raise ValueError("a world id has 16 bytes")
+
+
+META = space.Value(space.ValueKind.WORLD_META, worlds.WorldMeta)
+NAME = space.Value(space.ValueKind.NAME, Named)
+INDEX = space.Value(space.ValueKind.INDEX, worlds.WorldMeta)
+
+
+def meta_key(at: ids.Address) -> bytes:
+    return space.world(at) + _META
+
+
+def name_key(universe: ids.UniverseId, name: str) -> bytes:
+    return space.universe(universe) + _NAME + tuples.pack((ids.check_name(name, "a world's name"),))
+
+
+def names(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(space.universe(universe) + _NAME)
+
+
+def name_of(universe: ids.UniverseId, key: bytes) -> str:
+    """The name that a name key is for."""
+    match space.inside(space.universe(universe) + _NAME, key, "a name key of this universe"):
+        case (str(name),):
+            return _checked(name)
+        case _:
+            raise errors.DecodeError("not a name key")
+
+
+def _checked(name: str) -> str:
+    try:
+        return ids.check_name(name, "a world's name")
+    except errors.BadInput as error:
+        raise errors.DecodeError(f"not a name key: {error}") from error
+
+
+def index_key(at: ids.Address) -> bytes:
+    return space.universe(at.universe) + _INDEX + tuples.pack((tuples.Uuid(at.world),))
+
+
+def index(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(space.universe(universe) + _INDEX)
+
+
+def index_world(universe: ids.UniverseId, key: bytes) -> ids.WorldId:
+    """The world an index key names."""
+    match space.inside(space.universe(universe) + _INDEX, key, "an index key of this universe"):
+        case (tuples.Uuid(value),):
+            return ids.WorldId(value)
+        case _:
+            raise errors.DecodeError("not an index key")

@@ -1,0 +1,1 @@
+"""Durable structures as functions over a batch or over what was read."""

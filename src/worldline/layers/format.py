@@ -1,0 +1,58 @@
+"""The store-format guard: a store is opened only by a release that speaks its format.
+
+The marker is the first key ever written. Missing, it is created only when asked, and only in a store that is empty:
+data without a marker is not ours, or has lost it, and is refused. There and different in major, or of a newer minor, or
+not readable, the store is refused too. A refused store is left untouched.
+
+Not here: bringing an older minor up to date. An older minor is accepted as it is.
+"""
+
+from __future__ import annotations
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.keys import schema, space
+from worldline.model import world
+from worldline.store import kv, transact
+
+CURRENT = world.Schema(space.FORMAT_MAJOR, space.FORMAT_MINOR)
+# Every key there can be: none is empty, and no tuple's key starts with 0xff.
+_FIRST = b"\x00"
+_END = b"\xff"
+
+
+async def ensure(engine: kv.Engine, env: envs.Env, *, create: bool) -> world.Schema:
+    """The store's format, which this release speaks; written now if the store is new and `create` is set."""
+
+    async def attempt() -> transact.Done[world.Schema] | transact.Write[world.Schema]:
+        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1))
+        raw = read.value(0)
+        if raw is not None:
+            return transact.Done(check(raw))
+        if read.page(1).items:
+            raise errors.StoreVersion(
+                "there is data here but no format marker: either another program's, or a damaged store; "
+                "restore the marker from a backup, or use an empty place"
+            )
+        if not create:
+            raise errors.StoreMissing("there is no Worldline store here; create one by opening it with create=True")
+        batch = kv.Batch()
+        batch.absent(schema.KEY)
+        batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
+        return transact.Write(batch, lambda _: CURRENT)
+
+    return await transact.run(engine, env, attempt)
+
+
+def check(raw: bytes) -> world.Schema:
+    """Refuse a format this release does not speak."""
+    try:
+        found = schema.VALUE.unpack(raw)
+    except errors.DecodeError as error:
+        raise errors.StoreVersion(f"the store's format marker is not readable: {error}") from error
+    if found.major != CURRENT.major or found.minor > CURRENT.minor:
+        raise errors.StoreVersion(
+            f"the store has format {found.major}.{found.minor}, this release speaks {CURRENT.major}.{CURRENT.minor}; "
+            "use a matching release"
+        )
+    return found

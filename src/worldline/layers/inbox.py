@@ -1,0 +1,230 @@
+"""The inbox: the one way into a world.
+
+Producers append; the lease holder consumes in stamp order, deleting what it journals in the same batch. Every enqueue
+carries a client id. The same id again finds the `seen` record: same item, the first stamp; another item, `IdReused`.
+
+Ids made by us are time-ordered, so one older than the dedupe window is refused rather than taken for new, and their
+records go by one range delete. They are kept for two windows: a producer that checked an id's age and was then held up
+for no more than a window still meets its record. Ids that clients choose carry no time; their records are kept for one
+window, and after it the id is a new one.
+
+An item the world cannot take becomes a dead letter under its stamp and never blocks the next one. Items are bounded
+(`ITEM_BYTES_MAX`) so that each fits into a journal entry and into a dead letter whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.codec import digest, tuples
+from worldline.keys import inbox as keys
+from worldline.model import ids, inbox
+from worldline.store import kv
+
+_DEAD_ITEM_BYTES_MAX = limits.VALUE_BYTES_MAX - 4 * limits.REASON_CHARACTERS_MAX - limits.KIB
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """One inbox item as it was read. `item` is None if the bytes cannot be decoded; `error` says why."""
+
+    stamp: kv.Stamp
+    raw: bytes
+    item: inbox.Item | None
+    error: str = ""
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter as it was read."""
+
+    stamp: kv.Stamp
+    raw: bytes
+    dead: inbox.Dead
+
+
+def enqueue(
+    batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, time_us: int, window_us: int
+) -> int:
+    """Append an item under a client id. Returns the append's index. Guard: the id is new.
+
+    On `Conflict`, `first_stamp` tells a repeat from a misuse. The caller also expects the world's meta.
+    """
+    check_age(client_id, time_us=time_us, window_us=window_us)
+    return _append_seen(batch, at, _check_size(keys.ITEM.pack(item)), client_id=client_id, time_us=time_us)
+
+
+def enqueue_once(batch: kv.Batch, at: ids.Address, item: inbox.Item) -> int:
+    """Append an item whose batch has a guard of its own that already makes it single (a head, a claim token)."""
+    return batch.append(keys.item_prefix(at), _check_size(keys.ITEM.pack(item)))
+
+
+def record_seen(
+    batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, stamp: kv.Stamp, time_us: int
+) -> None:
+    """Record the id of an item that its step took without the inbox, under a stamp made for it. Guard: it is new."""
+    key = keys.seen_key(at, client_id)
+    batch.absent(key)
+    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(keys.ITEM.pack(item)), time_us)) + stamp)
+
+
+def get_seen(at: ids.Address, client_id: bytes | str) -> kv.Get:
+    """What is known of a client id: `seen_stamp` reads it."""
+    return kv.Get(keys.seen_key(at, client_id))
+
+
+def check_age(client_id: bytes | str, *, time_us: int, window_us: int) -> None:
+    """Refuse an id made so long ago that its record may be gone, or so far ahead that its record would stay."""
+    if isinstance(client_id, str):
+        return
+    made_us = envs.id_time_us(ids.check_id(client_id, "a client id"))
+    if made_us < time_us - window_us:
+        raise errors.DedupeExpired(
+            f"id {client_id.hex()} is older than the dedupe window of {window_us // 1_000_000} s: "
+            "whether it was used before cannot be known; send again under a new id if that is safe"
+        )
+    if made_us > time_us + window_us:
+        raise errors.BadInput(
+            f"id {client_id.hex()} is ahead of the store's time by more than {window_us // 1_000_000} s: "
+            "make ids by `env.new_id` on a machine whose clock is right, or choose a text"
+        )
+
+
+def first_stamp(conflict: kv.Conflict, at: ids.Address, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp | None:
+    """The stamp under which this very item was taken before; None if the id was not what conflicted.
+
+    A repeat is a repeat also if something else conflicted too: the item is in, whatever happened to the world since.
+    """
+    failed, found = conflict.at(keys.seen_key(at, client_id))
+    if not failed:
+        return None
+    assert found is not None, "an absent id cannot conflict by being absent"
+    return seen_stamp(found, item, client_id=client_id)
+
+
+def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp:
+    """The first stamp of an id's record, if it was for the same item. Else `IdReused`."""
+    seen = keys.SEEN.unpack(found[: -limits.STAMP_BYTES])
+    if seen.digest != digest.sha256(keys.ITEM.pack(item)):
+        raise errors.IdReused(client_id.hex() if isinstance(client_id, bytes) else client_id)
+    return kv.Stamp(found[-limits.STAMP_BYTES :])
+
+
+def read_range(at: ids.Address, *, start: bytes = b"", count_max: int) -> kv.Range:
+    """Unread items in order. `start` is a mark: never above the `stable` of an earlier page."""
+    begin, end = keys.items(at, start=start)
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode(items: Iterable[tuple[bytes, bytes]]) -> list[Unread]:
+    return [_unread(kv.Stamp(keys.stamp_of(key)), raw) for key, raw in items]
+
+
+def consume(batch: kv.Batch, at: ids.Address, stamps: Iterable[bytes]) -> None:
+    """Delete what the step journaled. In the step's own batch, so nothing is lost and nothing repeats."""
+    for stamp in stamps:
+        batch.delete(keys.item_key(at, stamp))
+
+
+def bury(batch: kv.Batch, at: ids.Address, unread: Unread, *, reason: str, step: int, time_us: int) -> None:
+    """Move an item that the world cannot take to the dead letters. In the step's own batch, and it always fits.
+
+    The reason may be any text, as an exception's may be. Bytes that no `enqueue` would have taken are cut.
+    """
+    batch.delete(keys.item_key(at, unread.stamp))
+    if len(unread.raw) > _DEAD_ITEM_BYTES_MAX:
+        reason = f"cut from {len(unread.raw)} bytes: {reason}"
+    text = reason[: limits.REASON_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+    letter = inbox.Dead(unread.raw[:_DEAD_ITEM_BYTES_MAX], text[: limits.REASON_CHARACTERS_MAX], step, time_us)
+    batch.put(keys.dead_key(at, unread.stamp), keys.DEAD.pack(letter))
+
+
+def dead_range(at: ids.Address, *, after: bytes = b"", count_max: int) -> kv.Range:
+    """Dead letters in the order of their stamps, those behind `after` only."""
+    begin, end = keys.dead(at)
+    if after:
+        begin = tuples.successor(keys.dead_key(at, after))
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode_dead(items: Iterable[tuple[bytes, bytes]]) -> list[Letter]:
+    return [Letter(kv.Stamp(keys.stamp_of(key)), raw, keys.DEAD.unpack(raw)) for key, raw in items]
+
+
+def retry_dead(batch: kv.Batch, at: ids.Address, letter: Letter, *, client_id: bytes, time_us: int) -> int:
+    """Put a dead letter back as a new input, under a new id. Returns the append's index. The caller expects the meta.
+
+    Guards: the letter is still there, and the id is new. The letter alone would not do: that it is gone, found after a
+    lost answer, may mean that somebody else dropped it.
+    """
+    drop_dead(batch, at, letter)
+    return _append_seen(batch, at, _check_size(letter.dead.item), client_id=client_id, time_us=time_us)
+
+
+def drop_dead(batch: kv.Batch, at: ids.Address, letter: Letter) -> None:
+    """Forget a dead letter. Guard: it is still there."""
+    key = keys.dead_key(at, letter.stamp)
+    batch.expect(key, letter.raw)
+    batch.delete(key)
+
+
+def made_range(at: ids.Address) -> kv.Range:
+    """The record of the oldest id we made: what `forget_made` wants."""
+    begin, end = keys.seen_made(at)
+    return kv.Range(begin, end, count_max=1)
+
+
+def forget_made(
+    batch: kv.Batch, at: ids.Address, items: Sequence[tuple[bytes, bytes]], *, time_us: int, window_us: int
+) -> bool:
+    """Drop the records of ids we made more than two windows ago, all at once. Returns whether there are any.
+
+    Guard: the oldest record as it was read.
+    """
+    millis = max(0, time_us - 2 * window_us) // 1000
+    begin, end = keys.seen_made_before(at, millis.to_bytes(6, "big") + bytes(limits.ID_BYTES - 6))
+    if not items or not begin <= items[0][0] < end:
+        return False
+    batch.expect(*items[0])
+    batch.delete_range(begin, end)
+    return True
+
+
+def chosen_range(at: ids.Address, *, start: bytes = b"", count_max: int) -> kv.Range:
+    """Records of ids that clients chose, from this key on."""
+    begin, end = keys.seen_chosen(at)
+    return kv.Range(max(begin, start), end, count_max=count_max)
+
+
+def forget_chosen(batch: kv.Batch, items: Iterable[tuple[bytes, bytes]], *, time_us: int, window_us: int) -> int:
+    """Drop those of these records that are older than the window. Returns how many. Guards: each as it was read."""
+    count = 0
+    for key, raw in items:
+        if keys.SEEN.unpack(raw[: -limits.STAMP_BYTES]).time_us < time_us - window_us:
+            batch.expect(key, raw)
+            batch.delete(key)
+            count += 1
+    return count
+
+
+def _append_seen(batch: kv.Batch, at: ids.Address, raw: bytes, *, client_id: bytes | str, time_us: int) -> int:
+    index = batch.append(keys.item_prefix(at), raw)
+    key = keys.seen_key(at, client_id)
+    batch.absent(key)
+    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(raw), time_us)), stamp=index)
+    return index
+
+
+def _check_size(raw: bytes) -> bytes:
+    if len(raw) > limits.ITEM_BYTES_MAX:
+        raise errors.TooLarge("inbox item", size=len(raw), limit=limits.ITEM_BYTES_MAX)
+    return raw
+
+
+def _unread(stamp: kv.Stamp, raw: bytes) -> Unread:
+    try:
+        return Unread(stamp, raw, keys.ITEM.unpack(raw))
+    except errors.DecodeError as error:
+        return Unread(stamp, raw, None, str(error))

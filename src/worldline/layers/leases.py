@@ -1,0 +1,251 @@
+"""Leases: who may write a world.
+
+Safety is the epoch alone: every write of the holder expects the epoch's exact bytes (`fence`), and every acquire
+writes a higher one, also for the same worker. The epoch is never deleted, so no number ever comes twice. Expiry
+only decides who may *try*: a lease names one incarnation of a worker, and lives as long as that incarnation's
+heartbeat, so that one write renews all its worlds.
+
+::
+
+    free --acquire--> held --release--> free
+                       |  heartbeat late
+                       +------------------> held, but anyone may acquire (epoch + 1); the old holder is fenced
+    held --revoke--> free, under epoch + 1; the old holder is fenced
+
+Assignments are advice: they say who should try. A worker that is not wanted is refused before it tries.
+
+A lease is given only to an incarnation that is alive at the commit: `acquire` expects the acquirer's own life sign, so
+a process that was paused, and whose id has been taken over by a restart, gets no lease from a decision made before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import leases as keys
+from worldline.model import ids, lease
+from worldline.store import kv
+
+
+class State(msgspec.Struct, frozen=True):
+    """What is known of a world's lease, as it was read."""
+
+    at: ids.Address
+    epoch: lease.Epoch
+    raw_epoch: bytes
+    holder: lease.Holder | None
+    raw_holder: bytes | None
+    assignment: lease.Assignment | None
+    raw_assignment: bytes | None
+
+
+class Life(msgspec.Struct, frozen=True):
+    """A worker's life sign as it was read."""
+
+    worker: ids.WorkerId
+    sign: lease.Worker
+    raw: bytes
+
+    def alive(self, now_us: int) -> bool:
+        return now_us < self.sign.heartbeat_us + self.sign.ttl_us
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A lease held: what its holder needs to write, and to let go."""
+
+    at: ids.Address
+    worker: ids.WorkerId
+    epoch: int
+    raw_epoch: bytes
+    raw_holder: bytes
+
+
+def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Get]:
+    """What `decode` wants, in order."""
+    return kv.Get(keys.epoch_key(at)), kv.Get(keys.holder_key(at)), kv.Get(keys.assignment_key(at))
+
+
+def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignment: bytes | None) -> State:
+    if epoch is None:
+        raise errors.NotFound(f"no world {at.world.hex()} in this universe")
+    state = State(
+        at,
+        keys.EPOCH.unpack(epoch),
+        epoch,
+        keys.HOLDER.get(holder),
+        holder,
+        keys.ASSIGNMENT.get(assignment),
+        assignment,
+    )
+    if state.holder is not None and state.holder.epoch != state.epoch.number:
+        raise errors.DecodeError(f"the holder has epoch {state.holder.epoch}, the world {state.epoch.number}")
+    return state
+
+
+def get_life(worker: ids.WorkerId) -> kv.Get:
+    return kv.Get(keys.worker_key(worker))
+
+
+def decode_life(worker: ids.WorkerId, raw: bytes | None) -> Life | None:
+    return None if raw is None else Life(worker, keys.WORKER.unpack(raw), raw)
+
+
+def may_acquire(
+    state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False
+) -> str | None:
+    """Why this worker may not try now, or None if it may. `holder_life`: what was read under the holder's worker id.
+
+    Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the life sign
+    is no longer the old process's; the old process may not take them from the new one under their common id.
+    """
+    if state.assignment is not None and state.assignment.worker != me.worker:
+        return f"assigned to worker {state.assignment.worker.hex()}"
+    if not me.alive(now_us):
+        return f"not for worker {me.worker.hex()}, whose own life sign has run out"
+    holder = state.holder
+    if holder is None or holder.incarnation == me.sign.incarnation or proven_dead:
+        return None
+    assert holder_life is None or holder_life.worker == holder.worker, "the life sign of another worker proves nothing"
+    if holder_life is None or holder_life.sign.incarnation != holder.incarnation or not holder_life.alive(now_us):
+        return None
+    return f"held by worker {holder.worker.hex()} at epoch {holder.epoch}"
+
+
+def acquire(
+    batch: kv.Batch, state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False
+) -> Lease:
+    """Take the lease under the next epoch. Guards: the epoch and the holder as they were read.
+
+    `proven_dead`: the holder's process is known to be gone (a released OS lock), so its heartbeat need not run out.
+    Otherwise the holder's life sign is expected unchanged: a heartbeat in between keeps the lease where it is. Our own
+    is expected too, so a heartbeat of ours in between only means that we try again. An incarnation asks for a world
+    once at a time: two equal decisions of its own make equal bytes, and each may take the other's success for its own.
+    """
+    why_not = may_acquire(state, me=me, holder_life=holder_life, now_us=now_us, proven_dead=proven_dead)
+    if why_not is not None:
+        raise errors.Exists(f"world {state.at.world.hex()} is {why_not}")
+    number = state.epoch.number + 1
+    raw_epoch = keys.EPOCH.pack(lease.Epoch(number, me.sign.incarnation))
+    raw_holder = keys.HOLDER.pack(lease.Holder(me.worker, me.sign.incarnation, number, now_us))
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)
+    batch.put(keys.epoch_key(state.at), raw_epoch)
+    if state.raw_holder is None:
+        batch.absent(keys.holder_key(state.at))
+    else:
+        batch.expect(keys.holder_key(state.at), state.raw_holder)
+    batch.put(keys.holder_key(state.at), raw_holder)
+    batch.expect(keys.worker_key(me.worker), me.raw)
+    batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.Held(number)))
+    if state.holder is not None and state.holder.worker != me.worker:
+        batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
+        if holder_life is not None and not proven_dead:
+            batch.expect(keys.worker_key(holder_life.worker), holder_life.raw)
+    return Lease(state.at, me.worker, number, raw_epoch, raw_holder)
+
+
+def fence(batch: kv.Batch, held: Lease) -> None:
+    """What every write of the holder carries: the epoch must still be its own."""
+    batch.expect(keys.epoch_key(held.at), held.raw_epoch)
+
+
+def fenced(conflict: kv.Conflict, held: Lease) -> bool:
+    """Whether a conflict says that the lease has moved on."""
+    return conflict.at(keys.epoch_key(held.at))[0]
+
+
+def release(batch: kv.Batch, held: Lease) -> None:
+    """Let go. The epoch stays. Guard: the holder's record is this lease's own."""
+    fence(batch, held)
+    batch.expect(keys.holder_key(held.at), held.raw_holder)
+    batch.delete(keys.holder_key(held.at))
+    batch.delete(keys.held_key(held.worker, held.at))
+
+
+def revoke(batch: kv.Batch, state: State, *, token: bytes) -> None:
+    """Take the lease from whoever has it, so that a world which must stop does so at once. Guard: the epoch as read.
+
+    `token`: an id made for this, in the place of an incarnation, so that nobody else writes the same epoch.
+    """
+    number = state.epoch.number + 1
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)
+    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(lease.Epoch(number, ids.check_id(token, "a token"))))
+    if state.holder is not None and state.raw_holder is not None:
+        batch.expect(keys.holder_key(state.at), state.raw_holder)
+        batch.delete(keys.holder_key(state.at))
+        batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
+
+
+def heartbeat(
+    batch: kv.Batch,
+    worker: ids.WorkerId,
+    *,
+    before: Life | None,
+    incarnation: ids.Incarnation,
+    now_us: int,
+    ttl_us: int,
+    capacity: int,
+    labels: dict[str, str],
+    draining: bool = False,
+    proven_dead: bool = False,
+) -> Life:
+    """The first life sign of an incarnation, or the next. Guard: the life sign as this worker last wrote it.
+
+    Another incarnation's sign may be replaced only once it has run out, or its process is known to be gone
+    (`proven_dead`), so two processes under one id cannot both live.
+    """
+    assert ttl_us > 0
+    ids.check_id(incarnation, "an incarnation")
+    key = keys.worker_key(worker)
+    beat = 1
+    if before is None:
+        batch.absent(key)
+    else:
+        if before.sign.incarnation == incarnation:
+            beat = before.sign.beat + 1
+        elif before.alive(now_us) and not proven_dead:
+            raise errors.Exists(f"worker {worker.hex()} is alive in another process")
+        batch.expect(key, before.raw)
+    sign = lease.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
+    raw = keys.WORKER.pack(sign)
+    batch.put(key, raw)
+    return Life(worker, sign, raw)
+
+
+def goodbye(batch: kv.Batch, life: Life) -> None:
+    """Take the life sign away. Guard: it is this worker's own."""
+    batch.expect(keys.worker_key(life.worker), life.raw)
+    batch.delete(keys.worker_key(life.worker))
+
+
+def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_max: int) -> kv.Range:
+    """The worlds a worker holds, by address. If the page says `more`, go on after the last one decoded."""
+    begin, end = keys.held(worker)
+    if after is not None:
+        begin = tuples.successor(keys.held_key(worker, after))
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, int]]:
+    return [(keys.held_address(worker, key), keys.HELD.unpack(raw).epoch) for key, raw in page.items]
+
+
+def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
+    """Say where the world is wanted. Guard: the assignment as it was read."""
+    key = keys.assignment_key(state.at)
+    if state.raw_assignment is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, state.raw_assignment)
+    revision = 1 if state.assignment is None else state.assignment.revision + 1
+    batch.put(key, keys.ASSIGNMENT.pack(lease.Assignment(worker, priority, reason, revision)))
+
+
+def unassign(batch: kv.Batch, state: State) -> None:
+    """Anyone may try again. Guard: the assignment as it was read."""
+    if state.raw_assignment is None:
+        raise errors.NotFound("the world is not assigned to anyone")
+    key = keys.assignment_key(state.at)
+    batch.expect(key, state.raw_assignment)
+    batch.delete(key)

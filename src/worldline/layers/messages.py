@@ -1,0 +1,70 @@
+"""Messages from world to world, within one store.
+
+A message is appended to the destination's inbox in the sender's own step (`post`), so it is sent exactly when the step
+is committed, and once. A destination that is unknown or closed is the sender's to handle: `check_destination` says so
+before the step is built, and the destination's meta is expected in the batch, so it still holds at the commit.
+
+`deliver` is the other way in, for a sender whose step cannot be in the same batch (another store, another universe): an
+effect that may be tried many times, made single by the message's id in the destination's `seen` records.
+
+Per destination, messages are taken in inbox order. Between worlds there is no order; `from_world` and `from_step` say
+what a message came after.
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors
+from worldline.layers import inbox as inboxes
+from worldline.layers import worlds
+from worldline.model import ids, inbox
+from worldline.model import world as world_model
+from worldline.store import kv
+
+
+def check_destination(destination: worlds.World | None) -> str | None:
+    """Why a message cannot be sent there, or None if it can. The reason goes into the sender's error receipt."""
+    if destination is None:
+        return "no such world"
+    if destination.meta.status not in world_model.TAKES_INPUT:
+        return f"world {destination.meta.name!r} is {destination.meta.status.name.lower()}"
+    return None
+
+
+def post(batch: kv.Batch, destination: worlds.World, message: inbox.Message) -> int:
+    """Add a message to the sender's step. Returns the append's index; the batch's guard is the sender's head."""
+    _check(message)
+    worlds.expect_open(batch, destination)
+    return inboxes.enqueue_once(batch, destination.at, message)
+
+
+def deliver(
+    batch: kv.Batch, destination: worlds.World, message: inbox.Message, *, time_us: int, window_us: int
+) -> int:  # fmt: skip
+    """Add a message by itself. Returns the append's index. Guard: its id is new at the destination."""
+    _check(message)
+    worlds.expect_open(batch, destination)
+    return inboxes.enqueue(
+        batch, destination.at, message, client_id=_client_id(message), time_us=time_us, window_us=window_us
+    )
+
+
+def already(conflict: kv.Conflict, destination: ids.Address, message: inbox.Message) -> kv.Stamp | None:
+    """The stamp this message was taken under before, if that is what conflicted: `already_enqueued`."""
+    return inboxes.first_stamp(conflict, destination, message, client_id=_client_id(message))
+
+
+def _client_id(message: inbox.Message) -> str:
+    """Message ids are digests, not time-ordered, so they are filed with the ids that clients choose.
+
+    The sender is part of it: two senders can never take each other's messages for repeats.
+    """
+    return f"message:{message.from_universe.hex()}:{message.from_world.hex()}:{message.message.hex()}"
+
+
+def _check(message: inbox.Message) -> None:
+    ids.check_id(message.message, "a message id")
+    ids.check_id(message.from_universe, "the sender's universe id")
+    ids.check_id(message.from_world, "the sender's world id")
+    ids.check_name(message.name, "a message's schema or inbox")
+    if message.from_step < 1:
+        raise errors.BadInput("a message is sent by a step, and steps count from 1")

@@ -1,0 +1,61 @@
+"""Hints that a world has something to do. Lost or doubled, they cost time, never correctness.
+
+A producer writes one only if it saw none, with the stamp of its item in the value; a worker deletes it, expecting the
+value it saw, in a batch of its own, so a hint written in between stays.
+"""
+
+from __future__ import annotations
+
+from worldline.base import limits
+from worldline.codec import tuples
+from worldline.keys import ready as keys
+from worldline.model import ids
+from worldline.store import kv
+
+
+def get(at: ids.Address, *, priority: int) -> kv.Get:
+    return kv.Get(keys.ready_key(at, priority))
+
+
+def mark(batch: kv.Batch, at: ids.Address, *, priority: int, seen: bytes | None, append: int) -> None:
+    """Leave a hint next to an append, unless one was seen there already or this batch leaves one."""
+    key = keys.ready_key(at, priority)
+    if seen is None and key not in batch.puts:
+        batch.put(key, keys.READY.pack(keys.Ready()), stamp=append)
+
+
+def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp) -> None:
+    """Leave a hint by itself, for a world that may have been overlooked. Guard: there was none."""
+    key = keys.ready_key(at, priority)
+    batch.absent(key)
+    batch.put(key, keys.READY.pack(keys.Ready()) + stamp)
+
+
+def read_range(
+    universe: ids.UniverseId, *, after: tuple[ids.Address, int] | None = None, count_max: int
+) -> kv.Range:  # fmt: skip
+    """Hints of all worlds, the most urgent priority first.
+
+    Hints of worlds that others hold stand in between and stay. If the page says `more`, go on after the address and
+    priority of the last one decoded.
+    """
+    begin, end = keys.ready(universe)
+    if after is not None:
+        begin = tuples.successor(keys.ready_key(*after))
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode(universe: ids.UniverseId, page: kv.Page) -> list[tuple[ids.Address, int, bytes]]:
+    """Address, priority and raw value of each hint."""
+    hints = []
+    for key, raw in page.items:
+        keys.READY.unpack(raw[: -limits.STAMP_BYTES])
+        priority, world = keys.ready_world(universe, key)
+        hints.append((ids.Address(universe, world), priority, raw))
+    return hints
+
+
+def clear(batch: kv.Batch, at: ids.Address, *, priority: int, raw: bytes) -> None:
+    """Take a hint away. Guard: it is the one that was seen."""
+    batch.expect(keys.ready_key(at, priority), raw)
+    batch.delete(keys.ready_key(at, priority))

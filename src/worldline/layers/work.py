@@ -1,0 +1,365 @@
+"""Open work: effects and timers that a world has asked for, and the one queue they are due in.
+
+The `open` record is the authority over an intent, the `due` key only a pointer to it. Every change expects the
+authority's exact bytes, and a claim writes a fresh token into them, so a claimant that was paused, expired and
+succeeded by another can change nothing any more.
+
+::
+
+    open --> WAITING --claim--> CLAIMED --settle--> SETTLED --close--> gone
+                ^                |  | renew (stays CLAIMED, later due)
+                |   back_off     |  | due passes: claimable again by anyone, no reaper
+                +----------------+  |
+                ^                   +--park--> PARKED --retry--> WAITING
+                +------------------------------------------------+
+    by hand: WAITING --set_aside--> PARKED, WAITING --move_due--> WAITING
+    timers:  open --> WAITING --fire--> SETTLED --close--> gone
+    A world may close an intent in any state (cancel, or the answer was consumed).
+
+Moves are rewrites of the due time: a claim is "due again at the end of my time", a back-off is "due later". Nothing
+scans for expired claims. A pointer that does not match its authority is garbage, deleted by whoever finds it. Timers
+are never claimed: their due time is when they fire, and firing is one commit.
+
+Everything here but `open_work` and `close` is done by adapters and timer workers, who expect the world's meta when they
+append to its inbox; `open_work` and `close` belong to the world's own step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import journal as journal_keys
+from worldline.keys import work as keys
+from worldline.model import ids, inbox, work
+from worldline.model.work import WorkKind, WorkState
+from worldline.store import kv
+
+CLAIMABLE = (WorkState.WAITING, WorkState.CLAIMED)
+ERROR_CHARACTERS_MAX = 1024
+
+
+class Open(msgspec.Struct, frozen=True):
+    """An authority as it was read."""
+
+    at: ids.Address
+    intent: ids.IntentId
+    work: work.Work
+    raw: bytes
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A due pointer as it was read, before its authority is known."""
+
+    key: bytes
+    raw: bytes
+    pointer: keys.Pointer
+
+
+def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work) -> None:
+    """Ask for an effect or a timer, in the step that journals it."""
+    _check_new(wanted)
+    batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
+    _point(batch, at, intent, wanted)
+
+
+def open_claimed(
+    batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work, *, worker: ids.WorkerId,
+    token: ids.Token, until_us: int,
+) -> Open:  # fmt: skip
+    """Ask for an effect and hand it to a co-located adapter in the same commit."""
+    _check_new(wanted)
+    assert wanted.kind is WorkKind.EFFECT, "a timer is not claimed"
+    claimed = msgspec.structs.replace(
+        wanted,
+        state=WorkState.CLAIMED,
+        attempt=1,
+        token=ids.check_id(token, "a claim token"),
+        worker=worker,
+        due_us=until_us,
+    )
+    raw = keys.WORK.pack(claimed)
+    batch.put(keys.open_key(at, intent), raw)
+    _point(batch, at, intent, claimed)
+    return Open(at, intent, claimed, raw)
+
+
+def close(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, *, opened: work.Work | None = None) -> None:
+    """Forget an intent, in the world's own step: its answer was consumed, or the world cancelled it.
+
+    Answered work has no pointer. Work that is cancelled may have one: `opened`, the work as it was asked for, says
+    where it stands if nobody has moved it, so that the timers of timeouts that were never needed do not pile up until
+    they are due. A pointer that somebody has moved is left as garbage.
+    """
+    batch.delete(keys.open_key(at, intent))
+    if opened is not None:
+        batch.delete(keys.due_key(at, intent, queue=opened.queue, shard=opened.shard, due_us=opened.due_us))
+
+
+def due_range(universe: ids.UniverseId, *, queue: str, shard: int, now_us: int, count_max: int) -> kv.Range:
+    """What is due in one queue and shard, oldest first, ties by world and intent."""
+    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=now_us)
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def next_range(universe: ids.UniverseId, *, queue: str, shard: int) -> kv.Range:
+    """The very next pointer of a queue, due or not: how long its worker may sleep."""
+    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=2**62)
+    return kv.Range(begin, end, count_max=1)
+
+
+def decode_due(universe: ids.UniverseId, page: kv.Page) -> list[Found]:
+    return [Found(key, raw, keys.pointer(universe, key)) for key, raw in page.items]
+
+
+def get(at: ids.Address, intent: ids.IntentId) -> kv.Get:
+    return kv.Get(keys.open_key(at, intent))
+
+
+def decode(at: ids.Address, intent: ids.IntentId, raw: bytes | None) -> Open | None:
+    return None if raw is None else Open(at, intent, keys.WORK.unpack(raw), raw)
+
+
+def open_range(at: ids.Address, *, after: ids.IntentId | None = None, count_max: int) -> kv.Range:
+    """What a world has open, by intent. If the page says `more`, go on after the last one decoded."""
+    begin, end = keys.open_work(at)
+    if after is not None:
+        begin = tuples.successor(keys.open_key(at, after))
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode_open(at: ids.Address, page: kv.Page) -> list[Open]:
+    return [Open(at, keys.open_intent(at, key), keys.WORK.unpack(raw), raw) for key, raw in page.items]
+
+
+def matches(found: Found, authority: Open | None) -> bool:
+    """Whether a pointer still says what its authority says. If not, `discard` it."""
+    if authority is not None:
+        assert (authority.at, authority.intent) == (found.pointer.at, found.pointer.intent), (
+            "another intent's authority"
+        )
+    return authority is not None and authority.work.state in CLAIMABLE and _due_key(authority) == found.key
+
+
+def discard(batch: kv.Batch, found: Found, authority: Open | None) -> None:
+    """Delete a pointer that does not match. Guards: it is still there, and its authority still says otherwise."""
+    assert not matches(found, authority)
+    batch.expect(found.key, found.raw)
+    batch.delete(found.key)
+    if authority is not None:
+        batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
+
+
+def claim(
+    batch: kv.Batch, opened: Open, *, worker: ids.WorkerId, token: ids.Token, now_us: int, until_us: int
+) -> Open:  # fmt: skip
+    """Take a due effect for a while. Guard: the authority as it was read; the token makes the result unique."""
+    assert opened.work.kind is WorkKind.EFFECT, "a timer is not claimed"
+    if opened.work.state not in CLAIMABLE:
+        raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not claimable")
+    if opened.work.due_us > now_us:
+        raise errors.Exists(f"intent {opened.intent.hex()} is not due yet")
+    assert until_us > now_us
+    claimed = msgspec.structs.replace(
+        opened.work,
+        state=WorkState.CLAIMED,
+        attempt=opened.work.attempt + 1,
+        token=ids.check_id(token, "a claim token"),
+        worker=worker,
+        due_us=until_us,
+    )
+    return _move(batch, opened, claimed)
+
+
+def renew(batch: kv.Batch, held: Open, *, until_us: int) -> Open:
+    """Keep a claim for longer. Guard: the claim as its holder last wrote it."""
+    _check_claimed(held)
+    return _move(batch, held, msgspec.structs.replace(held.work, due_us=max(until_us, held.work.due_us + 1)))
+
+
+def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str) -> Open:
+    """Give a claim back, to be tried again later. Guard: the claim as its holder last wrote it."""
+    _check_claimed(held)
+    waiting = msgspec.structs.replace(
+        held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=due_us, error=_storable(error)
+    )
+    return _move(batch, held, waiting)
+
+
+def park(batch: kv.Batch, held: Open, *, error: str) -> Open:
+    """Set aside until somebody retries it by hand. Guard: the claim as its holder last wrote it."""
+    _check_claimed(held)
+    parked = msgspec.structs.replace(held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error))
+    return _move(batch, held, parked)
+
+
+def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
+    """Put parked work back into the queue, with its attempts counted anew. Guard: the authority as it was read."""
+    if parked.work.state is not WorkState.PARKED:
+        raise errors.Closed(f"intent {parked.intent.hex()} is {parked.work.state.name.lower()}, not parked")
+    return _move(batch, parked, msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us))
+
+
+def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open:
+    """Park an effect by hand, before it is tried again. Guard: the authority as it was read.
+
+    One that somebody is at work on is refused: parking it would not stop them.
+    """
+    assert opened.work.kind is WorkKind.EFFECT, "a timer is not parked"
+    working = opened.work.state is WorkState.CLAIMED and opened.work.due_us > now_us
+    if working or opened.work.state not in CLAIMABLE:
+        raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
+    parked = msgspec.structs.replace(
+        opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error)
+    )
+    return _move(batch, opened, parked)
+
+
+def move_due(batch: kv.Batch, opened: Open, *, due_us: int) -> Open:
+    """Make waiting work due at another time, by hand. Guard: the authority as it was read."""
+    if opened.work.state is not WorkState.WAITING:
+        raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
+    if opened.work.due_us == due_us:
+        raise errors.Exists(f"intent {opened.intent.hex()} is due at that time already")
+    return _move(batch, opened, msgspec.structs.replace(opened.work, due_us=due_us))
+
+
+def settle(batch: kv.Batch, held: Open) -> Open:
+    """Mark claimed work as answered. The caller appends the one receipt in the same batch.
+
+    Guard: the claim as its holder last wrote it. The record stays, token and all, until the world consumes the answer.
+    """
+    _check_claimed(held)
+    return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED))
+
+
+def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId, now_us: int) -> inbox.TimerFired:
+    """Settle a due timer. The caller appends what is returned in the same batch. Guard: the authority as read."""
+    assert timer.work.kind is WorkKind.TIMER
+    if timer.work.state is not WorkState.WAITING:
+        raise errors.Closed(f"timer {timer.intent.hex()} is {timer.work.state.name.lower()}")
+    if timer.work.due_us > now_us:
+        raise errors.Exists(f"timer {timer.intent.hex()} is not due yet")
+    settled = msgspec.structs.replace(
+        timer.work,
+        state=WorkState.SETTLED,
+        attempt=timer.work.attempt + 1,
+        token=ids.check_id(token, "a timer worker's token"),
+        worker=worker,
+    )
+    _move(batch, timer, settled)
+    return inbox.TimerFired(timer.intent, timer.work.due_us, timer.work.correlation)
+
+
+def settle_in_step(batch: kv.Batch, held: Open) -> None:
+    """Answer work in the very step that takes the answer: the world has closed it, and nobody else had it meanwhile.
+
+    Expects the claim, or the timer, as its holder last saw it; the step's own `close` deletes the authority.
+    """
+    batch.expect(keys.open_key(held.at, held.intent), held.raw)
+    batch.delete(_due_key(held))
+
+
+def take_back(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
+    """Put work whose claimant is known to be dead back into the queue, due now. Guard: the claim as it was read."""
+    _check_claimed(held)
+    waiting = msgspec.structs.replace(held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=now_us)
+    return _move(batch, held, waiting)
+
+
+def close_gone(batch: kv.Batch, opened: Open) -> None:
+    """Forget work of a world that is gone. Guard: the authority as it was read."""
+    batch.expect(keys.open_key(opened.at, opened.intent), opened.raw)
+    batch.delete(keys.open_key(opened.at, opened.intent))
+    batch.delete(_due_key(opened))
+
+
+def lost(conflict: kv.Conflict, held: Open) -> bool:
+    """Whether a conflict says that this claim is no longer ours."""
+    return conflict.at(keys.open_key(held.at, held.intent))[0]
+
+
+def repair(
+    batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work, *, head_raw: bytes, now_us: int,
+    authority: Open | None, pointers: Sequence[Found] = (),
+) -> bool:  # fmt: skip
+    """Write what is missing of an intent that the journal says is open. Returns whether anything was.
+
+    `pointers`: the due keys found for this intent. Guard: the authority is absent, or its pointer is. `head_raw`, the
+    head up to which the journal was read, is expected too: what the world has closed since must not come back.
+    """
+    if authority is None:
+        restored = msgspec.structs.replace(wanted, due_us=_unused_due_us(at, intent, wanted, now_us, pointers))
+        batch.absent(keys.open_key(at, intent))
+        open_work(batch, at, intent, restored)
+    elif authority.work.state not in CLAIMABLE or any(matches(found, authority) for found in pointers):
+        return False
+    else:
+        restored = authority.work
+        batch.expect(keys.open_key(at, intent), authority.raw)
+        _point(batch, at, intent, restored)
+    batch.absent(keys.due_key(at, intent, queue=restored.queue, shard=restored.shard, due_us=restored.due_us))
+    batch.expect(journal_keys.head_key(at), head_raw)
+    return True
+
+
+def _unused_due_us(
+    at: ids.Address, intent: ids.IntentId, wanted: work.Work, now_us: int, pointers: Sequence[Found]
+) -> int:  # fmt: skip
+    """A due time, not before the wanted one, that no earlier pointer of this intent has had.
+
+    Whoever found a pointer without authority may be about to delete it. If the restored pointer had the same key, that
+    delete would hit it, and the work would be out of everybody's reach.
+    """
+    due_us = max(wanted.due_us, now_us)
+    taken = [found.key for found in pointers]
+    while keys.due_key(at, intent, queue=wanted.queue, shard=wanted.shard, due_us=due_us) in taken:
+        due_us += 1
+    return due_us
+
+
+def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
+    """Rewrite an authority and move its pointer along."""
+    raw = keys.WORK.pack(after)
+    assert raw != before.raw, "a change must change the authority, or it is no guard"
+    batch.expect(keys.open_key(before.at, before.intent), before.raw)
+    batch.put(keys.open_key(before.at, before.intent), raw)
+    moved = Open(before.at, before.intent, after, raw)
+    old, new = _due_key(before), _due_key(moved)
+    if after.state not in CLAIMABLE:
+        batch.delete(old)
+    elif old != new or before.work.state not in CLAIMABLE:
+        if before.work.state in CLAIMABLE:
+            batch.delete(old)
+        _point(batch, before.at, before.intent, after)
+    return moved
+
+
+def _point(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, to: work.Work) -> None:
+    key = keys.due_key(at, intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+    batch.put(key, keys.DUE.pack(keys.Due(to.kind)))
+
+
+def _due_key(opened: Open) -> bytes:
+    to = opened.work
+    return keys.due_key(opened.at, opened.intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+
+
+def _storable(error: str) -> str:
+    """An error text cut to size. What has no UTF-8 (half a surrogate in a file name) is spelled out."""
+    return error[:ERROR_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def _check_new(wanted: work.Work) -> None:
+    assert wanted.kind is not WorkKind.MESSAGE, "a message leaves with its step and is in no queue"
+    assert wanted.state is WorkState.WAITING
+    assert wanted.attempt == 0
+    assert not wanted.token
+
+
+def _check_claimed(held: Open) -> None:
+    if held.work.state is not WorkState.CLAIMED or not held.work.token:
+        raise errors.Closed(f"intent {held.intent.hex()} is {held.work.state.name.lower()}, not claimed")

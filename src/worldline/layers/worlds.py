@@ -1,0 +1,214 @@
+"""Worlds as things that exist: creating them, naming them, listing them, changing what they take.
+
+A world's meta is the switch that every producer expects, byte for byte: whoever changes it makes all producers look
+again. It rarely changes and holds nothing that counts. The listing repeats it under the universe, in the same batch,
+so that listing never walks a world's data. The id is never used again: a deleted world leaves its meta behind.
+
+Names point to worlds, any number to one. `meta.name` is the name a world was created under or last renamed to; other
+names that point to it are not listed in it. Deleting a world frees no name by itself: whoever deletes it frees those it
+knows in the same batch, and one that still points there leads to `NotFound`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import journal as journal_keys
+from worldline.keys import leases as lease_keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.keys import worlds as keys
+from worldline.model import ids, journal, lease, snapshot
+from worldline.model import world as model
+from worldline.store import kv
+
+
+class World(msgspec.Struct, frozen=True):
+    """A world's meta as it was read. `raw` is what producers expect."""
+
+    at: ids.Address
+    meta: model.WorldMeta
+    raw: bytes
+
+
+def get(at: ids.Address) -> kv.Get:
+    return kv.Get(keys.meta_key(at))
+
+
+def decode(at: ids.Address, raw: bytes | None) -> World:
+    """The world, which must exist. A deleted one does not."""
+    world = find(at, raw)
+    if world is None:
+        raise errors.NotFound(f"no world {at.world.hex()} in this universe")
+    return world
+
+
+def find(at: ids.Address, raw: bytes | None) -> World | None:
+    if raw is None:
+        return None
+    meta = keys.META.unpack(raw)
+    return None if meta.status is model.Status.DELETED else World(at, meta, raw)
+
+
+def get_name(universe: ids.UniverseId, name: str) -> kv.Get:
+    return kv.Get(keys.name_key(universe, name))
+
+
+def named(universe: ids.UniverseId, raw: bytes | None) -> ids.Address | None:
+    """Where a name points."""
+    name = keys.NAME.get(raw)
+    return None if name is None else ids.Address(universe, ids.WorldId(name.world))
+
+
+def list_range(universe: ids.UniverseId, *, after: ids.WorldId | None = None, count_max: int) -> kv.Range:
+    """Worlds that are not deleted, in the order of their ids, from the one behind `after` on."""
+    begin, end = keys.index(universe)
+    if after is not None:
+        begin = tuples.successor(keys.index_key(ids.Address(universe, after)))
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def newest_range(universe: ids.UniverseId, *, before: ids.WorldId | None = None, count_max: int) -> kv.Range:
+    """The same, the newest first: ids are time-ordered."""
+    begin, end = keys.index(universe)
+    if before is not None:
+        end = keys.index_key(ids.Address(universe, before))
+    return kv.Range(begin, end, count_max=count_max, reverse=True)
+
+
+def listed(universe: ids.UniverseId, page: kv.Page) -> list[tuple[ids.Address, model.WorldMeta]]:
+    return [(ids.Address(universe, keys.index_world(universe, key)), keys.INDEX.unpack(raw)) for key, raw in page.items]
+
+
+def create(
+    batch: kv.Batch,
+    at: ids.Address,
+    *,
+    name: str,
+    program: str,
+    program_hash: bytes,
+    labels: dict[str, str],
+    baseline: snapshot.Snapshot,
+    time_us: int,
+) -> World:
+    """A new world with a name of its own, an empty journal and a baseline from birth.
+
+    Guards: the id and the name are free. The caller has put the baseline's blob, or puts it in this batch.
+    """
+    assert baseline.step == baseline.height == 0
+    meta = model.WorldMeta(
+        name=ids.check_name(name, "a world's name"),
+        program=ids.check_name(program, "a program's name"),
+        program_hash=program_hash,
+        status=model.Status.ACTIVE,
+        labels=_check_labels(labels),
+        created_us=time_us,
+    )
+    raw = keys.META.pack(meta)
+    batch.absent(keys.meta_key(at))
+    batch.put(keys.meta_key(at), raw)
+    batch.absent(keys.name_key(at.universe, name))
+    batch.put(keys.name_key(at.universe, name), keys.NAME.pack(keys.Named(at.world)))
+    batch.put(keys.index_key(at), keys.INDEX.pack(meta))
+    batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(lease.Epoch(0, b"")))
+    batch.put(journal_keys.head_key(at), journal_keys.HEAD.pack(journal.GENESIS))
+    batch.put(snapshot_keys.snapshot_key(at, 0), snapshot_keys.SNAPSHOT.pack(baseline))
+    batch.put(snapshot_keys.baseline_key(at), snapshot_keys.BASELINE.pack(baseline))
+    return World(at, meta, raw)
+
+
+def change(
+    batch: kv.Batch,
+    world: World,
+    *,
+    status: model.Status | None = None,
+    labels: dict[str, str] | None = None,
+    program: tuple[str, bytes] | None = None,
+    name: str | None = None,
+) -> World:
+    """Change what is given. A status that may not follow the present one is refused. Guard: the meta as it was read.
+
+    Two who make the same change of the same meta write the same bytes: each may take the other's success for its own.
+    """
+    meta = world.meta
+    if meta.status is model.Status.DELETED:
+        raise errors.Closed(f"world {meta.name!r} is deleted; nothing of it changes any more")
+    if status is not None and status is not meta.status:
+        if status not in model.TRANSITIONS[meta.status]:
+            raise errors.Closed(
+                f"world {meta.name!r} is {meta.status.name.lower()}; it cannot become {status.name.lower()}"
+            )
+        meta = msgspec.structs.replace(meta, status=status)
+    if labels is not None:
+        meta = msgspec.structs.replace(meta, labels=_check_labels(labels))
+    if program is not None:
+        checked = ids.check_name(program[0], "a program's name")
+        meta = msgspec.structs.replace(meta, program=checked, program_hash=program[1])
+    if name is not None:
+        meta = msgspec.structs.replace(meta, name=ids.check_name(name, "a world's name"))
+    meta = msgspec.structs.replace(meta, revision=meta.revision + 1)
+    raw = keys.META.pack(meta)
+    batch.expect(keys.meta_key(world.at), world.raw)
+    batch.put(keys.meta_key(world.at), raw)
+    if meta.status is model.Status.DELETED:
+        batch.delete(keys.index_key(world.at))
+    else:
+        batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
+    return World(world.at, meta, raw)
+
+
+def rename(batch: kv.Batch, world: World, name: str, *, raw: bytes) -> World:
+    """Give a world another name and free its old one, whose record is `raw`.
+
+    Guards: the meta as it was read, the new name is free, the old one still points here.
+    """
+    universe = world.at.universe
+    if name == world.meta.name:
+        raise errors.Exists(f"the world's name is {name!r} already")
+    if named(universe, raw) != world.at:
+        raise errors.NotFound(f"the name {world.meta.name!r} does not point to world {world.at.world.hex()}")
+    renamed = change(batch, world, name=name)
+    free_name(batch, universe, world.meta.name, raw=raw)
+    point_name(batch, universe, name, world, raw=None)
+    return renamed
+
+
+def free_name(batch: kv.Batch, universe: ids.UniverseId, name: str, *, raw: bytes) -> None:
+    """Take a name away from the world it points to, if it still points there."""
+    batch.expect(keys.name_key(universe, name), raw)
+    batch.delete(keys.name_key(universe, name))
+
+
+def point_name(batch: kv.Batch, universe: ids.UniverseId, name: str, to: World, *, raw: bytes | None) -> None:
+    """Make a name point to a world of its universe: a new name, or one that points elsewhere (`raw`) now.
+
+    Guard: the name as it was read. The world's meta is expected, so that no name is given to a world deleted meanwhile.
+    """
+    assert to.at.universe == universe
+    key = keys.name_key(universe, name)
+    if raw is None:
+        batch.absent(key)
+    elif named(universe, raw) == to.at:
+        raise errors.Exists(f"the name {name!r} points to world {to.at.world.hex()} already")
+    else:
+        batch.expect(key, raw)
+    batch.put(key, keys.NAME.pack(keys.Named(to.at.world)))
+    batch.expect(keys.meta_key(to.at), to.raw)
+
+
+def expect_open(batch: kv.Batch, world: World) -> None:
+    """What every producer does: the world must take input, now and at the commit."""
+    if world.meta.status not in model.TAKES_INPUT:
+        raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and takes no input")
+    batch.expect(keys.meta_key(world.at), world.raw)
+
+
+def _check_labels(labels: dict[str, str]) -> dict[str, str]:
+    if len(labels) > limits.LABELS_MAX:
+        raise errors.BadInput(f"{len(labels)} labels; the limit is {limits.LABELS_MAX}")
+    for key, value in labels.items():
+        ids.check_name(key, "a label's name")
+        if value:
+            ids.check_name(value, "a label's value")
+    return dict(labels)

@@ -1,0 +1,1 @@
+"""The frozen records that both legs of the system share. Pure."""

@@ -1,0 +1,65 @@
+"""Distinct id types, all of them bytes underneath, and how derived ids are made.
+
+Ids are 16 bytes, digests 32. Types keep a world's id from being passed where a universe's is meant; `Address` pairs
+the two, because a world id alone names nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import digest
+
+UniverseId = NewType("UniverseId", bytes)
+WorldId = NewType("WorldId", bytes)
+WorkerId = NewType("WorkerId", bytes)
+Incarnation = NewType("Incarnation", bytes)  # one life of a worker process
+IntentId = NewType("IntentId", bytes)
+Token = NewType("Token", bytes)  # one claim of an intent
+Digest = NewType("Digest", bytes)
+
+
+class Address(msgspec.Struct, frozen=True, order=True):
+    """Where a world is: its universe and its id there."""
+
+    universe: UniverseId
+    world: WorldId
+
+
+def check_id(value: bytes, what: str) -> bytes:
+    if len(value) != limits.ID_BYTES:
+        raise errors.BadInput(f"{what} must be {limits.ID_BYTES} bytes, not {len(value)}")
+    return value
+
+
+def check_name(name: str, what: str) -> str:
+    """A name people choose: 1 to 128 bytes of UTF-8, printable, no blank and no slash at either end."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > limits.NAME_BYTES_MAX:
+        raise errors.TooLarge(what, size=size, limit=limits.NAME_BYTES_MAX)
+    if not name or not name.isprintable() or name != name.strip() or name.startswith("/") or name.endswith("/"):
+        raise errors.BadInput(f"{what} must be printable text without blanks or slashes at its ends, not {name!r}")
+    return name
+
+
+def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: bytes) -> IntentId:
+    """The name an effect or timer leaves its world under, and the idempotency key offered outside.
+
+    The first 16 bytes of a sha256. Universe, world and step are in it, so that a fork and its parent, running the same
+    code, never share one.
+    """
+    assert step > 0
+    assert ordinal >= 0
+    whole = digest.hash_parts(
+        b"intent",
+        address.universe,
+        address.world,
+        step.to_bytes(8, "big"),
+        ordinal.to_bytes(4, "big"),
+        kind.encode(),
+        params,
+    )
+    return IntentId(whole[: limits.ID_BYTES])

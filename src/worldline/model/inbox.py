@@ -1,0 +1,89 @@
+"""What may enter a world. Everything does so through the inbox, as one of these."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from worldline.base import limits
+from worldline.model.payload import Payload
+
+
+class ReceiptStatus(enum.IntEnum):
+    OK = 1
+    ERROR = 2
+    TIMEOUT = 3
+    CANCELLED = 4
+
+
+class MessageMode(enum.IntEnum):
+    TYPED = 1  # the destination takes it as an event of the named schema
+    INBOX = 2  # the destination takes it as an envelope, addressed to a named inbox
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    schema: str
+    payload: Payload
+    to: str = ""  # a run, or a key; empty: whoever handles the schema
+    correlation: str = ""
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+    intent: bytes
+    status: ReceiptStatus
+    payload: Payload
+    attempt: int
+    correlation: str = ""
+
+
+class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    intent: bytes
+    due_us: int
+    correlation: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """From another world. `message` is the id under which the destination recognises a repeat."""
+
+    message: bytes
+    from_universe: bytes
+    from_world: bytes
+    from_step: int
+    mode: MessageMode
+    name: str  # schema of a typed message, inbox name of an enveloped one
+    payload: Payload
+    headers: dict[str, str] = {}
+    correlation: str = ""
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+    command: str
+    payload: Payload
+    correlation: str = ""
+
+
+Item = Event | Receipt | TimerFired | Message | Control
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """That a client id was used, for what (sha256 of the item's stored value), and when.
+
+    The stored value ends in the item's stamp.
+    """
+
+    digest: bytes
+    time_us: int
+
+    def __post_init__(self) -> None:
+        if len(self.digest) != limits.DIGEST_BYTES:
+            raise ValueError("a digest has 32 bytes")
+
+
+class Dead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An item the world could not take. `item` is the inbox value as it stood, decodable or not."""
+
+    item: bytes
+    reason: str
+    step: int
+    time_us: int

@@ -1,0 +1,101 @@
+"""The journal's vocabulary: entries, their kinds, and the head that names the last of them."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from worldline.base import limits
+from worldline.codec import digest
+
+
+class Kind(enum.IntEnum):
+    """What an entry records. Numbers are stored and never reused; below 32: inputs; from 32 on: what a step derives."""
+
+    EVENT = 1
+    RECEIPT = 2
+    TIMER_FIRED = 3
+    MESSAGE = 4
+    CONTROL = 5
+
+    EVENT_RAISED = 32
+    INTENT = 33
+    TIMER_SET = 34
+    TIMER_CANCELLED = 35
+    MESSAGE_SENT = 36
+    RUN_STARTED = 37
+    RUN_FINISHED = 38
+    FAILED = 39
+    REJECTED = 40
+    IGNORED = 41
+    SNAPSHOT = 42
+    BASELINE = 43
+    PROGRAM_CHANGED = 44
+    ANSWERED = 45
+    INTENT_CANCELLED = 46
+
+
+INPUTS = (Kind.EVENT, Kind.RECEIPT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An entry before it has a height: what the step says happened."""
+
+    kind: Kind
+    payload: bytes
+    stamp: bytes = b""
+    correlation: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One journal record. `chain` and `state` are set on the last entry of a step and empty on the others.
+
+    The chain is made of these bytes and is recomputed from the decoded record, so this record never gets another field:
+    whatever is new goes into the payload.
+    """
+
+    height: int
+    step: int
+    kind: Kind
+    time_us: int
+    payload: bytes
+    stamp: bytes = b""
+    correlation: str = ""
+    state: bytes = b""
+    chain: bytes = b""
+    blob: bytes = b""  # the sha256 of a payload too large to stand here; `payload` is empty then
+
+    def __post_init__(self) -> None:
+        if self.height < 1 or self.step < 1:
+            raise ValueError("heights and steps count from 1")
+        if len(self.chain) not in (0, limits.DIGEST_BYTES) or len(self.state) not in (0, limits.DIGEST_BYTES):
+            raise ValueError("a digest has 32 bytes")
+        if len(self.stamp) not in (0, limits.STAMP_BYTES):
+            raise ValueError("a stamp has 12 bytes")
+        if self.blob and (self.payload or len(self.blob) != limits.DIGEST_BYTES):
+            raise ValueError("a payload stands here or is named by a sha256")
+
+
+def blob_of(data: bytes) -> bytes:
+    """The address of a payload that is too large for an entry; nothing for one that fits."""
+    return digest.sha256(data) if len(data) > limits.INLINE_BYTES_MAX else b""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The last step's end. The chain digest in it makes every head's bytes unique to one history."""
+
+    step: int
+    height: int
+    chain: bytes
+    state: bytes
+    time_us: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step <= self.height:
+            raise ValueError("a step has at least one entry, and both count from 0 at a head")
+        if len(self.chain) != limits.DIGEST_BYTES or len(self.state) != limits.DIGEST_BYTES:
+            raise ValueError("a digest has 32 bytes")
+
+
+GENESIS = Head(step=0, height=0, chain=bytes(limits.DIGEST_BYTES), state=bytes(limits.DIGEST_BYTES), time_us=0)

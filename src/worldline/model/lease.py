@@ -1,0 +1,45 @@
+"""Who may run a world: the fencing epoch, its holder, and the life signs of workers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Epoch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The fencing number of a world. Never deleted, raised by every acquire.
+
+    The incarnation is in it so that two workers racing for the same number never write the same bytes.
+    """
+
+    number: int
+    incarnation: bytes
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Present while a lease is held. Its liveness is the heartbeat of that incarnation."""
+
+    worker: bytes
+    incarnation: bytes
+    epoch: int
+    acquired_us: int
+
+
+class Worker(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One worker's life sign: renewing it renews every lease it holds. `beat` makes each renewal a new value."""
+
+    incarnation: bytes
+    beat: int
+    heartbeat_us: int
+    ttl_us: int
+    capacity: int
+    labels: dict[str, str]
+    draining: bool = False
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a world is wanted. Advice: it decides who tries, never who may write."""
+
+    worker: bytes
+    priority: int
+    reason: str
+    revision: int

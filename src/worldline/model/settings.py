@@ -1,0 +1,49 @@
+"""Settings of the roles: frozen data with defaults, handed in by constructors."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WorkerSettings(msgspec.Struct, frozen=True):
+    """How a world worker behaves. None of these changes an outcome; they decide when and how much at a time."""
+
+    lease_ttl_ms: int = 10_000
+    heartbeat_ms: int = 2_500
+    scan_ms: int = 10_000  # how long a lost hint can go unnoticed
+    max_inbox_batch: int = 256
+    max_tick_steps_per_cycle: int = 1_024
+    max_cycle_wall_ms: int = 250
+    max_worlds_per_cycle: int = 256
+    max_worlds_warm: int = 4_096
+    idle_release_ms: int = 60_000
+    snapshot_entries: int = 5_000
+    snapshot_ms: int = 300_000
+    snapshot_idle_ms: int = 2_000  # a world with live runs is saved when it falls quiet, so that new code can be judged
+    run_outcomes_warn: int = 10_000
+
+
+class AdapterSettings(msgspec.Struct, frozen=True):
+    claim_ttl_ms: int = 15_000
+    renew_ms: int = 5_000
+    scan_ms: int = 5_000
+    concurrency: int = 256
+    claim_batch: int = 64
+    shards: int = 1
+
+
+class TimerSettings(msgspec.Struct, frozen=True):
+    scan_ms: int = 5_000
+    batch: int = 512
+    shards: int = 1
+
+
+class Settings(msgspec.Struct, frozen=True):
+    worker: WorkerSettings = WorkerSettings()
+    adapter: AdapterSettings = AdapterSettings()
+    timer: TimerSettings = TimerSettings()
+    dedupe_window_ms: int = 24 * 3_600_000
+
+
+assert WorkerSettings().heartbeat_ms * 3 < WorkerSettings().lease_ttl_ms
+assert AdapterSettings().renew_ms * 2 < AdapterSettings().claim_ttl_ms

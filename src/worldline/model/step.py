@@ -1,0 +1,70 @@
+"""What one step consumes and produces: the contract between the kernel and the roles.
+
+The role reads an input, resolves what it refers to, and calls the kernel; the kernel answers with a `Stepped`, which
+the role commits as one batch and only then acts upon. Nothing here knows how either of them works.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.model import ids, inbox, journal
+from worldline.model.work import WorkKind
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One inbox item, with the bytes of its payload at hand wherever they were stored.
+
+    `item` is None for bytes that could not be decoded; `raw_digest` then says which, and `error` why.
+    """
+
+    item: inbox.Item | None
+    data: bytes
+    stamp: bytes = b""
+    raw_digest: bytes = b""
+    error: str = ""
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Where and when a step happens. `time_us` is logical time, already not below the step's before."""
+
+    address: ids.Address
+    step: int
+    time_us: int
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """An effect or timer the step asks for. The role turns it into open work."""
+
+    intent: ids.IntentId
+    kind: WorkKind
+    step: int
+    ordinal: int
+    name: str
+    params: bytes
+    opened_us: int
+    due_us: int
+    deadline_us: int
+    correlation: str
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message to another world, by name or, for a reply, by address. `intent` is answered with a receipt."""
+
+    intent: ids.IntentId
+    to_name: str
+    to: ids.Address | None
+    message: inbox.Message
+    data: bytes
+
+
+class Stepped(msgspec.Struct, frozen=True):
+    """Everything a step derived, in order. `dead` says why the input was not taken, if it was not."""
+
+    drafts: list[journal.Draft]
+    state: bytes
+    wanted: list[Wanted] = []
+    closed: list[ids.IntentId] = []  # answered: the answer was this step's input
+    cancelled: list[Wanted] = []
+    outgoing: list[Outgoing] = []
+    dead: str = ""

@@ -1,0 +1,45 @@
+"""Open work: one effect or timer a world has asked for and not yet heard back from."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from worldline.model.payload import Payload
+
+
+class WorkKind(enum.IntEnum):
+    EFFECT = 1
+    TIMER = 2
+    MESSAGE = 3  # known to the world alone: it leaves with the step and is in no queue
+
+
+class WorkState(enum.IntEnum):
+    """Transitions are in `layers/work.py`. Numbers are stored and never reused."""
+
+    WAITING = 1  # due at `due_us`, nobody's
+    CLAIMED = 2  # somebody's until `due_us`, under `token`
+    PARKED = 3  # nobody's until retried by hand; not in the due queue
+    SETTLED = 4  # answered; stays until the world has consumed the answer
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The authority over one intent: whoever changes it must expect its exact bytes."""
+
+    kind: WorkKind
+    state: WorkState
+    queue: str
+    shard: int
+    name: str  # the effect's kind; for a timer, its purpose
+    params: Payload
+    step: int
+    ordinal: int
+    opened_us: int
+    due_us: int
+    attempt: int = 0
+    token: bytes = b""
+    worker: bytes = b""
+    deadline_us: int = 0  # of all attempts together; 0: none
+    error: str = ""  # what the last attempt failed with
+    correlation: str = ""

@@ -1,0 +1,92 @@
+"""One attempt at an effect: running the user's function, with a deadline, in the right place.
+
+`async def` runs on the event loop, `def` in a thread. Inside, `wl.attempt()` knows the attempt. What comes out is
+data: an answer, or a failure that says whether another attempt may help. Exceptions end here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors, failures, limits
+from worldline.kernel import driver, values
+from worldline.kernel.calls import Effect
+
+current: ContextVar[Attempt | None] = ContextVar("worldline_attempt", default=None)
+
+
+class Attempt:
+    """What an effect may know about itself: `wl.attempt()`."""
+
+    def __init__(self, key: str, number: int, emit: Callable[[Any], None]) -> None:
+        self.key = key
+        self.number = number
+        self._emit = emit
+        self.cancelled = False
+
+    def emit(self, chunk: Any) -> None:
+        """Stream a piece of the answer to whoever follows the world now. It is kept nowhere."""
+        self._emit(chunk)
+
+
+def attempt() -> Attempt:
+    """The attempt that this effect is running in: its idempotency key and number."""
+    found = current.get()
+    if found is None:
+        return Attempt("outside", 1, lambda _: None)
+    return found
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How an attempt ended. `final`: no other attempt will help."""
+
+    ok: bool
+    data: bytes = b""
+    code: str = ""
+    message: str = ""
+    final: bool = False
+    timed_out: bool = False
+    after_us: int = 0  # the next attempt makes no sense sooner
+
+
+async def run(
+    effect: Effect[..., Any], arguments: bytes, this: Attempt, *, timeout_us: int | None, threads: Executor
+) -> Ended:
+    """Run it once."""
+    try:
+        args, kwargs = effect.signature.unpack(arguments)
+    except errors.DecodeError as error:
+        return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
+    token = current.set(this)
+    try:
+        async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
+            result = await _call(effect.function, args, kwargs, threads)
+        return Ended(True, data=values.dump(result))
+    except TimeoutError as error:
+        this.cancelled = True
+        return Ended(False, code="timeout", message=str(error) or "the attempt took too long", timed_out=True)
+    except failures.Fatal as error:
+        return Ended(False, code=error.failure_code, message=str(error), final=True)
+    except failures.TryAgain as error:
+        after_us = int(max(0.0, min(error.after, limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
+        return Ended(False, code=error.code, message=str(error), after_us=after_us)
+    except errors.EncodeError as error:
+        return Ended(False, code="encode_error", message=f"the answer of {effect.name}(): {error}", final=True)
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
+        return Ended(False, code=driver.code_of(error), message=driver.message_of(error))
+    finally:
+        current.reset(token)
+
+
+async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    context = copy_context()
+    return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(function, *args, **kwargs))

@@ -1,0 +1,167 @@
+"""Turning what steps derived into one world's batch: destinations looked up, large payloads put away first.
+
+Everything here happens before the commit; acting on it is the worker's, afterwards.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.kernel import runs
+from worldline.kernel.program import Program
+from worldline.keys import journal as journal_keys
+from worldline.layers import cas, commit, messages, ready, worlds
+from worldline.layers import inbox as inboxes
+from worldline.layers import work as works
+from worldline.model import ids, inbox, payload, step
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.work import Work, WorkKind, WorkState
+from worldline.roles.hosted import Done, Hosted, handed_stamp
+from worldline.store import kv
+
+TIMER_QUEUE = "worldline/timers"
+READY_PRIORITY = 1
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A message and what is known of where it goes."""
+
+    outgoing: step.Outgoing
+    destination: worlds.World | None
+    ready_raw: bytes | None
+
+
+class Built(msgspec.Struct, frozen=True):
+    batch: kv.Batch
+    head_raw: bytes
+    claimed: list[works.Open]
+    touched: list[ids.Address]  # other worlds that got a message
+    answers_self: bool  # a receipt was put into the world's own inbox
+
+
+class Claims:
+    """Asked for every effect: may a co-located adapter have it at once?"""
+
+    def claim(self, work: Work, time_us: int) -> commit.Claim | None:  # noqa: ARG002 - the default takes none
+        return None
+
+
+async def route(engine: kv.Engine, hosted: Hosted, outgoing: list[step.Outgoing]) -> list[Route]:
+    """Look up where messages go, in two reads at most."""
+    if not outgoing:
+        return []
+    universe = hosted.at.universe
+    names = list(dict.fromkeys(each.to_name for each in outgoing if each.to is None))
+    found: dict[str, ids.Address | None] = {}
+    if names:
+        read = await engine.read(*(worlds.get_name(universe, name) for name in names))
+        found = {name: worlds.named(universe, read.value(index)) for index, name in enumerate(names)}
+    targets = [each.to if each.to is not None else found[each.to_name] for each in outgoing]
+    known = list(dict.fromkeys(at for at in targets if at is not None and at.universe == universe))
+    read = await engine.read(
+        *(worlds.get(at) for at in known), *(ready.get(at, priority=READY_PRIORITY) for at in known)
+    )
+    metas = {at: (worlds.find(at, read.value(i)), read.value(len(known) + i)) for i, at in enumerate(known)}
+    return [
+        Route(each, *(metas.get(at, (None, None)) if at is not None else (None, None)))
+        for each, at in zip(outgoing, targets, strict=True)
+    ]
+
+
+async def put_large(hosted: Hosted, done: Done) -> None:
+    """Everything too large for an entry goes to the CAS before the commit that refers to it."""
+    for data in done.large:
+        await hosted.blobs.put(data)
+    for wanted in done.wanted.values():
+        if not cas.is_small(wanted.params):
+            await hosted.blobs.put(wanted.params)
+    for outgoing in done.outgoing:
+        if not cas.is_small(outgoing.data):
+            await hosted.blobs.put(outgoing.data)
+
+
+def build(hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int) -> Built:
+    """One batch with all that these steps did."""
+    batch = kv.Batch()
+    works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
+    opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
+    steps = commit.Steps(
+        head_raw=hosted.head_raw,
+        entries=done.entries,
+        after=done.after,
+        consumed=[each.stamp for each in done.taken],
+        buried=done.buried,
+        opened=opened,
+        closed=list(done.closed),
+        cancelled=[commit.Cancelled(each.intent, work_of(hosted.program, each)) for each in done.cancelled],
+    )
+    claimed = commit.add(batch, hosted.lease, steps)
+    for handover, applied in done.handed:
+        if handover.claim is not None and handover.claim.intent in done.closed:
+            works.settle_in_step(batch, handover.claim)
+        if handover.client_id is not None:
+            stamp = handed_stamp(applied)
+            inboxes.record_seen(
+                batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
+            )
+    touched, answers_self = _post(batch, hosted, routes)
+    return Built(batch, batch.puts[journal_keys.head_key(hosted.at)].value, claimed, touched, answers_self)
+
+
+def _post(batch: kv.Batch, hosted: Hosted, routes: list[Route]) -> tuple[list[ids.Address], bool]:
+    """Messages into their destinations' inboxes, and a receipt for each into the sender's own."""
+    touched: dict[ids.Address, None] = {}
+    answers_self = False
+    for each in routes:
+        is_reply = each.outgoing.to is not None
+        asks = bool(each.outgoing.message.headers.get("ask"))
+        why_not = messages.check_destination(each.destination)
+        if why_not is None:
+            assert each.destination is not None
+            message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
+            index = messages.post(batch, each.destination, message)
+            if each.destination.at not in touched:
+                ready.mark(batch, each.destination.at, priority=READY_PRIORITY, seen=each.ready_raw, append=index)
+            touched[each.destination.at] = None
+        if is_reply or (why_not is None and asks):
+            continue
+        inboxes.enqueue_once(batch, hosted.at, _receipt(each.outgoing, why_not))
+        answers_self = True
+    return list(touched), answers_self
+
+
+def _receipt(outgoing: step.Outgoing, why_not: str | None) -> inbox.Receipt:
+    if why_not is None:
+        return inbox.Receipt(outgoing.intent, ReceiptStatus.OK, payload.EMPTY, 1)
+    failure = runs.failure("undeliverable", f"message to {outgoing.to_name!r}: {why_not}", attempts=1)
+    return inbox.Receipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
+
+
+def work_of(program: Program, wanted: step.Wanted) -> Work:
+    """Open work as it is first recorded."""
+    return Work(
+        kind=wanted.kind,
+        state=WorkState.WAITING,
+        queue=queue_of(program, wanted),
+        shard=0,
+        name=wanted.name,
+        params=cas.as_payload(wanted.params),
+        step=wanted.step,
+        ordinal=wanted.ordinal,
+        opened_us=wanted.opened_us,
+        due_us=wanted.due_us,
+        deadline_us=wanted.deadline_us,
+        correlation=wanted.correlation,
+    )
+
+
+def queue_of(program: Program, wanted: step.Wanted) -> str:
+    """Timers have a queue of their own; an effect goes to the one it declares, under its program's name."""
+    if wanted.kind is WorkKind.TIMER:
+        return TIMER_QUEUE
+    effect = program.effects.get(wanted.name)
+    return effect_queue(program, "default" if effect is None else effect.queue)
+
+
+def effect_queue(program: Program, queue: str) -> str:
+    return f"{program.name}/{queue}"

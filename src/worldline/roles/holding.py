@@ -1,0 +1,158 @@
+"""Getting, keeping and giving up a world: lease, life sign, snapshot, change of program.
+
+Functions over the store that a world worker calls outside its cycle. Each is a protocol of its own: read, build a
+batch, commit; a lost race is an expected loss that the caller handles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from worldline.base import env as envs
+from worldline.codec import structs
+from worldline.kernel import commands
+from worldline.keys import snapshots as snapshot_keys
+from worldline.layers import leases, snapshots, worlds
+from worldline.layers import work as works
+from worldline.model import ids, inbox, payload, step
+from worldline.model import snapshot as snapshot_model
+from worldline.model.settings import WorkerSettings
+from worldline.model.work import WorkKind, WorkState
+from worldline.roles import restoring
+from worldline.roles.hosted import Handover, Hosted
+from worldline.store import kv, transact
+
+if TYPE_CHECKING:
+    from worldline.roles.world_worker import WorldWorker
+
+log = logging.getLogger("worldline.worker")
+
+CLAIMS_MAX = 10_000
+
+
+async def beat(
+    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings
+) -> leases.Life:
+    """Write the worker's life sign, the first or the next."""
+
+    async def attempt() -> transact.Write[leases.Life]:
+        read = await engine.read(leases.get_life(worker))
+        known = leases.decode_life(worker, read.value(0))
+        batch = kv.Batch()
+        life = leases.heartbeat(
+            batch, worker, before=known, incarnation=incarnation, now_us=read.time_us,
+            ttl_us=settings.lease_ttl_ms * 1000, capacity=settings.max_worlds_warm, labels={},
+        )  # fmt: skip
+        return transact.Write(batch, lambda _: life)
+
+    return await transact.run(engine, env, attempt)
+
+
+async def acquire(
+    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, is_dead: Callable[[ids.WorkerId], bool]
+) -> leases.Lease:
+    """Take the lease under the next epoch. `Exists` if a living worker has it."""
+
+    async def attempt() -> transact.Write[leases.Lease]:
+        read = await engine.read(*leases.reads(at))
+        state = leases.decode(at, read.value(0), read.value(1), read.value(2))
+        holder_life = None
+        proven_dead = False
+        if state.holder is not None and state.holder.worker != me.worker:
+            other = ids.WorkerId(state.holder.worker)
+            read = await engine.read(leases.get_life(other))
+            holder_life = leases.decode_life(other, read.value(0))
+            proven_dead = is_dead(other)
+        batch = kv.Batch()
+        lease = leases.acquire(
+            batch, state, me=me, holder_life=holder_life, now_us=read.time_us, proven_dead=proven_dead
+        )
+        return transact.Write(batch, lambda _: lease)
+
+    return await transact.run(engine, env, attempt)
+
+
+async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease) -> None:
+    """Let go of a lease. One that has moved on already is none of ours any more."""
+    batch = kv.Batch()
+    leases.release(batch, lease)
+    await transact.commit(engine, env, batch)
+
+
+async def take_back_claims(
+    engine: kv.Engine, env: envs.Env, at: ids.Address, is_dead: Callable[[ids.WorkerId], bool]
+) -> int:
+    """Work of this world that a dead process has claimed is due again at once, not when its claim runs out."""
+    read = await engine.read(works.open_range(at, count_max=CLAIMS_MAX))
+    batches = []
+    for opened in works.decode_open(at, read.page(0)):
+        claimant = ids.WorkerId(opened.work.worker)
+        if opened.work.state is WorkState.CLAIMED and is_dead(claimant):
+            batch = kv.Batch()
+            works.take_back(batch, opened, now_us=read.time_us)
+            batches.append(batch)
+    if batches:
+        await transact.commit(engine, env, *batches)  # a conflict means that somebody else has it already
+    return len(batches)
+
+
+def wants_saving(hosted: Hosted, settings: WorkerSettings, now_us: int) -> bool:
+    """Snapshots by policy: after so many entries, after so much time, and when a world with live runs falls quiet."""
+    if not hosted.entries_since:
+        return False
+    if hosted.entries_since >= settings.snapshot_entries:
+        return True
+    if now_us - hosted.saved_us >= settings.snapshot_ms * 1000:
+        return True
+    quiet = now_us - hosted.active_us >= settings.snapshot_idle_ms * 1000
+    return quiet and any(hosted.machine.live.values())
+
+
+async def save(engine: kv.Engine, env: envs.Env, hosted: Hosted, parts: list[bytes]) -> transact.Certain:
+    """Put a snapshot's parts away, record it and make it the baseline."""
+    root, size = await restoring.save_parts(hosted.blobs, parts)
+    taken = snapshots.at_head(hosted.head, root=root, size=size, program_hash=hosted.program.hash)
+    batch = kv.Batch()
+    leases.fence(batch, hosted.lease)
+    raw = new_baseline(batch, hosted, taken)
+    [outcome] = await transact.commit(engine, env, batch)
+    if isinstance(outcome, kv.Ok):
+        hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+    return outcome
+
+
+def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot) -> bytes:
+    """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
+    saved = snapshots.save(batch, hosted.at, taken)
+    snapshots.promote(batch, hosted.at, before_raw=hosted.baseline_raw, to=saved)
+    return snapshot_keys.BASELINE.pack(taken)
+
+
+async def adopt(worker: WorldWorker, hosted: Hosted, world: worlds.World, before: bytes) -> None:
+    """Go on under other code than the baseline was written by.
+
+    The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
+    code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
+    commit with the baseline that follows it, so no restore ever has to run old entries under new code.
+    """
+    blocked = await worker.in_kernel(lambda: commands.fits(hosted.machine))
+    assert isinstance(blocked, dict)
+    change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
+    item = inbox.Control(commands.PROGRAM, payload.inline(change))
+    await worker.step_and_save(hosted, Handover(item, change), world)
+    name = world.meta.name
+    if blocked:
+        for run_id, report in sorted(blocked.items()):
+            log.warning("world %r: run %r is blocked, its code has changed under it:\n%s", name, run_id, report)
+    log.warning(
+        "world %r goes on under the changed program %r: %d runs taken over, %d blocked",
+        name, hosted.program.name, len(hosted.machine.live_runs()) - len(blocked), len(blocked),
+    )  # fmt: skip
+
+
+def open_work(hosted: Hosted) -> list[step.Wanted]:
+    """All effects and timers that the machine has open, as they were asked for. For repairs."""
+    pending = [each for each in hosted.machine.open.values() if each.kind is not WorkKind.MESSAGE]
+    return [hosted.machine.wanted_again(each, hosted.at) for each in pending]

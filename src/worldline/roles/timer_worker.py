@@ -1,0 +1,147 @@
+"""The timer worker: finds timers that are due and lets them fire.
+
+Firing is one commit: the timer is settled and its firing is in the world's inbox, or neither. A world held in this
+process gets the firing with its next cycle instead, which settles the timer in the step that takes it. Nothing fires
+before its time on the store's clock; ties are taken in the order (time, world, intent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from worldline.base import env as envs
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready, worlds
+from worldline.layers import work as works
+from worldline.model import ids, inbox
+from worldline.model.settings import TimerSettings
+from worldline.model.work import WorkKind
+from worldline.roles import committing, watching
+from worldline.roles.hosted import Done, Handover, Hosted
+from worldline.roles.world_worker import WorldWorker
+from worldline.store import kv, transact
+
+
+class TimerWorker:
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        settings: TimerSettings,
+        worker: ids.WorkerId,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._worker = worker
+        self._local: WorldWorker | None = None
+        prefix = works.next_range(universe, queue=committing.TIMER_QUEUE, shard=0).begin
+        self._watch = watching.Watch(engine, [prefix])
+        self._firing: dict[ids.IntentId, None] = {}  # handed over to a world here and not yet journaled
+        self._next_us = 2**62
+        self.fired = 0
+
+    def attach(self, local: WorldWorker) -> None:
+        self._local = local
+        local.on_act.append(self._on_act)
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    def _on_act(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
+        """A timer set in this process that is due before all we know of: do not oversleep it."""
+        for wanted in done.wanted.values():
+            if wanted.kind is WorkKind.TIMER and wanted.due_us < self._next_us:
+                self._next_us = wanted.due_us
+                self._watch.wake()
+        del hosted, built
+
+    async def tick(self) -> None:
+        """One turn: fire what is due, or rest until the next timer."""
+        self._watch.clear()
+        read = await self._engine.read(
+            works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0),
+        )
+        found = works.decode_due(self._universe, read.page(0))
+        self._next_us = found[0].pointer.due_us if found else 2**62
+        if self._next_us <= read.time_us and await self._fire_due(read.time_us):
+            return
+        rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
+        if found and found[0].pointer.intent in self._firing:
+            rest_us = 2_000  # it is on its way into its world; look again soon
+        await self._watch.rest(max(1, rest_us // 1000))
+
+    async def _fire_due(self, now_us: int) -> int:
+        read = await self._engine.read(
+            works.due_range(
+                self._universe, queue=committing.TIMER_QUEUE, shard=0, now_us=now_us, count_max=self._settings.batch
+            )
+        )
+        found = works.decode_due(self._universe, read.page(0))
+        found = [each for each in found if each.pointer.intent not in self._firing]
+        if not found:
+            return 0
+        authorities = await self._engine.read(
+            *(works.get(each.pointer.at, each.pointer.intent) for each in found),
+        )
+        remote: list[works.Open] = []
+        garbage: list[kv.Batch] = []
+        for index, each in enumerate(found):
+            timer = works.decode(each.pointer.at, each.pointer.intent, authorities.value(index))
+            if timer is None or not works.matches(each, timer):
+                batch = kv.Batch()
+                works.discard(batch, each, timer)
+                garbage.append(batch)
+            elif not self._hand_over(timer):
+                remote.append(timer)
+        if garbage:
+            await transact.commit(self._engine, self._env, *garbage)
+        if remote:
+            await self._fire_remote(remote, authorities.time_us)
+        self.fired += len(found)
+        return len(found)
+
+    def _hand_over(self, timer: works.Open) -> bool:
+        if self._local is None:
+            return False
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        fired = inbox.TimerFired(timer.intent, timer.work.due_us, timer.work.correlation)
+        if not self._local.hand_over(timer.at, Handover(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
+            return False
+        self._firing[timer.intent] = None
+        done.add_done_callback(lambda each: self._journaled(timer.intent, each))
+        return True
+
+    def _journaled(self, intent: ids.IntentId, done: asyncio.Future[object]) -> None:
+        self._firing.pop(intent, None)
+        if done.cancelled() or done.exception() is not None:
+            self._watch.wake()  # the world left; the timer is still due
+
+    async def _fire_remote(self, timers: list[works.Open], now_us: int) -> None:
+        """Timers of worlds that are not held here: settled, and into their inboxes."""
+        reads = await self._engine.read(
+            *(worlds.get(timer.at) for timer in timers),
+            *(ready.get(timer.at, priority=committing.READY_PRIORITY) for timer in timers),
+        )
+        batches = []
+        for index, timer in enumerate(timers):
+            world = worlds.find(timer.at, reads.value(index))
+            batch = kv.Batch()
+            if world is None:
+                works.close_gone(batch, timer)
+            else:
+                token = ids.Token(envs.new_id(self._env))
+                fired = works.fire(batch, timer, token=token, worker=self._worker, now_us=now_us)
+                worlds.expect_open(batch, world)
+                append = inboxes.enqueue_once(batch, timer.at, fired)
+                hint = reads.value(len(timers) + index)
+                ready.mark(batch, timer.at, priority=committing.READY_PRIORITY, seen=hint, append=append)
+            batches.append(batch)
+        await transact.commit(self._engine, self._env, *batches)
+
+    async def close(self) -> None:
+        await self._watch.close()
+        self._firing.clear()

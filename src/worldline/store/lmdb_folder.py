@@ -1,0 +1,94 @@
+"""The folder of an embedded store as the operating system sees it: making it, naming it, what can be wrong with it.
+
+No LMDB here. Every error of the system becomes one of ours, in one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+from worldline.base import errors, limits
+
+DATA = "data.mdb"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def prepare(folder: Path, *, create: bool) -> None:
+    """Make the folder, or see that a store may be in it."""
+    if create:
+        _make(folder)
+    if not folder.exists():
+        raise errors.StoreMissing(f"there is no store in {folder}, and creating one was not asked for")
+    if not folder.is_dir():
+        raise errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
+    data = folder / DATA
+    if not create and not (data.exists() and data.stat().st_size):
+        raise missing(folder)
+
+
+def missing(folder: Path) -> errors.StoreMissing:
+    return errors.StoreMissing(f"the folder {folder} holds no store, and creating one was not asked for")
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """What LMDB must not have open twice in a process is a file, whatever its path."""
+    try:
+        found = (folder / DATA).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def data_bytes(folder: Path) -> int:
+    return (folder / DATA).stat().st_size
+
+
+def sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def is_full(folder: Path, code: int) -> bool:
+    """Whether a failed write means that there is no space.
+
+    LMDB calls a write that was cut short an I/O error; that is a full disk if there is hardly any room.
+    """
+    if code in _FULL:
+        return True
+    if code != errno.EIO:
+        return False
+    room, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if room != resource.RLIM_INFINITY and data_bytes(folder) + limits.LMDB_FREE_BYTES_LOW > room:
+        return True
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < limits.LMDB_FREE_BYTES_LOW
+
+
+def full(folder: Path) -> errors.StoreFull:
+    return errors.StoreFull(f"no space left for the store in {folder}; nothing was written, free some and try again")
+
+
+def translate(code: int | None, folder: Path) -> errors.Error:
+    if code in _FULL:
+        return full(folder)
+    if code in _FORBIDDEN:
+        return errors.StoreUnavailable(f"no permission to read and write {folder}; check its owner and mode")
+    if code == errno.ENOTDIR:
+        return errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
+    return errors.StoreUnavailable(f"the store in {folder} cannot be used now: {os.strerror(code or 0)}")
+
+
+def _make(folder: Path) -> None:
+    """Each new folder is synced into its parent, so that what is acknowledged inside it is found after a crash."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(absent):
+        path.mkdir(exist_ok=True)
+        sync(path.parent)

@@ -1,0 +1,272 @@
+"""Connections to PostgreSQL: opening them, and what their failures mean. The only file that knows the driver.
+
+A `Session` is one connection with its settings and prepared statements; it runs one statement at a time and is thrown
+away after any failure that leaves its state in doubt. A `Pool` lends sessions and opens new ones when it has none.
+
+What a failed statement means is decided here, once:
+
+* `Again`: the server undid it because of other writers, or it was not sent. Certainly not applied; run it again.
+* a `StoreError`: the server refused it. Certainly not applied.
+* `Broken`: the connection ended, or the answer did not come in time. It may have been applied, or may yet be.
+
+An error that ends the session as well (FATAL) counts as `Broken`: it may come after the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.store.postgres import sql
+from worldline.store.postgres.settings import Address, Settings
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Statement: TypeAlias = "asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]"
+Row: TypeAlias = "asyncpg.Record"
+T = TypeVar("T")
+
+CLOSE_SECONDS = 5.0
+# The server's own limit should end a statement first: its refusal is certain, the client's silence is not.
+MARGIN_MS = 1_000
+
+_SERIALIZATION, _DEADLOCK, _UNIQUE = "40001", "40P01", "23505"
+_AGAIN = (_SERIALIZATION, _DEADLOCK, _UNIQUE)
+_MISSING = ("42P01", "42883", "3F000")
+_LOGIN = ("28000", "28P01")
+# What the driver says, before it sends anything, on a connection that the server has ended but not closed yet.
+_UNSENT = "cannot switch to state"
+
+
+class Again(Exception):
+    """Undone by the server because of other writers, or never sent; nothing was applied."""
+
+
+class Broken(Exception):
+    """The connection is gone or silent; nobody knows what the statement did."""
+
+
+class Session:
+    """One connection. `base` is what its cluster's transaction ids are added to."""
+
+    def __init__(self, connection: Connection, address: Address, settings: Settings) -> None:
+        self._connection = connection
+        self._address = address
+        self._settings = settings
+        self._commit: Statement | None = None
+        self._read: Statement | None = None
+        self._warned = False
+        self.base = 0
+        connection.add_log_listener(self._note_warning)
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.is_closed()
+
+    async def identify(self) -> Row:
+        """Settle the session, and tell what `sql.IDENTITY` asks."""
+        await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.commit_timeout_ms}")
+        return await self.row(sql.IDENTITY, self._address.schema, sql.commit_name())
+
+    async def prepare(self, base: int) -> None:
+        self.base = base
+        self._commit = await self._run(self._connection.prepare(sql.commit_call(self._address.schema)))
+        self._read = await self._run(self._connection.prepare(sql.read(self._address.schema)))
+
+    async def commit(self, arguments: Sequence[object]) -> Row:
+        """Run one group. A warning beside the answer makes it doubtful.
+
+        The server warns when it could not wait for a synchronous standby: committed here, perhaps not there. Asking
+        again is the right answer to that too, since a repeat waits for the standby anew.
+        """
+        assert self._commit is not None
+        self._warned = False
+        timeout = (self._settings.commit_timeout_ms + MARGIN_MS) / 1000
+        [row] = await self._run(self._commit.fetch(*arguments, timeout=timeout))
+        if self._warned:
+            raise Broken("the server warned that the commit may not have reached its standby")
+        return row
+
+    async def read(self, arguments: Sequence[object]) -> Sequence[Row]:
+        assert self._read is not None
+        return await self._run(self._read.fetch(*arguments, timeout=self._settings.read_timeout_ms / 1000))
+
+    async def row(self, text: str, *arguments: object) -> Row:
+        row = await self._run(self._connection.fetchrow(text, *arguments))
+        assert row is not None
+        return row
+
+    async def rows(self, text: str, *arguments: object) -> Sequence[Row]:
+        return await self._run(self._connection.fetch(text, *arguments))
+
+    async def execute(self, text: str, *arguments: object) -> None:
+        await self._run(self._connection.execute(text, *arguments))
+
+    async def listen(self, channel: str, heard: Callable[[str], None], ended: Callable[[], None]) -> None:
+        """Call `heard` with each payload, and `ended` when the connection ends."""
+        self._connection.add_termination_listener(lambda _: ended())
+        await self._run(self._connection.add_listener(channel, lambda *event: heard(str(event[-1]))))
+
+    def abort(self) -> None:
+        """Drop the connection without a word to the server."""
+        self._connection.terminate()
+
+    async def close(self) -> None:
+        if not self.closed:
+            try:
+                await self._connection.close(timeout=CLOSE_SECONDS)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                self._connection.terminate()
+
+    async def _run(self, call: Awaitable[T]) -> T:
+        """Await a call of the driver; anything but an answer or a plain refusal ends the session."""
+        try:
+            return await call
+        except asyncpg.PostgresError as error:
+            if error.sqlstate in _AGAIN:
+                raise Again(_text(error)) from error
+            if _ends_session(error):
+                self.abort()
+                raise Broken(_text(error)) from error
+            raise refused(error, self._address) from error
+        except asyncpg.InternalClientError as error:
+            self.abort()
+            if str(error).startswith(_UNSENT):
+                raise Again(_text(error)) from error
+            raise Broken(_text(error)) from error
+        except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+            self.abort()
+            raise Broken(_text(error)) from error
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def _note_warning(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        self._warned = self._warned or message.severity_en == "WARNING"
+
+
+class Pool:
+    """Lends up to `size` sessions at a time. Idle ones are kept, the last used first; dead ones are dropped."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], size: int) -> None:
+        self._connect = connect
+        self._idle: list[Session] = []
+        self._free = asyncio.Semaphore(size)
+
+    async def take(self) -> Session:
+        await self._free.acquire()
+        try:
+            while self._idle:
+                session = self._idle.pop()
+                if not session.closed:
+                    return session
+            return await self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give(self, session: Session) -> None:
+        if not session.closed:
+            self._idle.append(session)
+        self._free.release()
+
+    def add(self, session: Session) -> None:
+        """Keep a session that was opened elsewhere."""
+        self._idle.append(session)
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+
+async def connect(address: Address, settings: Settings, env: envs.Env) -> Session:
+    """A connection, not yet identified. Tries several times, unless the refusal is one that time does not heal.
+
+    A server that says it is starting, after a crash perhaps, is given more time than one that is not there.
+    """
+    attempt = 0
+    while True:
+        try:
+            return Session(await _connect_once(address, settings), address, settings)
+        except asyncpg.PostgresError as error:
+            _raise_if_final(error, address)
+            failure: Exception = error
+        except asyncpg.TargetServerAttributeNotMatched as error:
+            raise read_only(address) from error
+        except ValueError:
+            # Raised before any connection is tried. The cause may quote the URL, and with it the password.
+            raise errors.BadUrl(f"the driver cannot read the URL of {address.shown}; check its parts") from None
+        except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+            failure = error
+        attempt += 1
+        starting = isinstance(failure, asyncpg.CannotConnectNowError)
+        if attempt >= (settings.starting_attempts if starting else settings.connect_attempts):
+            raise errors.StoreUnavailable(
+                f"cannot connect to {address.shown}: {_text(failure)}; check that the server runs and takes connections"
+            ) from failure
+        delay_ms = envs.backoff_ms(env, attempt, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
+        await env.sleep(delay_ms / 1000)
+
+
+async def _connect_once(address: Address, settings: Settings) -> Connection:
+    return await asyncpg.connect(
+        address.dsn,
+        timeout=settings.connect_timeout_ms / 1000,
+        target_session_attrs=SessionAttribute.read_write,
+        server_settings={"application_name": f"worldline {address.schema}"},
+    )
+
+
+def _raise_if_final(error: asyncpg.PostgresError, address: Address) -> None:
+    state = error.sqlstate
+    if state in _LOGIN:
+        raise errors.StoreUnavailable(
+            f"{address.shown} refused the login ({state}); check user, password and the server's pg_hba.conf"
+        ) from error
+    if state == "3D000":
+        raise errors.StoreMissing(
+            f"{address.shown}: no such database; create it (createdb) or correct the URL"
+        ) from error
+    if state in ("42704", "22023"):
+        raise errors.BadUrl(f"{address.shown}: the URL sets what the server does not know: {_text(error)}") from error
+    if state == "42501":
+        raise refused(error, address) from error
+
+
+def refused(error: asyncpg.PostgresError, address: Address) -> errors.StoreError:
+    """What a refused statement means for the caller. Nothing of it was applied."""
+    state, text = error.sqlstate, _text(error)
+    if state == "53100":
+        return errors.StoreFull(f"{address.shown}: the server's disk is full; make room: {text}")
+    if state == "25006":
+        return read_only(address)
+    if state in _MISSING:
+        return errors.StoreMissing(f"{address.shown}: the store's tables are gone; was the schema dropped? {text}")
+    if state == "42501":
+        return errors.StoreUnavailable(f"{address.shown}: the role may not do this; grant it: {text}")
+    if state == "57014":
+        return errors.StoreUnavailable(f"{address.shown}: the statement was cancelled or took too long: {text}")
+    if state[:2] in ("53", "55", "57", "58"):
+        return errors.StoreUnavailable(f"{address.shown}: the server cannot do this now: {text}")
+    return errors.StoreFailed(f"{address.shown}: the server refused a statement ({state}): {text}")
+
+
+def read_only(address: Address) -> errors.StoreUnavailable:
+    return errors.StoreUnavailable(
+        f"{address.shown} is a standby or read-only; name the primary in the URL (replicas are never used)"
+    )
+
+
+def _ends_session(error: asyncpg.PostgresError) -> bool:
+    """FATAL and PANIC end the session. Class 08 is the driver's own word for a connection that ended."""
+    return error.severity_en in ("FATAL", "PANIC") or error.sqlstate[:2] == "08"
+
+
+def _text(error: BaseException) -> str:
+    """The first line, which is the message; servers may add more."""
+    return (str(error) or type(error).__name__).splitlines()[0]

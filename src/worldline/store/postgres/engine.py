@@ -1,0 +1,268 @@
+"""The engine for servers: one ordered table in PostgreSQL. `sql` has the theory of a commit, `groups` of sharing one.
+
+Callers' batches wait in one queue. Whenever a connection is free, it takes all waiting batches that may share a
+statement and sends them together, so the more callers, the fewer syncs. The callers wait for their answers; one that
+goes away takes its batch along only if that was not sent yet.
+
+A commit is `CommitUnknown` only if its statement may have reached the server. Reads are tried again on new connections,
+so a restart of the server is a pause. Every read is answered by the primary: a standby is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.store import hints, kv
+from worldline.store.postgres import groups, notices, sql, store
+from worldline.store.postgres.connections import Again, Broken, Pool, Row, Session
+from worldline.store.postgres.settings import DEFAULTS, Settings, parse
+
+# More keys and bytes than the server can put into one row; with one added, still a 32-bit integer.
+_BOUND_MAX = 2**31 - 2
+
+
+async def open(url: str, env: envs.Env, *, create: bool, settings: Settings = DEFAULTS) -> PostgresEngine:
+    """Open the store in the URL's schema; with `create`, make it if there is none."""
+    address = parse(url)
+
+    async def connect(*, statements: bool = True) -> Session:
+        return await store.connect(address, settings, env, statements=statements)
+
+    session = await store.prepare(address, settings, env, create=create)
+    engine = PostgresEngine(env, settings, connect, address.schema)
+    try:
+        engine.adopt(session)
+        await engine.start()
+        durability = await engine.durability()
+    except BaseException:
+        await engine.close()
+        raise
+    if not durability.full:
+        text = ", ".join(f"{name}={value}" for name, value in durability.settings.items())
+        warnings.warn(f"{address.shown}: an Ok may be lost in a crash: {text}", errors.DurabilityWarning, stacklevel=2)
+    return engine
+
+
+class PostgresEngine:
+    """Made by `open`."""
+
+    def __init__(
+        self, env: envs.Env, settings: Settings, connect: Callable[..., Awaitable[Session]], schema: str
+    ) -> None:
+        self._env = env
+        self._settings = settings
+        self._hints = hints.Hints()
+        listen = functools.partial(connect, statements=False)
+        self._notices = notices.Notices(self._hints, listen, env, schema, settings.notify_pause_ms)
+        self._readers = Pool(connect, settings.read_connections)
+        self._committers = Pool(connect, settings.commit_connections)
+        self._queue = groups.Queue(
+            batches_max=settings.group_batches_max,
+            bytes_max=settings.group_bytes_max,
+            scan_max=settings.scan_batches_max,
+        )
+        self._under_way: dict[asyncio.Task[None], None] = {}
+        self._reading = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._closed = False
+
+    def adopt(self, session: Session) -> None:
+        """Use the session by which the store was opened."""
+        self._readers.add(session)
+
+    async def start(self) -> None:
+        await self._notices.start()
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        self._check_open()
+        kv.check_requests(requests)
+        seen = self._hints.seen
+        arguments = _ask(requests)
+        base, rows = await self._with_reader(lambda session: session.read(arguments))
+        return _answer(requests, base, rows, seen)
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        self._check_open()
+        for batch in batches:
+            kv.check(batch)
+        loop = asyncio.get_running_loop()
+        entries = [groups.Entry(batch, loop.create_future()) for batch in batches]
+        self._queue.add(entries)
+        self._pump()
+        return _outcomes(await asyncio.gather(*(entry.answer for entry in entries)))
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        self._check_open()
+        return await self._hints.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        self._check_open()
+        _, rows = await self._with_reader(lambda session: session.rows(sql.DURABILITY))
+        found = {str(name): str(value) for name, value in rows}
+        return kv.Durability(full=_is_full(found), settings=dict(sorted(found.items())))
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._under_way:
+            await asyncio.wait(list(self._under_way))
+        await self._quiet.wait()
+        await self._notices.stop()
+        await self._committers.close()
+        await self._readers.close()
+
+    def _pump(self) -> None:
+        """Start a statement for each free connection that has something to send."""
+        while len(self._under_way) < self._settings.commit_connections and self._queue:
+            group = self._queue.take()
+            if not group:
+                return
+            task = asyncio.create_task(self._serve(group), name="worldline postgres commit")
+            self._under_way[task] = None
+            task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
+        self._pump()
+
+    async def _serve(self, group: list[groups.Entry]) -> None:
+        """Commit one group and answer its callers. Whatever happens, every caller has an answer."""
+        answers: Sequence[groups.Answer] = []
+        try:
+            answers = await self._commit_group(group)
+        finally:
+            self._queue.release(group)
+            for index, entry in enumerate(group):
+                entry.resolve(answers[index] if answers else kv.CommitUnknown("the commit was interrupted"))
+
+    async def _commit_group(self, group: list[groups.Entry]) -> Sequence[groups.Answer]:
+        undone = ""
+        for attempt in range(self._settings.commit_attempts):
+            if attempt > 1:
+                await self._pause(attempt)
+            try:
+                session = await self._committers.take()
+            except errors.Error as error:
+                return [error] * len(group)
+            try:
+                row = await session.commit(groups.encode(session.base, group))
+            except Again as error:
+                undone = str(error)
+                continue
+            except Broken as error:
+                return [kv.CommitUnknown(str(error))] * len(group)
+            except errors.StoreError as error:
+                return [error] * len(group)
+            finally:
+                self._committers.give(session)
+            answers = groups.decode(group, row)
+            self._tell(group, answers)
+            return answers
+        text = f"undone {self._settings.commit_attempts} times because of other writers; try again later: {undone}"
+        return [errors.StoreUnavailable(text)] * len(group)
+
+    def _tell(self, group: list[groups.Entry], answers: Sequence[groups.Answer]) -> None:
+        for entry, answer in zip(group, answers, strict=True):
+            if isinstance(answer, kv.Ok):
+                written = hints.written(entry.batch)
+                self._hints.note(written)
+                self._notices.tell(written)
+
+    async def _with_reader(self, call: Callable[[Session], Awaitable[Sequence[Row]]]) -> tuple[int, Sequence[Row]]:
+        """Run a statement that changes nothing, on another connection if the first one breaks."""
+        self._reading += 1
+        self._quiet.clear()
+        reason: Exception | None = None
+        try:
+            for attempt in range(self._settings.read_attempts):
+                if attempt > 1:
+                    await self._pause(attempt)
+                session = await self._readers.take()
+                try:
+                    return session.base, await call(session)
+                except (Again, Broken) as error:
+                    reason = error
+                finally:
+                    self._readers.give(session)
+            text = f"no answer to a read in {self._settings.read_attempts} attempts; check the server: {reason}"
+            raise errors.StoreUnavailable(text) from reason
+        finally:
+            self._reading -= 1
+            if not self._reading:
+                self._quiet.set()
+
+    async def _pause(self, attempt: int) -> None:
+        delay_ms = envs.backoff_ms(self._env, attempt, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
+        await self._env.sleep(delay_ms / 1000)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.StoreUnavailable("this store is closed")
+
+
+def _ask(requests: Sequence[kv.Request]) -> list[object]:
+    """The read statement's arguments: the gets' keys, and the ranges by columns."""
+    ranges = [request for request in requests if isinstance(request, kv.Range)]
+    return [
+        [request.key for request in requests if isinstance(request, kv.Get)],
+        [request.begin for request in ranges],
+        [request.end for request in ranges],
+        [min(request.count_max, _BOUND_MAX) for request in ranges],
+        [min(request.bytes_max, _BOUND_MAX) for request in ranges],
+        [int(request.reverse) for request in ranges],
+    ]
+
+
+def _answer(requests: Sequence[kv.Request], base: int, rows: Sequence[Row], seen: int) -> kv.Snapshot:
+    by_place = {row[0]: row for row in rows}
+    _, time_us, oldest, _, values = by_place[0]
+    stable = kv.stamp(base + oldest, 0)
+    gets = iter(values)
+    answers: list[bytes | kv.Page | None] = []
+    place = 0
+    for request in requests:
+        if isinstance(request, kv.Get):
+            answers.append(next(gets))
+            continue
+        place += 1
+        _, total, _, keys, contents = by_place[place]
+        items = list(zip(keys or (), contents or (), strict=True))
+        answers.append(kv.Page(items, more=total > len(items), stable=stable))
+    return kv.Snapshot(answers, time_us, seen)
+
+
+def _outcomes(answers: Sequence[groups.Answer]) -> list[kv.Outcome]:
+    """The call's outcomes. An error is raised if it is certain that nothing was applied, else it means "unknown"."""
+    failures = [answer for answer in answers if isinstance(answer, errors.Error)]
+    outcomes: list[kv.Outcome] = []
+    for answer in answers:
+        if isinstance(answer, errors.DecodeError):
+            raise answer
+        if isinstance(answer, errors.Error):
+            outcomes.append(kv.CommitUnknown(str(answer)))
+        else:
+            outcomes.append(answer)
+    if failures and not any(isinstance(answer, kv.Ok | kv.CommitUnknown) for answer in answers):
+        raise failures[0]
+    return outcomes
+
+
+def _is_full(settings: dict[str, str]) -> bool:
+    """Whether an `Ok` survives a crash of the server, and with synchronous standbys, its loss.
+
+    Without standbys every synchronous_commit but `off` waits for the local disk. With them, `local` does not wait for
+    them and `remote_write` not for their disks.
+    """
+    waits = (
+        ("on", "remote_apply")
+        if settings["synchronous_standby_names"]
+        else ("on", "remote_apply", "remote_write", "local")
+    )
+    return (
+        settings["fsync"] == "on" and settings["full_page_writes"] == "on" and settings["synchronous_commit"] in waits
+    )

@@ -1,0 +1,122 @@
+"""Wake-up hints between processes, by LISTEN and NOTIFY on a connection of their own.
+
+Notifications are sent after the commit they tell of, never inside it: NOTIFY takes a server-wide lock at commit. What
+is written while one is on its way goes into the next: many commits, few notifications. A payload names the sender and
+the keys, or everything (`*`) if they do not fit.
+
+The connection comes back by itself. What was told meanwhile is unknown, so everybody is woken then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.store import hints
+from worldline.store.postgres import connections, sql
+from worldline.store.postgres.connections import Session
+
+PAYLOAD_CHARACTERS_MAX = 7_900  # the server stops at 8000 bytes
+_EVERYTHING = "*"
+
+
+class Notices:
+    """Feeds `hints` with what others wrote, and tells others what this process wrote."""
+
+    def __init__(
+        self, noted: hints.Hints, connect: Callable[[], Awaitable[Session]], env: envs.Env, schema: str, pause_ms: int
+    ) -> None:
+        self._hints = noted
+        self._connect = connect
+        self._env = env
+        self._channel = sql.channel(schema)
+        self._pause_ms = pause_ms
+        self._me = env.random_bytes(8).hex()
+        self._pending: dict[bytes, None] | None = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        session = await self._open()
+        self._task = asyncio.create_task(self._run(session), name="worldline postgres notices")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def tell(self, keys: Iterable[bytes]) -> None:
+        """These keys were written here. Sent soon, with whatever else is written until then."""
+        if self._pending is not None:
+            self._pending.update(dict.fromkeys(keys))
+            if len(self._pending) > limits.HINT_KEYS_MAX:
+                self._pending = None
+        if self._pending is None or self._pending:
+            self._wake.set()
+
+    async def _open(self) -> Session:
+        session = await self._connect()
+        try:
+            await session.execute("SET synchronous_commit = off")
+            await session.listen(self._channel, self._heard, self._wake.set)
+        except BaseException:
+            session.abort()
+            raise
+        return session
+
+    async def _run(self, session: Session) -> None:
+        try:
+            while True:
+                await self._serve(session)
+                session = await self._reopen()
+                self._hints.note(None)
+        finally:
+            await session.close()
+
+    async def _serve(self, session: Session) -> None:
+        """Send what is pending until the connection ends."""
+        while not session.closed:
+            await self._wake.wait()
+            self._wake.clear()
+            message = self._payload()
+            if message is None or session.closed:
+                continue
+            try:
+                await session.row(sql.NOTIFY, self._channel, message)
+            except (connections.Again, connections.Broken, errors.StoreError):
+                self._pending = None
+                self._wake.set()
+                session.abort()
+                return
+            self._pending = {} if self._pending is None else self._pending
+            await self._env.sleep(self._pause_ms / 1000)
+
+    async def _reopen(self) -> Session:
+        """Try for as long as the store is open: hints may be late, but must not stop for good."""
+        while True:
+            try:
+                return await self._open()
+            except (errors.Error, connections.Again, connections.Broken):
+                await self._env.sleep(limits.RETRY_MOST_MS / 1000)
+
+    def _payload(self) -> str | None:
+        """What to send now, if anything. Takes what is pending."""
+        pending, self._pending = self._pending, {}
+        if pending is not None and not pending:
+            return None
+        names = _EVERYTHING if pending is None else ",".join(key.hex() for key in pending)
+        message = f"{self._me} {names}"
+        return message if len(message) <= PAYLOAD_CHARACTERS_MAX else f"{self._me} {_EVERYTHING}"
+
+    def _heard(self, payload: str) -> None:
+        sender, _, names = payload.partition(" ")
+        if sender == self._me:
+            return
+        try:
+            keys = None if names in (_EVERYTHING, "") else [bytes.fromhex(name) for name in names.split(",")]
+        except ValueError:
+            keys = None  # not a sender of ours; looking once too often does no harm
+        self._hints.note(keys)

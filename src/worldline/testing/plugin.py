@@ -1,0 +1,45 @@
+"""The pytest plugin: a fixture that makes worlds, and the tail of their journals beside every failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from worldline.testing import worlds
+from worldline.testing.worlds import TestWorld
+
+_WORLDS: pytest.StashKey[list[TestWorld]] = pytest.StashKey()
+_TAIL_ENTRIES = 25
+
+
+@pytest.fixture
+def worldline_world() -> Iterator[Callable[..., TestWorld]]:
+    """`worldline_world(program, script=None, **options)`: a world that is closed when the test ends."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(worlds.world(*args, **options))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Remember the worlds that this test makes, however it makes them."""
+    made: list[TestWorld] = []
+    item.stash[_WORLDS] = made
+    worlds.listeners.append(made.append)
+    try:
+        yield
+    finally:
+        worlds.listeners.remove(made.append)
+        made.clear()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.failed:
+        for made in item.stash.get(_WORLDS, []):
+            title = f"journal of world {made.name!r} ({made.head.height} entries)"
+            report.sections.append((title, made.tail(_TAIL_ENTRIES)))

@@ -1,0 +1,81 @@
+"""A journal for people: one line for an entry. For failure reports of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from worldline.base import errors
+from worldline.codec import canonical, structs
+from worldline.kernel import commands, replay
+from worldline.kernel.events import Answer
+from worldline.kernel.machine import Ended
+from worldline.kernel.runs import Failure
+from worldline.model import inbox, journal
+from worldline.model.journal import Kind
+
+LINE_CHARACTERS_MAX = 160
+
+
+def lines(entries: Sequence[journal.Entry], *, start_us: int, count: int = 20) -> list[str]:
+    """The last entries: height, step, seconds since the start, kind, what."""
+    shown = [_line(entry, start_us) for entry in entries[-count:]]
+    return [f"... {len(entries) - count} entries before", *shown] if len(entries) > count else shown
+
+
+def _line(entry: journal.Entry, start_us: int) -> str:
+    seconds = (entry.time_us - start_us) / 1_000_000
+    try:
+        what = _what(entry)
+    except (errors.DecodeError, ValueError, TypeError):
+        what = replay.describe(entry.kind, entry.payload)
+    text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():16} {what}"
+    return text if len(text) <= LINE_CHARACTERS_MAX else text[: LINE_CHARACTERS_MAX - 3] + "..."
+
+
+def _what(entry: journal.Entry) -> str:
+    if entry.kind in journal.INPUTS:
+        return _input(replay.item_of(entry))
+    if entry.kind is Kind.RUN_FINISHED:
+        ended = structs.decode(Ended, entry.payload)
+        return f"{ended.run} {ended.status.name.lower()} {_value(ended.data)}"
+    if entry.kind is Kind.ANSWERED:
+        answer = structs.decode(Answer, entry.payload)
+        return f"{'ok' if answer.ok else 'no'} {_value(answer.data)}"
+    if entry.kind is Kind.FAILED:
+        failure = structs.decode(Failure, entry.payload)
+        return f"{failure.code}: {failure.message}"
+    return " ".join(_value(each) for each in _list(entry.payload))
+
+
+def _input(item: inbox.Item) -> str:
+    if isinstance(item, inbox.Event):
+        return f"{item.schema} {_carried(item)}" + (f" to {item.to}" if item.to else "")
+    if isinstance(item, inbox.Receipt):
+        return f"{item.status.name.lower()} {_carried(item)}" + (f" for {item.correlation}" if item.correlation else "")
+    if isinstance(item, inbox.TimerFired):
+        return f"for {item.correlation}" if item.correlation else "for the world"
+    if isinstance(item, inbox.Message):
+        return f"{item.name} {_carried(item)} from {item.from_world.hex()[-8:]}"
+    if item.command == commands.RUN and item.payload.inline is not None:
+        wanted = structs.decode(commands.StartRun, item.payload.inline)
+        return f"run {wanted.run}: {wanted.workflow} {_value(wanted.args)}"
+    return f"{item.command} {_carried(item)}"
+
+
+def _carried(item: inbox.Event | inbox.Receipt | inbox.Message | inbox.Control) -> str:
+    return f"<{item.payload.size} bytes>" if item.payload.inline is None else _value(item.payload.inline)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            return repr(canonical.decode(value))
+        except errors.DecodeError:
+            return value.hex()[:16]
+    return str(value)
+
+
+def _list(data: bytes) -> list[Any]:
+    found = canonical.decode(data)
+    return found if isinstance(found, list) else [found]

@@ -1,0 +1,209 @@
+"""What is around worlds in a test: the clock, effects answered by a script, timers, and messages between worlds.
+
+Time is virtual and stands still until something is due; then it jumps there. Effects take no time unless the script
+says so; an attempt that fails is tried again after its pause. Things due at the same instant happen in the order in
+which they were asked for, or, with `shuffle`, effects in an order drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from worldline.base import errors
+from worldline.kernel import commands, handling, runs, scripts
+from worldline.model import ids, inbox, payload
+from worldline.model import step as steps
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.work import WorkKind
+from worldline.roles import adapter_worker, attempts
+from worldline.testing.life import Life
+
+STEPS_MAX = 100_000
+
+
+class Restless(errors.Error):
+    """The worlds of a test go on and on."""
+
+    code = "restless"
+
+
+class Asked(msgspec.Struct):
+    """An effect or timer that a world has asked for, as the outside knows it."""
+
+    wanted: steps.Wanted
+    attempt: int = 0
+    parked: str = ""
+
+
+class Actor:
+    """One world on the stage, with the script of its effects."""
+
+    def __init__(self, name: str, life: Life, script: scripts.Script) -> None:
+        self.name = name
+        self.life = life
+        self.reading = scripts.Reading(script)
+        self.asked: dict[ids.IntentId, Asked] = {}
+        self.dead: list[str] = []
+
+
+class Stage:
+    def __init__(self, *, now_us: int, random: Random, shuffle: bool) -> None:
+        self.now_us = now_us
+        self.actors: dict[str, Actor] = {}
+        self._random = random
+        self._shuffle = shuffle
+        self._due: list[tuple[int, int, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def add(self, name: str, life: Life, script: scripts.Script) -> Actor:
+        if name in self.actors:
+            raise errors.Exists(f"there is a world named {name!r} already")
+        for each in script.effects:
+            if life.program.find_effect(each) is None:
+                raise errors.BadInput(f"the script answers {each}(), which program {life.program.name!r} does not have")
+        actor = self.actors[name] = Actor(name, life, script)
+        return actor
+
+    # --- Playing -------------------------------------------------------------------------------------------
+
+    def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> bool:
+        """Let happen what is due, moving the clock, until a condition holds or (False) nothing more will."""
+        for _ in range(STEPS_MAX):
+            if until():
+                return True
+            if not self._due or (limit_us is not None and self._due[0][0] > limit_us):
+                return False
+            due_us, _, _, do = heapq.heappop(self._due)
+            self.now_us = max(self.now_us, due_us)
+            do()
+        raise Restless(f"{STEPS_MAX} things have happened and there is no end; does something start itself over?")
+
+    def step(self, actor: Actor, item: inbox.Item | None, data: bytes, *, error: str = "") -> steps.Stepped:
+        """Give a world an input, and take up what it asks for."""
+        stepped = actor.life.step(item, data, time_us=self.now_us, error=error)
+        for wanted in stepped.wanted:
+            self._take_up(actor, wanted)
+        for intent in stepped.closed:
+            actor.asked.pop(intent, None)
+        for each in stepped.cancelled:
+            actor.asked.pop(each.intent, None)
+        for outgoing in stepped.outgoing:
+            self._post(actor, outgoing)
+        if stepped.dead:
+            actor.dead.append(stepped.dead)
+        if actor.life.machine.unsent:
+            self._at(self.now_us, lambda: self._go_on(actor))
+        self.check(actor)
+        return stepped
+
+    def check(self, actor: Actor) -> None:
+        """What is open inside and what is known outside must be the same: queues can be derived from the state."""
+        machine = actor.life.machine
+        inside = {intent for intent, key in machine.by_intent.items() if machine.open[key].kind is not WorkKind.MESSAGE}
+        assert inside == set(actor.asked), "a world's open work is not what it asked for"
+
+    def _go_on(self, actor: Actor) -> None:
+        """The step before left something for the next, as the holder of a world would see to."""
+        if actor.life.machine.unsent:
+            self.step(actor, inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
+
+    def _at(self, time_us: int, do: Callable[[], None], *, effect: bool = False) -> None:
+        self._count += 1
+        turn = self._random.randrange(2**32) if effect and self._shuffle else 0
+        heapq.heappush(self._due, (time_us, turn, self._count, do))
+
+    # --- Effects and timers ----------------------------------------------------------------------------------
+
+    def _take_up(self, actor: Actor, wanted: steps.Wanted) -> None:
+        actor.asked[wanted.intent] = asked = Asked(wanted)
+        if wanted.kind is WorkKind.TIMER:
+            self._at(wanted.due_us, lambda: self._fire(actor, asked))
+        else:
+            self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect=True)
+
+    def _is_open(self, actor: Actor, asked: Asked) -> bool:
+        return actor.asked.get(asked.wanted.intent) is asked
+
+    def _fire(self, actor: Actor, asked: Asked) -> None:
+        if self._is_open(actor, asked):
+            wanted = asked.wanted
+            self.step(actor, inbox.TimerFired(wanted.intent, wanted.due_us, wanted.correlation), b"")
+
+    def _attempt(self, actor: Actor, asked: Asked) -> None:
+        if not self._is_open(actor, asked):
+            return
+        asked.attempt += 1
+        effect = actor.life.program.find_effect(asked.wanted.name)
+        assert effect is not None
+        arguments, options = handling.unpack_effect(asked.wanted.params)
+        policy = adapter_worker.policy_of(effect, options)
+        this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
+        token = attempts.current.set(this)
+        try:
+            answer = actor.reading.attempt(effect, arguments)
+        finally:
+            attempts.current.reset(token)
+        timeout_us = policy.timeout_us
+        if timeout_us is not None and (answer.after_us is None or answer.after_us > timeout_us):
+            message = "the attempt took too long"
+            answer = scripts.Scripted(False, code="timeout", message=message, timed_out=True, after_us=timeout_us)
+        if answer.after_us is not None:
+            self._at(self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect=True)
+
+    def _conclude(self, actor: Actor, asked: Asked, policy: adapter_worker.Policy, answer: scripts.Scripted) -> None:
+        """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
+        if not self._is_open(actor, asked):
+            return
+        if answer.ok:
+            self._answer(actor, asked, ReceiptStatus.OK, answer.data)
+            return
+        due_us = self.now_us + policy.delay_us(asked.attempt)
+        deadline_us = asked.wanted.deadline_us
+        out_of_time = bool(deadline_us) and due_us >= deadline_us
+        out_of_attempts = policy.attempts is not None and asked.attempt >= policy.attempts
+        if not answer.final and not out_of_time and not out_of_attempts:
+            self._at(due_us, lambda: self._attempt(actor, asked), effect=True)
+        elif policy.park and not answer.final:
+            asked.parked = answer.message
+        else:
+            status = ReceiptStatus.TIMEOUT if answer.timed_out or out_of_time else ReceiptStatus.ERROR
+            failure = runs.failure(answer.code, answer.message, attempts=asked.attempt)
+            self._answer(actor, asked, status, failure)
+
+    def _answer(self, actor: Actor, asked: Asked, status: ReceiptStatus, data: bytes) -> None:
+        wanted = asked.wanted
+        carried = actor.life.carry(data)
+        self.step(actor, inbox.Receipt(wanted.intent, status, carried, asked.attempt, wanted.correlation), data)
+
+    # --- Messages ----------------------------------------------------------------------------------------------
+
+    def _post(self, actor: Actor, outgoing: steps.Outgoing) -> None:
+        """To another world on this stage; its receipt to the sender. No such world: the receipt says so."""
+        if outgoing.to is not None:
+            target = next((each for each in self.actors.values() if each.life.at == outgoing.to), None)
+        else:
+            target = self.actors.get(outgoing.to_name)
+        asks = bool(outgoing.message.headers.get("ask"))
+        if target is not None:
+            there, message = target, msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data))
+            self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
+        if outgoing.to is not None or (asks and target is not None):
+            return
+        status, data = ReceiptStatus.OK, payload.EMPTY.inline or b""
+        if target is None:
+            why = f"message to {outgoing.to_name!r}: no such world on this stage; add it with also()"
+            status, data = ReceiptStatus.ERROR, runs.failure("undeliverable", why, attempts=1)
+        receipt = inbox.Receipt(outgoing.intent, status, actor.life.carry(data), 1)
+        self._at(self.now_us, lambda: self._deliver(actor, receipt, data))
+
+    def _deliver(self, actor: Actor, item: inbox.Item, data: bytes) -> None:
+        self.step(actor, item, data)
+
+
+def address(number: int) -> ids.Address:
+    """Where a test's world is: nowhere, but always at the same place."""
+    return ids.Address(ids.UniverseId(b"worldline/tests."), ids.WorldId(number.to_bytes(16, "big")))

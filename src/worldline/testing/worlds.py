@@ -1,0 +1,349 @@
+"""Worlds in tests: synchronous, in memory, in virtual time.
+
+::
+
+    def test_checkout() -> None:
+        with testing.world(shop, wl.Script().on(charge, "ch_1")) as w:
+            assert w.run(checkout("o1", 5)) == "paid"
+            w.prove()
+
+The same kernel runs as in production, and nothing else: no store, no event loop, no threads, so `breakpoint()` works
+anywhere. By default every step is done twice and compared, coroutines are dropped at random, and calls that are made
+and never awaited fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from worldline.base import errors, failures
+from worldline.codec import digest, structs
+from worldline.control import talking
+from worldline.kernel import commands, reducers, values
+from worldline.kernel.calls import Call, Request, Seconds, to_us
+from worldline.kernel.events import Answer
+from worldline.kernel.machine import Machine
+from worldline.kernel.program import Program
+from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
+from worldline.kernel.scripts import Script
+from worldline.layers import export
+from worldline.model import inbox, journal
+from worldline.model import step as steps
+from worldline.model.journal import Kind
+from worldline.testing import showing, stage
+from worldline.testing.life import Life
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Told of every world that is made: the pytest plugin listens, to show journals of failed tests.
+listeners: list[Callable[[TestWorld], None]] = []
+
+
+class NotTaken(errors.Error):
+    """The world could not take an event: in production it would now be a dead letter."""
+
+    code = "not_taken"
+
+
+class Stuck(errors.Error):
+    """A run waits for something that will not happen by itself."""
+
+    code = "stuck"
+
+
+class TestRun(Generic[R_co]):
+    """A run in a test."""
+
+    __test__ = False  # not a test class, whatever its name looks like
+
+    def __init__(self, world: TestWorld, call: Call[R_co] | None, run_id: str) -> None:
+        self.id = run_id
+        self._world = world
+        self._call = call
+
+    @property
+    def status(self) -> RunStatus:
+        run = self._world.machine.runs.get(self.id)
+        if run is None:
+            raise errors.NotFound(f"there is no run {self.id!r} any more")
+        return run.record.status
+
+    @property
+    def done(self) -> bool:
+        return self.status in ENDED
+
+    def result(self) -> R_co:
+        """What the run returns, letting time pass as far as needed. `RunFailed` if it raised, `Stuck` if it waits for
+        something that nobody will do.
+        """
+        self._world.play(until=lambda: self.done)
+        if not self.done:
+            raise Stuck(self._world.why(self.id))
+        record = self._world.machine.runs[self.id].record
+        if record.status is RunStatus.FINISHED:
+            if self._call is None:
+                found: R_co = values.load(Any, record.data)
+                return found
+            result: R_co = self._call.target.signature.result(record.data)
+            return result
+        why = structs.decode(Failure, record.data)
+        kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
+        raise kind(f"run {self.id!r}: {why.message}", code=why.code)
+
+    def cancel(self, reason: str = "") -> None:
+        """Cancel it where it waits."""
+        self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
+
+    def __repr__(self) -> str:
+        return f"TestRun({self.id!r}, {self.status.name.lower()})"
+
+
+class TestWorld:
+    """A world in a test. Made by `testing.world(...)`."""
+
+    __test__ = False
+
+    def __init__(self, around: stage.Stage, actor: stage.Actor, options: dict[str, Any]) -> None:
+        self._stage = around
+        self._actor = actor
+        self._options = options
+        self._start_us = around.now_us
+        self._made = 0
+        for listen in listeners:
+            listen(self)
+
+    # --- As from outside -----------------------------------------------------------------------------------
+
+    def run(self, call: Call[R], /, *, id: str | None = None) -> R:
+        """Run a workflow to its end, letting time pass as far as needed. The same id is the same run."""
+        return self.start(call, id=id).result()
+
+    def start(self, call: Call[R], /, *, id: str | None = None) -> TestRun[R]:
+        """Start a workflow, or attach to the run of this id. Everything due now happens; the clock does not move."""
+        if call.target.kind != "workflow":
+            raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
+        self._made += 1
+        seed = digest.hash_parts(b"test", self._made.to_bytes(8, "big"))[:16]
+        wanted = commands.StartRun(id or f"run-{self._made}", call.target.name, call.pack(), seed, named=id is not None)
+        standing = structs.decode(commands.Standing, self.command(commands.RUN, wanted))
+        return TestRun(self, call, standing.run)
+
+    def attach(self, run_id: str, /) -> TestRun[Any]:
+        """A run that something else has started, by its id."""
+        if run_id not in self.machine.runs:
+            raise errors.NotFound(f"no run {run_id!r}")
+        return TestRun(self, None, run_id)
+
+    def send(self, event: object, /, *, to: str | None = None) -> None:
+        """Send an event, and let everything happen that is due now. `NotTaken` if the world cannot take it."""
+        data = values.dump(event)
+        item = inbox.Event(values.schema_name(type(event)), self._actor.life.carry(data), to or "")
+        stepped = self.step(item, data)
+        if stepped.dead:
+            raise NotTaken(stepped.dead)
+
+    def ask(self, request: Request[R], /) -> R:
+        """Ask the world. `Refused` if that is the answer."""
+        data = values.dump(request)
+        schema = values.schema_name(type(request))
+        item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())
+        answer: R = values.load(reducers.answer_type(type(request)), self._answered(item, data))
+        return answer
+
+    def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S:
+        """A copy of a reducer's state, now or at a height."""
+        machine = self.machine if at is None else self._actor.life.at_height(at)
+        found: S = machine.read_cell(cls, key)
+        if at is not None:
+            machine.close()
+        return found
+
+    def command(self, name: str, wanted: object) -> bytes:
+        data = structs.encode(wanted)
+        return self._answered(inbox.Control(name, self._actor.life.carry(data), self._correlation()), data)
+
+    def step(self, item: inbox.Item | None, data: bytes, *, error: str = "") -> steps.Stepped:
+        """Give any input, also one that no honest outside would, and let everything happen that is due now."""
+        stepped = self._stage.step(self._actor, item, data, error=error)
+        self.play(limit_us=self._stage.now_us)
+        return stepped
+
+    # --- Time and trouble ----------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self._stage.now_us)
+
+    def advance(self, by: Seconds, /) -> None:
+        """Let time pass, and everything happen that falls due meanwhile."""
+        target_us = self._stage.now_us + to_us(by, "advance()")
+        self.play(limit_us=target_us)
+        self._stage.now_us = max(self._stage.now_us, target_us)
+
+    def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> None:
+        """Let happen what is due, moving the clock, until a condition holds or nothing more happens by itself."""
+        self._stage.play(until=until, limit_us=limit_us)
+
+    def crash(self, *, at: int | None = None) -> None:
+        """Throw the world's memory away and bring it back from its journal, now.
+
+        With `at`, when the journal reaches that height: after the step that ends there; or, if the height is inside a
+        step, before that step is committed, so it is lost and done again.
+        """
+        life = self._actor.life
+        if at is None:
+            life.restore()
+            self._stage.check(self._actor)
+        elif at <= life.head.height:
+            raise errors.BadInput(f"height {at} has passed; the journal is at {life.head.height}")
+        else:
+            life.crash_at.append(at)
+
+    def prove(self) -> int:
+        """Replay the journal from its beginning, and each step from a snapshot of the one before; compare everything.
+        Returns the number of steps; `Diverged` with the first difference.
+        """
+        return self._actor.life.prove()
+
+    def adopt(self, program: Program) -> dict[str, str]:
+        """Go on under changed code, as after an edit. Returns the runs that it does not fit, and how."""
+        blocked = self._actor.life.adopt(program)
+        self.play(limit_us=self._stage.now_us)
+        return blocked
+
+    def also(self, name: str, program: Program, script: Script | None = None) -> TestWorld:
+        """Another world on the same stage, so that they can send to and ask each other by name."""
+        return _enter(self._stage, name, program, script, self._options)
+
+    # --- Looking ------------------------------------------------------------------------------------------
+
+    @property
+    def machine(self) -> Machine:
+        return self._actor.life.machine
+
+    @property
+    def head(self) -> journal.Head:
+        return self._actor.life.head
+
+    @property
+    def name(self) -> str:
+        return self._actor.name
+
+    @property
+    def crashes(self) -> int:
+        return self._actor.life.crashes
+
+    @property
+    def dead(self) -> list[str]:
+        """Why inputs could not be taken: in production, each of them a dead letter."""
+        return list(self._actor.dead)
+
+    def journal(self) -> list[journal.Entry]:
+        """All entries, large payloads in place."""
+        return self._actor.life.filled()
+
+    def tail(self, count: int = 20) -> str:
+        """The last entries, for people."""
+        return "\n".join(showing.lines(self.journal(), start_us=self._start_us, count=count))
+
+    def export(self, path: str | Path) -> None:
+        """Write the journal to a file that `testing.replay` takes."""
+        exported = self._actor.life.export(self._actor.name)
+        with Path(path).open("w", encoding="utf-8") as file:
+            file.writelines(export.lines(exported))
+
+    def why(self, run_id: str) -> str:
+        """What a run waits for."""
+        record = self.machine.runs[run_id].record
+        if record.status is RunStatus.BLOCKED:
+            return f"run {run_id!r} is blocked: {record.blocked}"
+        parked = [
+            f"effect {each.wanted.name} is parked: {each.parked}" for each in self._actor.asked.values() if each.parked
+        ]
+        waits = [f"{_WAITS.get(op.kind, op.kind.name.lower())} {op.name}" for op in record.ops if op.outcome is None]
+        return (
+            f"run {run_id!r} ({record.workflow}) waits for {', '.join(waits) or 'nothing'}, and nothing more happens "
+            f"by itself; send() what it waits for{''.join(f'; {each}' for each in parked)}"
+        )
+
+    def close(self) -> None:
+        self.machine.close()
+
+    def _correlation(self) -> str:
+        self._made += 1
+        return f"test-{self._made}"
+
+    def _answered(self, item: inbox.Event | inbox.Control, data: bytes) -> bytes:
+        stepped = self.step(item, data)
+        found = [each for each in stepped.drafts if each.kind is Kind.ANSWERED and each.correlation == item.correlation]
+        if not found:
+            raise NotTaken(stepped.dead or "it was not answered")
+        answer = structs.decode(Answer, found[0].payload)
+        if answer.ok:
+            return answer.data
+        raise talking.error_of(structs.decode(Failure, answer.data))
+
+    def __repr__(self) -> str:
+        return f"TestWorld({self._actor.name!r}, height {self.head.height})"
+
+
+@contextmanager
+def world(
+    program: Program,
+    script: Script | None = None,
+    /,
+    *,
+    name: str = "test",
+    seed: int = 0,
+    now: datetime = START,
+    twice: bool = True,
+    drops: bool = True,
+    strict: bool = True,
+    shuffle: bool = False,
+) -> Iterator[TestWorld]:
+    """A new world of a program, its effects answered by a script.
+
+    `twice`: do every step twice and compare. `drops`: drop warm coroutines at random, by the seed. `strict`: a call
+    made and never awaited fails. `shuffle`: effects due together answer in an order drawn from the seed.
+    """
+    around = stage.Stage(now_us=(now - _EPOCH) // timedelta(microseconds=1), random=Random(seed), shuffle=shuffle)
+    options = {"seed": seed, "twice": twice, "drops": drops, "strict": strict}
+    made = _enter(around, name, program, script, options)
+    try:
+        yield made
+    finally:
+        for actor in around.actors.values():
+            actor.life.machine.close()
+
+
+def _enter(
+    around: stage.Stage, name: str, program: Program, script: Script | None, options: dict[str, Any]
+) -> TestWorld:
+    number = len(around.actors) + 1
+    life = Life(
+        program,
+        stage.address(number),
+        strict=options["strict"],
+        twice=options["twice"],
+        drops=Random(f"{options['seed']}/{name}") if options["drops"] else None,
+    )
+    return TestWorld(around, around.add(name, life, script or Script()), options)
+
+
+_WAITS = {
+    OpKind.WAIT: "an event",
+    OpKind.EFFECT: "effect",
+    OpKind.TIMER: "timer",
+    OpKind.CHILD: "run of",
+    OpKind.ASK: "an answer of world",
+}

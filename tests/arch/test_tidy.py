@@ -1,0 +1,177 @@
+"""The house rules that linters do not know, as tests over the syntax tree. Each ban names its replacement."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "worldline"
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+
+PURE = ("model", "codec", "keys", "kernel")
+ENVIRONMENT_FILES = ("base/env_os.py", "base/env.py", "control/compose.py")
+
+BANNED_CALLS = {
+    "time.time": "Env.wall_us",
+    "time.time_ns": "Env.wall_us",
+    "time.monotonic": "Env.monotonic_us",
+    "time.monotonic_ns": "Env.monotonic_us",
+    "time.perf_counter": "Env.monotonic_us",
+    "time.sleep": "Env.sleep",
+    "datetime.now": "Env.wall_us",
+    "datetime.utcnow": "Env.wall_us",
+    "datetime.datetime.now": "Env.wall_us",
+    "os.urandom": "Env.random_bytes",
+    "secrets.token_bytes": "Env.random_bytes",
+    "secrets.randbelow": "Env.random_below",
+    "uuid.uuid4": "env.new_id",
+    "uuid.uuid1": "env.new_id",
+    "random.random": "Env.random_below",
+    "random.randrange": "Env.random_below",
+    "random.choice": "Env.random_below",
+    "asyncio.as_completed": "asyncio.gather (as_completed orders by address)",
+    "pickle.dumps": "codec.structs",
+    "pickle.loads": "codec.structs",
+    "eval": "nothing",
+    "exec": "nothing",
+    "print": "a role's log, or the command line in control",
+}
+BANNED_IN_PURE = {"hash": "codec.digest", "id": "an id of model.ids", "open": "the store", "set": "dict.fromkeys"}
+BANNED_MODULES = ("pickle", "marshal", "shelve", "dill", "yaml")
+PRINTS = ("control/demo.py", "control/cli.py")
+# What users await inside workflows is a coroutine; the kernel itself drives it by hand.
+COROUTINES_FOR_USERS = ("kernel/inside.py", "kernel/calls.py")
+# Where user code is called, whatever it raises is a result. Everywhere else, only the role loop may catch everything.
+CALLS_USER_CODE = ("kernel/driver.py", "kernel/events.py", "kernel/reducers.py", "roles/attempts.py")
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def problems(path: Path) -> Iterator[str]:
+    text = path.read_text()
+    tree = ast.parse(text)
+    name = name_of(path)
+    if text.count("\n") > FILE_LINES_MAX:
+        yield f"{name}: {text.count(chr(10))} lines; split it by meaning"
+    if not ast.get_docstring(tree):
+        yield f"{name}: no module docstring"
+    for word in ("FIX" + "ME", "TO" + "DO", "XX" + "X", "NotImplemented" + "Error"):
+        if word in text:
+            yield f"{name}: left over: {word}"
+    for node in ast.walk(tree):
+        yield from (f"{name}:{getattr(node, 'lineno', 0)}: {what}" for what in node_problems(node, name))
+
+
+def node_problems(node: ast.AST, name: str) -> Iterator[str]:
+    pure = name.split("/")[0] in PURE
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            yield f"{node.name} has {length} lines; split it by meaning"
+        if pure and isinstance(node, ast.AsyncFunctionDef) and name not in COROUTINES_FOR_USERS:
+            yield f"{node.name} is async in a pure package"
+    elif isinstance(node, ast.Call):
+        called = dotted(node.func)
+        if called in BANNED_CALLS and name not in ENVIRONMENT_FILES and not (called == "print" and name in PRINTS):
+            yield f"{called} is banned; use {BANNED_CALLS[called]}"
+        if pure and called in BANNED_IN_PURE:
+            yield f"{called} is banned in pure packages; use {BANNED_IN_PURE[called]}"
+    elif isinstance(node, ast.For) and isinstance(node.iter, ast.Set | ast.SetComp):
+        yield "iterates a set; its order is not defined"
+    elif pure and isinstance(node, ast.Set | ast.SetComp):
+        yield "builds a set in a pure package; use a dict"
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name.split(".")[0] in BANNED_MODULES:
+                yield f"{alias.name} is banned; use codec.structs"
+    elif isinstance(node, ast.Attribute) and dotted(node) == "os.environ" and name not in ENVIRONMENT_FILES:
+        yield "os.environ is read only in control/compose.py"
+    elif isinstance(node, ast.ExceptHandler):
+        broad = node.type is None or dotted(node.type) in ("Exception", "BaseException")
+        reraises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
+        if broad and not reraises and name != "roles/loop.py" and name not in CALLS_USER_CODE:
+            yield "broad except that does not raise again"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_source_is_tidy(path: Path) -> None:
+    assert list(problems(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import time\ntime.time()", "Env.wall_us"),
+        ("for x in {1, 2}: pass", "iterates a set"),
+        ("try:\n    pass\nexcept Exception:\n    pass", "broad except"),
+        ("import pickle", "pickle is banned"),
+        ("import os\nos.environ", "os.environ"),
+        ("hash(b'')", "hash is banned"),
+        ("async def f(): pass", "async in a pure package"),
+        ("def f():\n" + "    x = 1\n" * 71, "split it by meaning"),
+    ],
+)
+def test_each_rule_bites(text: str, expected: str) -> None:
+    found = [what for node in ast.walk(ast.parse(text)) for what in node_problems(node, "codec/sample.py")]
+    assert any(expected in what for what in found), found
+
+
+def test_every_module_is_imported_by_something() -> None:
+    """A module nobody imports is dead, unless it is an entry point."""
+    entries = ("__init__.py", "control/demo.py", "control/cli.py", "control/compose.py")
+    texts = {name_of(path): path.read_text() for path in [*sources()]}
+    others = [path.read_text() for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    dead = []
+    for name in texts:
+        if name.endswith("__init__.py") or name in entries:
+            continue
+        stem = name.removesuffix(".py").split("/")[-1]
+        pattern = re.compile(rf"import\b.*\b{stem}\b|from worldline[\w.]*\.{stem} import")
+        inside = [text for other, text in texts.items() if other != name]
+        if not any(pattern.search(text) for text in inside) and not any(pattern.search(text) for text in others):
+            dead.append(name)
+    assert dead == []
+
+
+def test_optimised_python_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", "import worldline"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode != 0
+    assert "assertions" in done.stderr
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No machine paths and no package index hosts in anything that is committed."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    pattern = re.compile(r"/(home|root|work|Users)/[a-z]|py" + r"pi\.org|files\.python" + r"hosted")
+    offending = []
+    for name in listed:
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".txt", ".yml"} or name == "Makefile":
+            offending += [
+                f"{name}: {line.strip()[:80]}" for line in path.read_text().splitlines() if pattern.search(line)
+            ]
+    assert offending == []

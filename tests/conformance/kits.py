@@ -1,0 +1,119 @@
+"""How the suite opens each engine.
+
+A `Kit` is one engine and one fresh, empty store. `open` may be called several times: every call gives another engine
+object on the same store. For postgres these engines share nothing but the store, as if each were another process. For
+lmdb they share the folder's writer thread too, as all engines of one process do. Memory has no store outside its
+process, so its engines are `Facade`s of one `MemoryEngine`: they share keys and hints, and only closing is their own.
+Cases that need a store which outlives its engines ask for a `durable_kit`; cases that need another process use `place`,
+which a child opens by `open_place`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from worldline.base import env as envs
+from worldline.base import env_os, errors
+from worldline.store import kv, lmdb, memory, postgres
+
+# Small, so that a test folder is quick to make; still beyond what any case here writes.
+LMDB_MAP_BYTES = 256 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """A store that any process can open: the engine's name and a folder or URL."""
+
+    engine: str
+    where: str
+
+
+class Kit:
+    def __init__(self, name: str, opener: Callable[[], Awaitable[kv.Engine]], place: Place | None) -> None:
+        self.name = name
+        self._opener = opener
+        self._place = place
+        self._opened: list[kv.Engine] = []
+
+    @property
+    def place(self) -> Place:
+        assert self._place is not None, f"{self.name} has no store outside its process"
+        return self._place
+
+    async def open(self) -> kv.Engine:
+        """Another engine on this kit's store. Closed with the kit, if the case has not closed it before."""
+        engine = await self._opener()
+        self._opened.append(engine)
+        return engine
+
+    async def aclose(self) -> None:
+        while self._opened:
+            await self._opened.pop().close()
+
+
+class Facade:
+    """One of several engines on one `MemoryEngine`: all but closing is shared.
+
+    `MemoryEngine` answers at once. This gives way to others before and after, as an engine with I/O does, so that
+    concurrent callers do meet.
+    """
+
+    def __init__(self, engine: memory.MemoryEngine) -> None:
+        self._engine = engine
+        self._closed = False
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        await asyncio.sleep(0)
+        snapshot = await self._open().read(*requests)
+        await asyncio.sleep(0)
+        return snapshot
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        await asyncio.sleep(0)
+        outcomes = await self._open().commit(*batches)
+        await asyncio.sleep(0)
+        return outcomes
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._open().wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._open().durability()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> memory.MemoryEngine:
+        if self._closed:
+            raise errors.StoreUnavailable("this store is closed")
+        return self._engine
+
+
+def memory_kit(env: envs.Env) -> Kit:
+    shared = memory.MemoryEngine(env)
+
+    async def opener() -> kv.Engine:
+        return Facade(shared)
+
+    return Kit("memory", opener, None)
+
+
+def placed_kit(place: Place, env: envs.Env) -> Kit:
+    """A kit on a store in a folder or on a server; the first `open` creates it."""
+
+    async def opener() -> kv.Engine:
+        return await open_place(place, env, create=True)
+
+    return Kit(place.engine, opener, place)
+
+
+async def open_place(
+    place: Place, env: envs.Env | None = None, *, create: bool = False, map_bytes: int = LMDB_MAP_BYTES
+) -> kv.Engine:
+    env = env_os.OsEnv() if env is None else env
+    if place.engine == "lmdb":
+        return await lmdb.open(Path(place.where), env, create=create, map_bytes=map_bytes)
+    assert place.engine == "postgres"
+    return await postgres.open(place.where, env, create=create)

@@ -1,0 +1,93 @@
+"""Schedules in a hosted world: made from outside, kept while nobody hosts it, ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+
+import worldline as wl
+from tests import aio
+
+
+@dataclass(frozen=True)
+class Beat:
+    name: str
+
+
+def program() -> wl.Program:
+    app = wl.Program("drum")
+
+    @app.reducer()
+    @dataclass
+    class Drum:
+        beats: list[str] = field(default_factory=list)
+
+        @wl.on
+        def beat(self, event: Beat) -> None:
+            self.beats.append(event.name)
+
+    @app.workflow
+    async def solo(name: str) -> str:
+        wl.emit(Beat(f"solo {name}"))
+        return name
+
+    return app
+
+
+async def beats(world: wl.World) -> list[str]:
+    drum = world.universe.programs["drum"].reducers["Drum"].cls
+    found: list[str] = (await world.state(drum)).beats
+    return found
+
+
+async def test_a_schedule_from_outside(tmp_path: Path) -> None:
+    app = program()
+    async with wl.open(str(tmp_path), host=app) as universe:
+        world = await universe.ensure("w", app)
+        assert await world.schedule("b", Beat("b"), every=0.05)
+        assert not await world.schedule("b", Beat("b"), every=0.05)
+        assert await world.schedule("s", app.workflows["solo"]("s"), cron="* * * * * *")
+        assert await world.schedule("new-year", Beat("!"), cron="0 0 1 1 *", tz="Pacific/Auckland")
+
+        async def heard() -> bool:
+            found = await beats(world)
+            return found.count("b") >= 3 and "solo s" in found
+
+        await aio.until(heard)
+        listed = await world.schedules()
+        assert [(each.id, each.what, each.tz) for each in listed] == [
+            ("b", "Beat", "UTC"), ("new-year", "Beat", "Pacific/Auckland"), ("s", "solo", "UTC"),
+        ]  # fmt: skip
+        assert listed[0].fired >= 3
+        assert listed[0].every == timedelta(seconds=0.05)
+        assert listed[1].next.astimezone(UTC).strftime("%m-%d %H:%M") == "12-31 11:00"
+        assert await world.unschedule("b")
+        assert await world.unschedule("s")
+        assert not await world.unschedule("b")
+        assert [each.id for each in await world.schedules()] == ["new-year"]
+        with pytest.raises(wl.BadInput, match="bad hour"):
+            await world.schedule("x", Beat("x"), cron="0 99 * * *")
+
+
+async def test_it_is_kept_while_nobody_hosts_the_world(tmp_path: Path) -> None:
+    app = program()
+    async with wl.open(str(tmp_path), host=app) as universe:
+        world = await universe.ensure("w", app)
+        await world.schedule("b", Beat("b"), every=0.25)
+        [before] = await world.schedules()
+    await asyncio.sleep(0.8)  # three firings are missed meanwhile
+    async with wl.open(str(tmp_path), host=app) as universe:
+        world = universe.world("w")
+
+        async def heard() -> bool:
+            return len(await beats(world)) >= 2
+
+        await aio.until(heard)
+        [after] = await world.schedules()
+        periods, off = divmod(after.next - before.next, timedelta(seconds=0.25))
+        assert not off, "it keeps its phase"
+        assert 2 <= after.fired <= before.fired + periods - 2, "what was missed happened once"

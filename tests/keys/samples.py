@@ -1,0 +1,102 @@
+"""One address, and one full record of every kind of stored value: what the golden tables are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worldline.keys import cas, inbox, journal, leases, ready, schema, snapshots, space, universes, work, worlds
+from worldline.model import blob, ids, lease, payload, snapshot
+from worldline.model import inbox as inbox_model
+from worldline.model import journal as journal_model
+from worldline.model import work as work_model
+from worldline.model import world as world_model
+
+
+def counted(first: int, count: int = 16) -> bytes:
+    """Bytes that are easy to find in a hex dump."""
+    return bytes(range(first, first + count))
+
+
+UNIVERSE = ids.UniverseId(counted(0x10))
+WORLD = ids.WorldId(counted(0x20))
+WORKER = ids.WorkerId(counted(0x30))
+INTENT = ids.IntentId(counted(0x40))
+STAMP = counted(0x50, 12)
+DIGEST = counted(0x60, 32)
+AT = ids.Address(UNIVERSE, WORLD)
+TIME_US = 1_700_000_000_000_000
+
+PAYLOAD = payload.inline(b"\xa1aa\x01")
+BIG = payload.reference(DIGEST, size=70_000)
+META = world_model.WorldMeta("alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3)
+ENTRY = journal_model.Entry(
+    7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
+)
+TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US)
+WORK = work_model.Work(
+    work_model.WorkKind.EFFECT,
+    work_model.WorkState.CLAIMED,
+    "mail",
+    5,
+    "send",
+    PAYLOAD,
+    3,
+    1,
+    TIME_US,
+    TIME_US + 1,
+    2,
+    counted(0x70),
+    WORKER,
+    TIME_US + 2,
+    "no route",
+    "trace",
+)
+
+
+def message() -> inbox_model.Message:
+    return inbox_model.Message(
+        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace"
+    )
+
+
+VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
+    ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
+    ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
+    ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
+    ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
+    ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
+    ("index", space.ValueKind.INDEX, worlds.INDEX, META),
+    ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
+    ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
+    ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
+    ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
+    ("holder", space.ValueKind.HOLDER, leases.HOLDER, lease.Holder(WORKER, counted(0x70), 5, TIME_US)),
+    ("assignment", space.ValueKind.ASSIGNMENT, leases.ASSIGNMENT, lease.Assignment(WORKER, 1, "moved", 2)),
+    ("head", space.ValueKind.HEAD, journal.HEAD, journal_model.Head(3, 7, DIGEST, bytes(32), TIME_US)),
+    ("genesis", space.ValueKind.HEAD, journal.HEAD, journal_model.GENESIS),
+    ("baseline", space.ValueKind.BASELINE, snapshots.BASELINE, TAKEN),
+    ("snapshot", space.ValueKind.SNAPSHOT, snapshots.SNAPSHOT, TAKEN),
+    ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
+    ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
+    (
+        "receipt",
+        space.ValueKind.INBOX,
+        inbox.ITEM,
+        inbox_model.Receipt(INTENT, inbox_model.ReceiptStatus.TIMEOUT, BIG, 4, "trace"),
+    ),
+    ("timer fired", space.ValueKind.INBOX, inbox.ITEM, inbox_model.TimerFired(INTENT, TIME_US, "trace")),
+    ("message", space.ValueKind.INBOX, inbox.ITEM, message()),
+    ("control", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Control("pause", PAYLOAD, "trace")),
+    ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.Seen(DIGEST, TIME_US)),
+    ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.Dead(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
+    ("work", space.ValueKind.WORK, work.WORK, WORK),
+    ("due", space.ValueKind.DUE, work.DUE, work.Due(work_model.WorkKind.TIMER)),
+    ("ready", space.ValueKind.READY, ready.READY, ready.Ready()),
+    (
+        "worker",
+        space.ValueKind.WORKER,
+        leases.WORKER,
+        lease.Worker(counted(0x70), 9, TIME_US, 10_000_000, 64, {"zone": "a"}, draining=True),
+    ),
+    ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
+]

@@ -1,0 +1,382 @@
+"""The golden table of keys, and what holds for all of them."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.keys import samples
+from tests.keys.samples import AT, DIGEST, INTENT, STAMP, UNIVERSE, WORKER
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import cas, inbox, journal, leases, ready, schema, snapshots, space, universes, work, worlds
+from worldline.model import ids
+
+MODULES = (cas, inbox, journal, leases, ready, schema, snapshots, universes, work, worlds)
+
+# Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
+U = "1502" + "30101112131415161718191a1b1c1d1e1f"
+W = U + "1506" + "30202122232425262728292a2b2c2d2e2f"
+WORKER_HEX = "1503" + "30303132333435363738393a3b3c3d3e3f"
+WORLD_ID = "30202122232425262728292a2b2c2d2e2f"
+INTENT_ID = "30404142434445464748494a4b4c4d4e4f"
+STAMP_HEX = "33505152535455565758595a5b"
+DIGEST_HEX = "01" + DIGEST.hex() + "00"
+
+KEYS: list[tuple[str, Callable[[], bytes], str]] = [
+    ("schema.KEY", lambda: schema.KEY, "1501" + "1501"),
+    ("universes.name_key", lambda: universes.name_key("main"), "1501" + "1502" + "026d61696e00"),
+    ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
+    ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
+    ("worlds.name_key", lambda: worlds.name_key(UNIVERSE, "zoë/1"), U + "1503" + "027a6fc3ab2f3100"),
+    ("worlds.index_key", lambda: worlds.index_key(AT), U + "1504" + WORLD_ID),
+    ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, DIGEST), U + "1505" + DIGEST_HEX),
+    ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, bytes(32)), U + "1505" + "01" + "00ff" * 32 + "00"),
+    ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
+    ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
+    ("leases.holder_key", lambda: leases.holder_key(AT), W + "1503"),
+    ("leases.assignment_key", lambda: leases.assignment_key(AT), W + "1504"),
+    ("journal.head_key", lambda: journal.head_key(AT), W + "1505"),
+    ("journal.frame_key", lambda: journal.frame_key(AT, 1), W + "1506" + "1501"),
+    ("journal.frame_key", lambda: journal.frame_key(AT, 70_000), W + "1506" + "17011170"),
+    ("snapshots.baseline_key", lambda: snapshots.baseline_key(AT), W + "1507"),
+    ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 0), W + "1508" + "14"),
+    ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 300), W + "1508" + "16012c"),
+    ("inbox.item_prefix", lambda: inbox.item_prefix(AT), W + "150c" + "33"),
+    ("inbox.item_key", lambda: inbox.item_key(AT, STAMP), W + "150c" + STAMP_HEX),
+    (
+        "inbox.seen_key",
+        lambda: inbox.seen_key(AT, samples.counted(0x70)),
+        W + "150d" + "14" + "30707172737475767778797a7b7c7d7e7f",
+    ),
+    ("inbox.seen_key", lambda: inbox.seen_key(AT, "order\x001"), W + "150d" + "1501" + "016f7264657200ff3100"),
+    ("inbox.seen_key", lambda: inbox.seen_key(AT, "a" * 64), W + "150d" + "1501" + "01" + "61" * 64 + "00"),
+    (
+        "inbox.seen_key",
+        lambda: inbox.seen_key(AT, "a" * 65),
+        W + "150d" + "1502" + "01635361c48bb9eab14198e76ea8ab7f1a41685d6ad62aa9146d301d4f17eb0ae000",
+    ),
+    ("inbox.dead_key", lambda: inbox.dead_key(AT, STAMP), W + "150e" + STAMP_HEX),
+    ("work.open_key", lambda: work.open_key(AT, INTENT), U + "1507" + WORLD_ID + INTENT_ID),
+    (
+        "work.queue_prefix",
+        lambda: work.queue_prefix(UNIVERSE, queue="mail", shard=0),
+        U + "1508" + "026d61696c00" + "14",
+    ),
+    (
+        "work.due_key",
+        lambda: work.due_key(AT, INTENT, queue="mail", shard=5, due_us=samples.TIME_US),
+        U + "1508" + "026d61696c00" + "1505" + "1b060a24181e4000" + WORLD_ID + INTENT_ID,
+    ),
+    ("ready.ready_key", lambda: ready.ready_key(AT, 0), U + "1509" + "14" + WORLD_ID),
+    ("ready.ready_key", lambda: ready.ready_key(AT, 3), U + "1509" + "1503" + WORLD_ID),
+    ("leases.worker_key", lambda: leases.worker_key(WORKER), WORKER_HEX + "1501"),
+    ("leases.held_key", lambda: leases.held_key(WORKER, AT), WORKER_HEX + "1502" + U[4:] + WORLD_ID),
+]
+
+RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
+    ("universes.names", universes.names, "1501" + "1502", "1501" + "1503"),
+    ("worlds.names", lambda: worlds.names(UNIVERSE), U + "1503", U + "1504"),
+    ("worlds.index", lambda: worlds.index(UNIVERSE), U + "1504", U + "1505"),
+    ("cas.blobs", lambda: cas.blobs(UNIVERSE), U + "1505", U + "1506"),
+    ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
+    ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
+    ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
+    ("snapshots.snapshots", lambda: snapshots.snapshots(AT, up_to=6), W + "1508", W + "1508" + "1507"),
+    ("inbox.items", lambda: inbox.items(AT), W + "150c" + "33", W + "150c" + "34"),
+    ("inbox.items", lambda: inbox.items(AT, start=STAMP), W + "150c" + STAMP_HEX, W + "150c" + "34"),
+    ("inbox.seen_made", lambda: inbox.seen_made(AT), W + "150d" + "14", W + "150d" + "15"),
+    (
+        "inbox.seen_made_before",
+        lambda: inbox.seen_made_before(AT, samples.counted(0x70)),
+        W + "150d" + "14",
+        W + "150d" + "14" + "30707172737475767778797a7b7c7d7e7f",
+    ),
+    ("inbox.seen_chosen", lambda: inbox.seen_chosen(AT), W + "150d" + "1501", W + "150d" + "1503"),
+    ("inbox.dead", lambda: inbox.dead(AT), W + "150e" + "33", W + "150e" + "34"),
+    ("work.open_work", lambda: work.open_work(AT), U + "1507" + WORLD_ID, U + "1507" + WORLD_ID[:-2] + "30"),
+    ("work.open_all", lambda: work.open_all(UNIVERSE), U + "1507", U + "1508"),
+    (
+        "work.due_until",
+        lambda: work.due_until(UNIVERSE, queue="mail", shard=5, until_us=samples.TIME_US),
+        U + "1508" + "026d61696c00" + "1505",
+        U + "1508" + "026d61696c00" + "1505" + "1b060a24181e4001",
+    ),
+    ("work.due_all", lambda: work.due_all(UNIVERSE), U + "1508", U + "1509"),
+    ("ready.ready", lambda: ready.ready(UNIVERSE), U + "1509", U + "150a"),
+    ("ready.ready", lambda: ready.ready(UNIVERSE, priority=3), U + "1509" + "1503", U + "1509" + "1504"),
+    ("leases.held", lambda: leases.held(WORKER), WORKER_HEX + "1502", WORKER_HEX + "1503"),
+    ("leases.workers", leases.workers, "1503", "1504"),
+]
+
+# How each key is taken apart, and what must come out: parse(build(x)) == x.
+PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
+    ("worlds.index_world", lambda key: worlds.index_world(UNIVERSE, key), worlds.index_key(AT), samples.WORLD),
+    ("universes.name_of", universes.name_of, universes.name_key("zoë"), "zoë"),
+    ("worlds.name_of", lambda key: worlds.name_of(UNIVERSE, key), worlds.name_key(UNIVERSE, "zoë/1"), "zoë/1"),
+    ("work.open_address", lambda key: work.open_address(UNIVERSE, key), work.open_key(AT, INTENT), (AT, INTENT)),
+    ("journal.frame_height", lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 70_000), 70_000),
+    ("snapshots.snapshot_step", lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0), 0),
+    ("inbox.stamp_of", inbox.stamp_of, inbox.item_key(AT, STAMP), STAMP),
+    ("inbox.stamp_of", inbox.stamp_of, inbox.dead_key(AT, STAMP), STAMP),
+    ("work.open_intent", lambda key: work.open_intent(AT, key), work.open_key(AT, INTENT), INTENT),
+    (
+        "work.pointer",
+        lambda key: work.pointer(UNIVERSE, key),
+        work.due_key(AT, INTENT, queue="mail", shard=0, due_us=0),
+        work.Pointer("mail", 0, 0, AT, INTENT),
+    ),
+    ("ready.ready_world", lambda key: ready.ready_world(UNIVERSE, key), ready.ready_key(AT, 3), (3, samples.WORLD)),
+    ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
+    ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+]
+
+# These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
+WHOLE = [row for row in PARSED if row[0] != "inbox.stamp_of"]
+NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_name")
+
+
+@pytest.mark.parametrize(("name", "build", "expected"), KEYS, ids=[row[0] for row in KEYS])
+def test_golden_keys(name: str, build: Callable[[], bytes], expected: str) -> None:
+    key = build()
+    assert key.hex() == expected
+    assert len(key) <= limits.KEY_BYTES_MAX
+
+
+@pytest.mark.parametrize(("name", "build", "begin", "end"), RANGES, ids=[row[0] for row in RANGES])
+def test_golden_ranges(name: str, build: Callable[[], tuple[bytes, bytes]], begin: str, end: str) -> None:
+    assert tuple(bound.hex() for bound in build()) == (begin, end)
+    assert begin < end
+
+
+@pytest.mark.parametrize(("name", "parse", "key", "expected"), PARSED, ids=[row[0] for row in PARSED])
+def test_a_key_is_taken_apart_as_it_was_built(
+    name: str, parse: Callable[[bytes], Any], key: bytes, expected: Any
+) -> None:
+    assert parse(key) == expected
+
+
+def test_the_tables_name_every_function() -> None:
+    """A new key, range or parser has to come here too."""
+    listed = {row[0] for row in KEYS} | {row[0] for row in RANGES} | {row[0] for row in PARSED} | {*NOT_KEYS}
+    found = {f"{short(module)}.{name}" for module in MODULES for name in public_functions(module)}
+    assert found <= listed
+    assert listed - found == {"schema.KEY"}
+
+
+def short(module: types.ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def public_functions(module: types.ModuleType) -> list[str]:
+    members = inspect.getmembers(module, inspect.isfunction)
+    return [name for name, found in members if found.__module__ == module.__name__ and not name.startswith("_")]
+
+
+FOREIGN = ids.Address(ids.UniverseId(samples.counted(0x90)), ids.WorldId(samples.counted(0xA0)))
+
+
+@pytest.mark.parametrize(("name", "parse", "key", "expected"), WHOLE, ids=[row[0] for row in WHOLE])
+def test_other_keys_are_refused(name: str, parse: Callable[[bytes], Any], key: bytes, expected: Any) -> None:
+    """Every other key there is, cut keys, keys with something behind, and keys with something else inside."""
+    others = {build() for _, build, _ in KEYS} - {key}
+    others |= {key[:size] for size in range(len(key))}
+    others |= {key + tail for tail in (b"\x00", b"\x14", b"\x15\x01", b"\x26", STAMP)}
+    others |= {b"", b"\xff", b"\x00" * 40, FOREIGN.universe, key.replace(samples.UNIVERSE, FOREIGN.universe)} - {key}
+    accepted = [other for other in others if not refused(parse, other)]
+    assert all(build_again(name, parse(other)) == other for other in accepted)
+
+
+def refused(parse: Callable[[bytes], Any], key: bytes) -> bool:
+    try:
+        return parse(key) is None
+    except errors.DecodeError:
+        return True
+
+
+def build_again(name: str, parsed: Any) -> bytes:
+    """What a parser accepts must be the key of what it says."""
+    match name, parsed:
+        case "worlds.index_world", world:
+            return worlds.index_key(ids.Address(UNIVERSE, world))
+        case "universes.name_of", name_of_universe:
+            return universes.name_key(name_of_universe)
+        case "worlds.name_of", name_of_world:
+            return worlds.name_key(UNIVERSE, name_of_world)
+        case "work.open_address", (opener, opened):
+            return work.open_key(opener, opened)
+        case "journal.frame_height", height:
+            return journal.frame_key(AT, height)
+        case "snapshots.snapshot_step", step:
+            return snapshots.snapshot_key(AT, step)
+        case "work.open_intent", intent:
+            return work.open_key(AT, intent)
+        case "work.pointer", work.Pointer(queue, shard, due_us, at, intent):
+            return work.due_key(at, intent, queue=queue, shard=shard, due_us=due_us)
+        case "ready.ready_world", (priority, world):
+            return ready.ready_key(ids.Address(UNIVERSE, world), priority)
+        case "leases.held_address", at:
+            return leases.held_key(WORKER, at)
+        case "leases.worker_of", worker:
+            return leases.worker_key(worker)
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("parse", "prefix", "tail"),
+    [
+        # Truth values are numbers to Python; no key of ours holds one.
+        (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (True,)),
+        (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (False,)),
+        (lambda key: ready.ready_world(UNIVERSE, key), ready.ready(UNIVERSE)[0], (True, tuples.Uuid(samples.WORLD))),
+        (leases.worker_of, leases.workers()[0], (tuples.Uuid(WORKER), True)),
+        (
+            lambda key: work.pointer(UNIVERSE, key),
+            work.due_all(UNIVERSE)[0],
+            ("mail", False, 1, tuples.Uuid(samples.WORLD), tuples.Uuid(INTENT)),
+        ),
+        # Nothing here counts below its first number.
+        (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (0,)),
+        (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (-1,)),
+        (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (-1,)),
+        (lambda key: ready.ready_world(UNIVERSE, key), ready.ready(UNIVERSE)[0], (-1, tuples.Uuid(samples.WORLD))),
+        (
+            lambda key: work.pointer(UNIVERSE, key),
+            work.due_all(UNIVERSE)[0],
+            ("mail", -1, 1, tuples.Uuid(samples.WORLD), tuples.Uuid(INTENT)),
+        ),
+        (
+            lambda key: work.pointer(UNIVERSE, key),
+            work.due_all(UNIVERSE)[0],
+            ("mail", 1, -1, tuples.Uuid(samples.WORLD), tuples.Uuid(INTENT)),
+        ),
+    ],
+)
+def test_what_no_builder_makes_is_refused(
+    parse: Callable[[bytes], Any], prefix: bytes, tail: tuple[tuples.Item, ...]
+) -> None:
+    with pytest.raises(errors.DecodeError, match=r"not an? "):
+        parse(prefix + tuples.pack(tail))
+
+
+@pytest.mark.parametrize("key", [b"", STAMP, b"\x33" + STAMP[1:], worlds.meta_key(AT), journal.frame_key(AT, 2**60)])
+def test_a_key_without_a_stamp_has_none(key: bytes) -> None:
+    with pytest.raises(errors.DecodeError, match="not a stamped key"):
+        inbox.stamp_of(key)
+
+
+def test_a_workers_other_keys_are_told_from_its_life() -> None:
+    assert leases.worker_of(leases.held_key(WORKER, AT)) is None
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: space.universe(ids.UniverseId(b"short")),
+        lambda: worlds.meta_key(ids.Address(UNIVERSE, ids.WorldId(b"short"))),
+        lambda: worlds.meta_key(ids.Address(ids.UniverseId(bytes(17)), samples.WORLD)),
+        lambda: cas.blob_key(UNIVERSE, bytes(31)),
+        lambda: inbox.seen_key(AT, bytes(15)),
+        lambda: inbox.seen_key(AT, b""),
+        lambda: inbox.seen_key(AT, ""),
+        lambda: inbox.seen_made_before(AT, bytes(15)),
+        lambda: work.open_key(AT, ids.IntentId(b"short")),
+        lambda: leases.worker_key(ids.WorkerId(b"short")),
+        lambda: universes.name_key(""),
+        lambda: universes.name_key("a" * 129),
+        lambda: worlds.name_key(UNIVERSE, " a"),
+        lambda: work.queue_prefix(UNIVERSE, queue="/", shard=0),
+    ],
+)
+def test_what_is_no_id_and_no_name_becomes_no_key(build: Callable[[], object]) -> None:
+    with pytest.raises(errors.BadInput):
+        build()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: journal.frame_key(AT, 0),
+        lambda: snapshots.snapshot_key(AT, -1),
+        lambda: inbox.item_key(AT, STAMP[:-1]),
+        lambda: inbox.dead_key(AT, STAMP + b"x"),
+        lambda: inbox.items(AT, start=STAMP + b"x"),
+        lambda: ready.ready_key(AT, -1),
+        lambda: work.due_key(AT, INTENT, queue="mail", shard=0, due_us=-1),
+        lambda: work.queue_prefix(UNIVERSE, queue="mail", shard=-1),
+    ],
+)
+def test_wrong_numbers_and_stamps_are_bugs(build: Callable[[], object]) -> None:
+    with pytest.raises(AssertionError):
+        build()
+
+
+def test_the_longest_keys_fit() -> None:
+    """The longest names, of escaped and of wide characters, and the largest numbers."""
+    most = 2**64 - 1
+    name = "\U0001f30d" * 32
+    assert len(name.encode()) == limits.NAME_BYTES_MAX
+    longest = [
+        universes.name_key(name),
+        worlds.name_key(UNIVERSE, name),
+        work.due_key(AT, INTENT, queue=name, shard=most, due_us=most),
+        work.due_until(UNIVERSE, queue=name, shard=most, until_us=most - 1)[1],
+        inbox.seen_key(AT, "\x00" * limits.CLIENT_ID_BYTES_MAX),
+        inbox.seen_key(AT, "\x00" * 100_000),
+        cas.blob_key(UNIVERSE, bytes(32)),
+        journal.frame_key(AT, most),
+        inbox.item_key(AT, STAMP) + b"\x00",
+    ]
+    assert max(len(key) for key in longest) <= limits.KEY_BYTES_MAX
+
+
+def test_long_client_ids_are_kept_apart_from_the_text_of_their_digests() -> None:
+    """A short id whose bytes are the digest of a long one does not meet the long one's record."""
+    long = "a" * 65
+    chosen = tuples.unpack(inbox.seen_key(AT, "b" * 32)[len(space.world(AT)) :])
+    hashed = tuples.unpack(inbox.seen_key(AT, long)[len(space.world(AT)) :])
+    assert (chosen[:2], hashed[:2]) == ((13, 1), (13, 2))
+    assert inbox.seen_key(AT, "a" * 65) != inbox.seen_key(AT, "a" * 66)
+
+
+def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
+    name = cas.object_name(UNIVERSE, DIGEST, b"\x01\xff")
+    assert name == f"101112131415161718191a1b1c1d1e1f/cas/60/{DIGEST.hex()}-01ff"
+
+
+ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
+    space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
+    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
+    space.InUniverse: {
+        "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
+    },
+    space.InWorld: {
+        "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
+        "SEGMENT": 9, "LINEAGE": 10, "RETAIN": 11, "INBOX": 12, "SEEN": 13, "DEAD": 14,
+    },
+    space.InWorker: {"LIFE": 1, "WORLD": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ORDINALS)
+def test_ordinals_stand(kind: type[enum.IntEnum]) -> None:
+    """`__members__` lists aliases too, so a number given twice shows."""
+    assert {name: int(member) for name, member in kind.__members__.items()} == ORDINALS[kind]
+    assert len({*kind.__members__.values()}) == len(kind.__members__)
+
+
+def test_no_keyspace_reaches_into_another() -> None:
+    """Of all keys of all kinds, none is the beginning of another, and each lies in the ranges of its own kind only."""
+    keys = {key: name for name, build, _ in KEYS if not name.endswith("_prefix") for key in [build()]}
+    for key, name in keys.items():
+        assert not any(other.startswith(key) for other in keys if other != key), name
+    wide = [(name, build()) for name, build, begin, end in RANGES if name != "leases.workers"]
+    for name, (begin, end) in wide:
+        module = name.split(".")[0]
+        assert {keys[key].split(".")[0] for key in keys if begin <= key < end} <= {module}, name
+        assert len({keys[key] for key in keys if begin <= key < end}) == (name != "inbox.seen_made_before"), name

@@ -1,0 +1,273 @@
+"""The golden table of stored values, and what is refused in place of them."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.keys import samples
+from worldline.base import errors, limits
+from worldline.codec import canonical, frame, structs
+from worldline.keys import journal as journal_keys
+from worldline.keys import space
+from worldline.model import journal
+
+quick = settings(deadline=None, derandomize=True, max_examples=40)
+
+GOLDEN = {
+    "schema": "b101a8934f73820100",
+    "universe name": "b1029cff07e38150101112131415161718191a1b1c1d1e1f",
+    "universe meta": "b10322e3547982646d61696e1b00060a24181e4000",
+    "generation": "b104f805d3b08119012c",
+    "name": "b105987aac998150202122232425262728292a2b2c2d2e2f",
+    "index": (
+        "b106ed9192b08765616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
+        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003"
+    ),
+    "inline blob": "b107068e655c84030143616263f6",
+    "object blob": "b107e4180bed841a0001117001f66961612f6361732f6262",
+    "world meta": (
+        "b108630da9238765616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
+        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003"
+    ),
+    "epoch": "b109e47bcb55820550303132333435363738393a3b3c3d3e3f",
+    "holder": (
+        "b10abea825d68450303132333435363738393a3b3c3d3e3f50707172737475767778797a7b7c7d7e7f051b00060a24181e4000"
+    ),
+    "assignment": "b10b778cb3448450303132333435363738393a3b3c3d3e3f01656d6f76656402",
+    "head": (
+        "b10c31c958f38503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000"
+        "0000000000000000000000000000000000000000000000000000001b00060a24181e4000"
+    ),
+    "genesis": (
+        "b10c63ce89ae8500005820000000000000000000000000000000000000000000000000000000000000000058200000000000"
+        "00000000000000000000000000000000000000000000000000000000"
+    ),
+    "baseline": (
+        "b10e9f49a8688703075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
+        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
+    ),
+    "snapshot": (
+        "b10ffb75c5e08703075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
+        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
+    ),
+    "event": "b11030127e0c85016c6f726465722e706c616365648344a1616101f604676f726465722d31657472616365",
+    "bare event": "b1107380d6f0850161658341f6f6016060",
+    "receipt": (
+        "b1103e6283e3860250404142434445464748494a4b4c4d4e4f0383f65820606162636465666768696a6b6c6d6e6f70717273"
+        "7475767778797a7b7c7d7e7f1a0001117004657472616365"
+    ),
+    "timer fired": "b110ba3af0b3840350404142434445464748494a4b4c4d4e4f1b00060a24181e4000657472616365",
+    "message": (
+        "b110574a39a38a0450404142434445464748494a4b4c4d4e4f50101112131415161718191a1b1c1d1e1f5020212223242526"
+        "2728292a2b2c2d2e2f030264706f737483f65820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d"
+        "7e7f1a00011170a26161613161626132657472616365"
+    ),
+    "control": "b110a953577884056570617573658344a1616101f604657472616365",
+    "seen": "b1117d690560825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f1b00060a24181e4000",
+    "dead": "b112b8c62cb48449b110676172626167656c6e6f742061207265636f7264031b00060a24181e4000",
+    "work": (
+        "b11362e46108900102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
+        "707172737475767778797a7b7c7d7e7f50303132333435363738393a3b3c3d3e3f1b00060a24181e4002686e6f20726f7574"
+        "65657472616365"
+    ),
+    "due": "b114533335698102",
+    "ready": "b115e1d0280180",
+    "worker": "b116de081cd98750707172737475767778797a7b7c7d7e7f091b00060a24181e40001a009896801840a1647a6f6e656161f5",
+    "held": "b117cf111e938105",
+}
+
+KINDS = {
+    "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_META": 3, "GENERATION": 4, "NAME": 5, "INDEX": 6, "BLOB": 7,
+    "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
+    "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
+}  # fmt: skip
+
+every_value = pytest.mark.parametrize(
+    ("name", "kind", "value", "record"), samples.VALUES, ids=[row[0] for row in samples.VALUES]
+)
+
+
+@every_value
+def test_golden(name: str, kind: space.ValueKind, value: space.Value[Any], record: Any) -> None:
+    data = bytes.fromhex(GOLDEN[name])
+    assert value.pack(record).hex() == GOLDEN[name]
+    assert value.unpack(data) == record
+    assert type(value.unpack(data)) is type(record)
+    assert value.get(data) == record
+    assert value.get(None) is None
+    assert data[1] == kind
+
+
+def test_every_kind_of_value_is_in_the_table() -> None:
+    assert {name: int(kind) for name, kind in space.ValueKind.__members__.items()} == KINDS
+    assert {row[1] for row in samples.VALUES} | {space.ValueKind.JOURNAL} == {*space.ValueKind}
+    assert GOLDEN.keys() == {row[0] for row in samples.VALUES}
+
+
+def test_golden_frame() -> None:
+    bare = journal.Entry(8, 4, journal.Kind.EVENT, samples.TIME_US, b"\xf6")
+    chunks = [structs.encode(samples.ENTRY), structs.encode(bare)]
+    packed = journal_keys.pack_frame(chunks)
+    assert packed.hex() == (
+        "b10d76c8336d000000688a070318261b00060a24181e400041f64c505152535455565758595a5b6574726163655820000000"
+        "00000000000000000000000000000000000000000000000000000000005820000102030405060708090a0b0c0d0e0f101112"
+        "131415161718191a1b1c1d1e1f40000000148a0804011b00060a24181e400041f64060404040"
+    )
+    assert journal_keys.unpack_frame(packed) == chunks
+    assert [structs.decode(journal.Entry, chunk) for chunk in chunks] == [samples.ENTRY, bare]
+    for other in space.ValueKind:
+        if other is not space.ValueKind.JOURNAL:
+            with pytest.raises(errors.DecodeError, match="where kind 13 belongs"):
+                journal_keys.unpack_frame(frame.wrap(other, b""))
+
+
+@every_value
+def test_a_value_under_the_wrong_key_is_refused(
+    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+) -> None:
+    for _, other_kind, _, other in samples.VALUES:
+        if other_kind is not kind:
+            packed = frame.wrap(int(other_kind), structs.encode(other))
+            with pytest.raises(errors.DecodeError, match=f"kind {int(other_kind)} where kind {int(kind)} belongs"):
+                value.unpack(packed)
+
+
+@every_value
+def test_damage_is_refused(name: str, kind: space.ValueKind, value: space.Value[Any], record: Any) -> None:
+    data = bytes.fromhex(GOLDEN[name])
+    for size in range(len(data)):
+        with pytest.raises(errors.DecodeError):
+            value.unpack(data[:size])
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises(errors.DecodeError):
+            value.unpack(bytes(damaged))
+    for tail in (b"\x00", data):
+        with pytest.raises(errors.DecodeError):
+            value.unpack(data + tail)
+
+
+@every_value
+def test_other_records_in_a_good_envelope_are_refused(
+    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+) -> None:
+    """Sound checksum, canonical bytes, wrong content: a field more, a field less, a field of another type."""
+    plain = canonical.decode(structs.encode(record))
+    assert isinstance(plain, list)
+    defaults = sum(field.default is not msgspec.NODEFAULT for field in msgspec.structs.fields(record))
+    defaults += sum(field.default_factory is not msgspec.NODEFAULT for field in msgspec.structs.fields(record))
+    wrong: list[Any] = [None, 1, "text", b"bytes", {}, [*plain, 0], [*plain, None]]
+    wrong += [plain[:size] for size in range(len(plain) - defaults)]
+    wrong += [[*plain[:index], 1.5, *plain[index + 1 :]] for index in range(len(plain))]
+    wrong += [[*plain[:index], {"": 1}, *plain[index + 1 :]] for index in range(len(plain))]
+    for other in wrong:
+        with pytest.raises(errors.DecodeError):
+            value.unpack(frame.wrap(int(kind), canonical.encode(other)))
+
+
+@every_value
+def test_whatever_is_accepted_is_the_only_form(
+    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+) -> None:
+    """One field replaced by anything: refused, or a record with exactly these bytes.
+
+    Not the tag: with another one, the fields that follow may be those of a shorter record.
+    """
+    plain = canonical.decode(structs.encode(record))
+    assert isinstance(plain, list)
+    other: Any
+    for index in range(int(record.__struct_config__.tag is not None), len(plain)):
+        for other in (None, True, False, 0, 1, -1, 2**64 - 1, 1.0, "", "1", "YWJj", b"", b"1", bytes(32), [], [1], {}):
+            body = canonical.encode([*plain[:index], other, *plain[index + 1 :]])
+            try:
+                found = structs.encode(value.unpack(frame.wrap(int(kind), body)))
+            except errors.DecodeError:
+                continue
+            assert found == body
+
+
+def stored_types() -> list[type[msgspec.Struct]]:
+    """Every record that is stored, those inside others too."""
+    met: dict[type[msgspec.Struct], None] = {}
+    waiting: list[Any] = [type(row[3]) for row in samples.VALUES] + [journal.Entry]
+    while waiting:
+        kind = waiting.pop()
+        waiting += typing.get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in met:
+            met[kind] = None
+            waiting += typing.get_type_hints(kind).values()
+    return list(met)
+
+
+@pytest.mark.parametrize("kind", stored_types(), ids=lambda kind: kind.__name__)
+def test_stored_records_are_frozen_arrays_without_unknown_fields(kind: type[msgspec.Struct]) -> None:
+    config = kind.__struct_config__
+    assert (config.frozen, config.array_like, config.forbid_unknown_fields) == (True, True, True)
+
+
+def anything_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Records of a type, drawn from its annotations; those its own conditions refuse are left out."""
+    match kind:
+        case type() if issubclass(kind, msgspec.Struct):
+            return records_of(kind)
+        case type() if issubclass(kind, enum.Enum):
+            return st.sampled_from(kind)
+    if isinstance(kind, types.UnionType):
+        return st.one_of([anything_of(each) for each in typing.get_args(kind)])
+    if typing.get_origin(kind) is dict:
+        return st.dictionaries(anything_of(str), anything_of(str), max_size=3)
+    plain: dict[Any, st.SearchStrategy[Any]] = {
+        int: st.integers(0, 2**64 - 1),
+        str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+        bytes: st.sampled_from([b"", b"a", bytes(12), bytes(16), bytes(range(32))]),
+        bool: st.booleans(),
+        types.NoneType: st.none(),
+    }
+    return plain[kind]
+
+
+def records_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    fields = st.fixed_dictionaries({name: anything_of(hint) for name, hint in hints.items()})
+    return fields.map(lambda drawn: built(kind, drawn)).filter(lambda record: record is not None)
+
+
+def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
+    """The record, repaired where its own conditions tie fields together; None if it cannot be."""
+    if drawn.get("inline") is not None:
+        drawn = {**drawn, "size": len(drawn["inline"]), "ref": None, "object": None}
+    if "height" in drawn:
+        drawn = {**drawn, "height": drawn["height"] | 1, "step": 1}
+    for name in ("chain", "state", "root", "digest", "ref"):
+        if isinstance(drawn.get(name), bytes):
+            drawn = {**drawn, name: bytes(range(limits.DIGEST_BYTES))}
+    if "stamp" in drawn:
+        drawn = {**drawn, "stamp": bytes(limits.STAMP_BYTES)}
+    if kind.__name__ in ("Named", "UniverseName"):
+        drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
+    try:
+        return kind(**{name: value for name, value in drawn.items() if name in kind.__struct_fields__})
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("kind", stored_types(), ids=lambda kind: kind.__name__)
+def test_every_record_comes_back(kind: type[msgspec.Struct]) -> None:
+    @quick
+    @given(records_of(kind))
+    def check(record: msgspec.Struct) -> None:
+        data = structs.encode(record)
+        again = structs.decode(kind, data)
+        assert again == record
+        assert structs.encode(again) == data
+
+    check()

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.layers import engines, scenario
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.codec import frame
+from worldline.keys import schema
+from worldline.layers import format as formats
+from worldline.model import world
+from worldline.store import kv
+
+MARKER = bytes.fromhex("b101a8934f73820100")
+
+
+def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
+    return scenario.now(formats.ensure(store.engine, store.env, create=create))
+
+
+def marked(*, major: int, minor: int) -> scenario.Store:
+    store = scenario.Store()
+    store.set(schema.KEY, schema.VALUE.pack(world.Schema(major, minor)))
+    return store
+
+
+def test_a_store_is_created_only_when_asked() -> None:
+    store = scenario.Store()
+    with pytest.raises(errors.StoreMissing, match="create=True"):
+        ensure(store, create=False)
+    assert store.everything() == {}
+    assert ensure(store, create=True) == formats.CURRENT == world.Schema(1, 0)
+    assert store.everything() == {schema.KEY: MARKER}
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
+    store = scenario.Store()
+    ensure(store, create=True)
+    store.set(b"\x15\x02data", b"of the store")
+    before = store.everything()
+    assert ensure(store, create=create) == formats.CURRENT
+    assert store.everything() == before
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(("major", "minor"), [(2, 0), (1, 1), (1, 99), (99, 0)])
+def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
+    store = marked(major=major, minor=minor)
+    before = store.everything()
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 1.0"):
+        ensure(store, create=create)
+    assert store.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "taken"), [(2, 0, True), (2, 2, True), (2, 3, False), (1, 2, False), (3, 0, False)]
+)
+def test_a_release_speaks_its_major_up_to_its_minor(
+    monkeypatch: pytest.MonkeyPatch, major: int, minor: int, taken: bool
+) -> None:
+    monkeypatch.setattr(formats, "CURRENT", world.Schema(2, 2))
+    store = marked(major=major, minor=minor)
+    if taken:
+        assert ensure(store, create=True) == world.Schema(major, minor)
+    else:
+        with pytest.raises(errors.StoreVersion, match=r"this release speaks 2\.2"):
+            ensure(store, create=True)
+    assert store.everything() == marked(major=major, minor=minor).everything()
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"garbage",
+        MARKER[:-1],
+        scenario.flipped(MARKER),
+        scenario.flipped(MARKER, at=0),
+        frame.wrap(2, b"\x82\x01\x00"),
+        frame.wrap(1, b"\x82\x00\x00"),
+        frame.wrap(1, b"\x82\x01\x20"),
+        frame.wrap(1, b"\x83\x01\x00\x00"),
+    ],
+)
+def test_a_marker_that_cannot_be_read_is_refused_untouched(raw: bytes, create: bool) -> None:
+    store = scenario.Store()
+    store.set(schema.KEY, raw)
+    with pytest.raises(errors.StoreVersion, match="marker is not readable") as caught:
+        ensure(store, create=create)
+    assert isinstance(caught.value.__cause__, errors.DecodeError)
+    assert store.everything() == {schema.KEY: raw}
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("key", [b"\x00", b"another program's", schema.KEY + b"\x00", b"\xfe\xff"])
+def test_data_without_a_marker_is_refused_untouched(key: bytes, create: bool) -> None:
+    store = scenario.Store()
+    store.set(key, b"data")
+    with pytest.raises(errors.StoreVersion, match="data here but no format marker"):
+        ensure(store, create=create)
+    assert store.everything() == {key: b"data"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_of_two_creators_both_find_the_store(lost: bool) -> None:
+    store = scenario.Store()
+    first = engines.Meddled(store.engine, lambda: formats.ensure(store.engine, store.env, create=True), lost=lost)
+    assert scenario.now(formats.ensure(first, store.env, create=True)) == formats.CURRENT
+    assert store.everything() == {schema.KEY: MARKER}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_creator_that_loses_to_a_newer_release_is_refused(lost: bool) -> None:
+    store = scenario.Store()
+    newer = schema.VALUE.pack(world.Schema(2, 0))
+    batch = scenario.replaced(schema.KEY, None, newer)
+    slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=lost)
+    with pytest.raises(errors.StoreVersion, match=r"has format 2\.0"):
+        scenario.now(formats.ensure(slow, store.env, create=True))
+    assert store.everything() == {schema.KEY: newer}
+
+
+@pytest.mark.parametrize("plan", [["lost"], ["applied"], ["late"], ["lost", "applied"], ["late", "late", "lost"]])
+def test_lost_answers_end_in_one_marker(plan: list[str]) -> None:
+    store = scenario.Store()
+    unsure = scenario.Unsure(store.engine, plan)
+    assert scenario.now(formats.ensure(unsure, store.env, create=True)) == formats.CURRENT
+    assert store.everything() == {schema.KEY: MARKER}
+
+
+@pytest.mark.parametrize("name", engines.NAMES)
+async def test_many_open_a_new_store_at_once(name: str, tmp_path: Path) -> None:
+    env = envs.FixedEnv()
+    async with engines.opened(name, tmp_path, env) as engine:
+        with pytest.raises(errors.StoreMissing):
+            await formats.ensure(engine, env, create=False)
+        found = await asyncio.gather(*(formats.ensure(engine, env, create=True) for _ in range(8)))
+        assert found == [formats.CURRENT] * 8
+        assert await formats.ensure(engine, env, create=False) == formats.CURRENT
+        assert (await engine.read(kv.Get(schema.KEY))).value(0) == MARKER
