@@ -96,8 +96,8 @@ class Person:
 async def main(folder: str) -> None:
     async with wl.open(folder, host=app) as universe:
         world = await universe.ensure("chat", app)
-        for room, person in (("tea", "ada"), ("tea", "grace"), ("code", "ada"), ("code", "alan")):
-            await world.send(Joined(room, person), id=f"{person} joins {room}")
+        for where, who in (("tea", "ada"), ("tea", "grace"), ("code", "ada"), ("code", "alan")):
+            await world.send(Joined(where, who), id=f"{who} joins {where}")
 
         await world.ask(Say("tea", "ada", "who wants some?"))
         await world.ask(Say("tea", "grace", "me! thank you @ada"))
@@ -113,7 +113,9 @@ async def main(folder: str) -> None:
             print("".join(f"  {line}\n" for line in room.lines))
         for name in ("ada", "grace", "alan"):
             person = await world.state(Person, name)
-            print(f"{name}: in {', '.join(person.rooms)}; said {person.said}; mentioned by {person.mentions or 'nobody'}")
+            print(
+                f"{name}: in {', '.join(person.rooms)}; said {person.said}; mentioned by {person.mentions or 'nobody'}"
+            )
 
 
 if __name__ == "__main__":

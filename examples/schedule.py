@@ -19,7 +19,7 @@ import worldline as wl
 
 app = wl.Program("garden")
 
-EVERY_SECONDS = 0.4
+EVERY_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,8 @@ class Garden:
     @wl.on
     def watering(self, event: Watering) -> None:
         self.waterings += 1
-        if self.waterings % 3 == 0:
-            wl.start(harvest(self.waterings // 3))
         if self.waterings == 9:
             wl.unschedule("water")
-
-
-@app.effect
-async def sell(basket: int) -> str:
-    return f"sold basket {basket}"
-
-
-@app.workflow
-async def harvest(basket: int) -> str:
-    await wl.sleep(0.1)
-    return await sell(basket)
 
 
 @app.workflow
@@ -69,7 +56,7 @@ async def report() -> int:
 
 
 async def watered(world: wl.World, times: int) -> None:
-    """Wait until it has been watered so often, and say when each watering was journaled."""
+    """Wait until it has been watered so often, and say when that was."""
     while (await world.state(Garden)).waterings < times:
         await asyncio.sleep(0.05)
     print(f"  watered {times} times by {datetime.now(UTC):%H:%M:%S.%f}"[:-4])

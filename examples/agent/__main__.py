@@ -18,9 +18,11 @@ from examples.agent import fake_model, support
 
 async def show_words(world: wl.World) -> None:
     """Print what the model streams, while it does."""
+    speaking = b""
     async for each in world.follow():
         if isinstance(each, wl.Chunk):
-            print(each.value, end="", flush=True)
+            print("" if each.intent == speaking else "\n  agent: ", each.value, sep="", end="", flush=True)
+            speaking = each.intent
 
 
 async def decide(world: wl.World, *, yes: bool) -> None:
@@ -28,14 +30,14 @@ async def decide(world: wl.World, *, yes: bool) -> None:
     while not (waiting := (await world.state(support.Desk)).open):
         await asyncio.sleep(0.02)
     for call, what in waiting.items():
-        print(f"\n  [may I {what}? {'yes' if yes else 'no'}, says Ada]")
+        print(f"\n  (may I {what}? {'yes' if yes else 'no'}, says Ada)", end="")
         await world.send(support.Decided(call, yes=yes, by="Ada"))
 
 
 async def answer(universe: wl.Universe, customer: str, question: str, *, somebody_there: bool) -> str:
     """One customer, one world: the question, and what the agent makes of it."""
     world = await universe.ensure(customer, support.app)
-    print(f"\n{customer}: {question}\nagent: ", end="")
+    print(f"\n{customer}: {question}", end="")
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(show_words(world))
         desk = tasks.create_task(decide(world, yes=True)) if somebody_there else None

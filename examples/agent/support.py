@@ -19,8 +19,21 @@ import worldline as wl
 app = wl.Program("support")
 
 TURNS_MAX = 8
-APPROVAL_SECONDS = 2.0
-ORDERS = {"A7": {"what": "a teapot", "cents": 4200, "status": "lost"}, "B2": {"what": "a lamp", "cents": 9900, "status": "lost"}}
+APPROVAL_SECONDS = 1.0
+ORDERS = {
+    "A7": {"what": "a teapot", "cents": 4200, "status": "lost"},
+    "B2": {"what": "a lamp", "cents": 9900, "status": "lost"},
+}
+DESCRIBED = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": what, "parameters": {"type": "object", "properties": takes}},
+    }
+    for name, what, takes in (
+        ("look_up", "Look at an order", {"order": {"type": "string"}}),
+        ("refund", "Pay an order back", {"order": {"type": "string"}, "cents": {"type": "integer"}}),
+    )
+]
 SYSTEM = "You help the customers of a small shop. Look at an order before you promise anything."
 
 
@@ -76,12 +89,20 @@ class Desk:
 @app.effect(timeout=60, retry=wl.Retry(attempts=5, first=0.2))
 async def think(messages: list[Message]) -> Message:
     """Ask the model for the next message, passing its words on as they come."""
-    body = {"model": os.environ.get("OPENAI_MODEL", "fake"), "stream": True, "messages": [_spoken(m) for m in messages]}
+    body = {
+        "model": os.environ.get("OPENAI_MODEL", "fake"),
+        "stream": True,
+        "tools": DESCRIBED,
+        "messages": [_spoken(message) for message in messages],
+    }
     headers = {"Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', 'none')}"}
     words: list[str] = []
     calls: dict[int, dict[str, str]] = {}
     url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
-    async with httpx.AsyncClient(timeout=60) as client, client.stream("POST", url, json=body, headers=headers) as answer:
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("POST", url, json=body, headers=headers) as answer,
+    ):
         answer.raise_for_status()
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
@@ -122,7 +143,7 @@ async def refund(order: str, cents: int) -> str:
     return f"refunded with {cents / 100:.2f}, key {wl.attempt().key[:8]}, order {order}"
 
 
-TOOLS = {"look_up": look_up, "refund": refund}
+TOOLS: dict[str, wl.Effect[..., str]] = {"look_up": look_up, "refund": refund}
 NEED_APPROVAL = ("refund",)
 
 
@@ -146,14 +167,13 @@ async def use(call: ToolCall) -> str:
     """What a tool answers, or why it was not used."""
     if call.name not in TOOLS:
         return f"there is no tool {call.name}"
-    given = json.loads(call.arguments)
+    given: dict[str, Any] = json.loads(call.arguments)
     if call.name in NEED_APPROVAL and not await approved(call):
         return "nobody approved it"
     try:
-        answer: str = await TOOLS[call.name](**given)
+        return await TOOLS[call.name](**given)
     except wl.EffectFailed as failed:
         return f"it failed: {failed}"
-    return answer
 
 
 async def approved(call: ToolCall) -> bool:

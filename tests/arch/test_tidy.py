@@ -50,7 +50,14 @@ PRINTS = ("control/demo.py", "control/cli.py")
 # What users await inside workflows is a coroutine; the kernel itself drives it by hand.
 COROUTINES_FOR_USERS = ("kernel/inside.py", "kernel/calls.py")
 # Where user code is called, whatever it raises is a result. Everywhere else, only the role loop may catch everything.
-CALLS_USER_CODE = ("kernel/driver.py", "kernel/events.py", "kernel/reducers.py", "roles/attempts.py")
+CALLS_USER_CODE = (
+    "kernel/driver.py",
+    "kernel/events.py",
+    "kernel/reducers.py",
+    "kernel/scripts.py",
+    "kernel/values.py",
+    "roles/attempts.py",
+)
 
 
 def sources() -> list[Path]:

@@ -16,7 +16,7 @@ from tests.conformance import batches
 from tests.servers import postgres as servers
 from tests.servers.proxy import Proxy
 from tests.store.postgres_kit import ENV, Place
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.store import kv, postgres, transact
 
 MARKER = b"marked/"
@@ -327,6 +327,25 @@ async def test_one_notification_tells_of_many_commits(place: Faulty) -> None:
 
     await aio.until(all_told)
     assert len(heard) < 50
+    await raw.close()
+
+
+async def test_what_is_written_while_a_notification_is_on_its_way_is_told_by_the_next(place: Faulty) -> None:
+    """Even if it is too much to name."""
+    engine = await _ready(place)
+    raw = await place.raw()
+    heard: list[str] = []
+    await raw.add_listener(f"worldline_{place.schema}", lambda *event: heard.append(str(event[-1])))
+    trap = place.proxy.trap(b"once/first".hex().encode(), "hold")
+    await batches.ok(engine, batches.once("first"))
+    await trap.sprung.wait()
+    await engine.commit(*(batches.once(index) for index in range(limits.HINT_KEYS_MAX + 1)))
+    trap.release()
+
+    async def all_told() -> bool:
+        return any(payload.endswith(" *") for payload in heard)
+
+    await aio.until(all_told)
     await raw.close()
 
 

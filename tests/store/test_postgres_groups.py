@@ -258,12 +258,30 @@ async def test_a_group_is_written_down_column_by_column() -> None:
         "count_keys": [b"count"],
         "count_values": [kv.counter_add(None, -1)],
         "count_batches": [1],
-        "delete_keys": [b"inbox/2", b"inbox/1"],
-        "delete_batches": [0, 0],
+        "delete_firsts": [5],
+        "delete_lasts": [6],
+        "delete_batches": [0],
         "range_begins": [b"r/1"],
         "range_ends": [b"r/9"],
         "range_batches": [1],
     }
+
+
+DELETED: list[tuple[list[Step], list[bytes]]] = [
+    ([("delete", b"a"), ("delete", b"c"), ("put", b"b")], [b"a", b"c"]),
+    ([("delete", b"d"), ("delete", b"c"), ("put", b"e"), ("put", b"a")], [b"cd"]),
+    ([("delete", b"a"), ("sweep", b"b"), ("delete", b"c"), ("delete", b"d")], [b"a", b"c", b"d"]),
+    ([("delete", b"a"), ("expect", b"b"), ("delete", b"c"), ("delete", b"d"), ("delete", b"e")], [b"a", b"cde"]),
+]
+
+
+@pytest.mark.parametrize(("steps", "expected"), DELETED)
+async def test_deletes_are_parts_of_the_locked_keys(steps: list[Step], expected: list[bytes]) -> None:
+    """Cut where another key stands between; the end of a swept range may look like the next key."""
+    names = [name for name, _ in sql.COMMIT_PARAMETERS]
+    columns = dict(zip(names, groups.encode(0, await _entries(_batch("z", *steps))), strict=True))
+    parts = zip(columns["delete_firsts"], columns["delete_lasts"], strict=True)
+    assert [b"".join(columns["lock_keys"][first - 1 : last]) for first, last in parts] == expected
 
 
 async def test_outcomes_are_read_from_the_row() -> None:

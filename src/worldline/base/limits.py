@@ -41,6 +41,10 @@ REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
+STEP_TURNS_MAX = 10_000  # resumptions of runs; with more, the rest goes on in the next step
+RUN_OPERATIONS_MAX = 100_000  # what one run may ask for before it has to continue as new
+STEP_ENTRIES_MAX = 2_048  # with more, what can wait goes on in the next step
+USER_VALUE_BYTES_MAX = CBOR_BYTES_MAX - 64 * KIB  # what users give, so that records around it still fit
 LABELS_MAX = 32
 BLOB_BYTES_MAX = 1024 * MIB
 
@@ -95,6 +99,7 @@ assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
+assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
 assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"

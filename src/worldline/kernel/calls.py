@@ -105,7 +105,12 @@ class Signature:
                 bound.arguments[name] = self._typed(name, parameter, given.pop(name))
         if given:
             raise errors.DecodeError(f"{self._function.__name__}() takes no {', '.join(sorted(given))}")
-        return bound.args, bound.kwargs
+        args, kwargs = bound.args, bound.kwargs
+        try:
+            self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            raise errors.DecodeError(f"{self._function.__name__}(): {error}") from error
+        return args, kwargs
 
     def result(self, data: bytes) -> Any:
         return values.load(self.hints.get("return", Any), data)

@@ -74,6 +74,9 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
         answer = Answer(True, handler(machine, data))
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
+        if not item.correlation:
+            machine.draft(Kind.REJECTED, values.dump([str(error)]))
+            return f"{item.command}: {error}"
     if item.correlation:
         machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=item.correlation)
     return ""
@@ -88,6 +91,7 @@ def _run(machine: Machine, data: bytes) -> bytes:
     if flow is None:
         raise errors.NotFound(f"program {machine.program.name!r} has no workflow {wanted.workflow!r}")
     flow.signature.unpack(wanted.args)
+    ids.check_name(wanted.run, "a run's id")
     driver.start(
         machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named
     )
@@ -96,7 +100,8 @@ def _run(machine: Machine, data: bytes) -> bytes:
 
 def _attach(known: Run, wanted: StartRun) -> bytes:
     record = known.record
-    if (record.workflow, record.args) != (wanted.workflow, wanted.args):
+    started_with = record.origin or runs.origin(record.workflow, record.args)
+    if started_with != runs.origin(wanted.workflow, wanted.args):
         raise errors.IdReused(wanted.run)
     return structs.encode(Standing(record.id, record.status, attached=True, data=record.data))
 

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
 from worldline.kernel import handling, here, runs, values
-from worldline.kernel.runs import All, Await, First, Interrupt, OpKind, Record, Resume, Run, RunStatus
+from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 if TYPE_CHECKING:
     from worldline.kernel.machine import Machine
 
-RESUMPTIONS_MAX = 10_000
+FOREIGN_AWAITS_MAX = 100
+CHILD_ID_CHARACTERS_MAX = 160
 _HINT = (
     "a workflow can await only what Worldline records: effects, workflows, wl.sleep, wl.wait, wl.gather and the like; "
     "put asyncio and other I/O into an @effect"
 )
-_LOOP_ERRORS = ("no running event loop", "no current event loop", "loop argument must")
+_LOOP_ERRORS = ("no running event loop", "no current event loop", "loop argument must", "be used inside a task")
 
 
 def start(
@@ -47,70 +48,75 @@ def start(
     run = machine.add_run(record)
     run.touch(b"start", run_id.encode(), workflow.encode(), args, seed)
     machine.mark_run(run)
-    machine.draft(Kind.RUN_STARTED, values.dump([run_id, workflow, args]), correlation=run_id)
+    machine.draft(Kind.RUN_STARTED, values.pack([run_id, workflow, args]), correlation=run_id)
     machine.now.ready.append(run_id)
     return run
 
 
-def start_child(machine: Machine, run: Run, number: int, params: bytes, *, run_id: str) -> None:
-    """A run's CHILD or START operation: a run of its own, whose end is the operation's outcome."""
+def hold_child(run: Run, number: int, params: bytes, *, run_id: str) -> Held:
+    """A run's CHILD or START operation as what it asks for: a run whose end is the operation's outcome."""
     op = run.record.ops[number]
-    child = run_id or child_id(run, number)
-    if child in machine.runs:
-        reason = f"run id {child!r} is taken"
-        machine.arrive(run.record.id, number, runs.failed("id_reused", reason))
-        return
     seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
+    return Held(run.record.id, number, op.kind, op.name, params, 0, run_id or child_id(run, number), seed)
+
+
+def start_child(machine: Machine, held: Held) -> None:
+    if held.id in machine.runs:
+        machine.arrive(held.run, held.op, runs.failed("id_reused", f"run id {held.id!r} is taken"))
+        return
+    named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start(
-        machine, run_id=child, workflow=op.name, args=params, seed=seed, named=bool(run_id),
-        parent=run.record.id, parent_op=number,
+        machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
+        parent=held.run, parent_op=held.op,
     )  # fmt: skip
 
 
 def child_id(run: Run, number: int) -> str:
-    return f"{run.record.id}/{number}"
+    """Unique in the world: by the operation, by how often the parent has continued as new, by the parent's own id."""
+    parent, again = run.record.id, run.record.again
+    if len(parent) > CHILD_ID_CHARACTERS_MAX:
+        parent = digest.sha256(parent.encode()).hex()[:32]
+    return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"
 
 
 def drain(machine: Machine) -> None:
-    """Let every run go on that can, until all wait."""
-    ready = machine.now.ready
-    turns = 0
-    while ready:
-        run = machine.runs.get(ready.popleft())
+    """Let every run go on that can, until all wait; or until the step is full, then the others do in the next."""
+    now = machine.now
+    while now.ready:
+        if now.full:
+            machine.later.extend(dict.fromkeys(now.ready))
+            now.ready.clear()
+            return
+        run = machine.runs.get(now.ready.popleft())
         if run is None or run.record.status is not RunStatus.RUNNING:
             continue
-        turns += 1
+        now.turns += 1
         try:
-            if turns > RESUMPTIONS_MAX:
-                _overrun(machine, run)
-            else:
-                _advance(machine, run)
+            _advance(machine, run)
         except failures.Diverged as error:
             block(machine, run, error.report)
 
 
 def _advance(machine: Machine, run: Run) -> None:
+    now = machine.now
     if run.coroutine is None:
         rebuild(machine, run)
+        _look_again(machine, run)
     if run.waiting is None:  # a new run: everything up to its first await
-        run.time_us = machine.now.context.time_us
+        run.time_us = run.record.started_us = now.context.time_us
         _feed(machine, run, None)
-    for _ in range(RESUMPTIONS_MAX):
-        if not run.live or run.waiting is None:
-            return
+    while run.live and run.waiting is not None:
         resume = _next(machine, run)
         if resume is None:
             return
+        if now.full:
+            now.ready.append(run.record.id)
+            return
+        now.turns += 1
         _apply(machine, run, resume)
         run.record.log.append(resume)
         run.time_us = resume.time_us
         _feed(machine, run, resume)
-    _overrun(machine, run)
-
-
-def _overrun(machine: Machine, run: Run) -> None:
-    message = f"went on more than {RESUMPTIONS_MAX} times in one step; let it sleep or wait for something"
-    _end(machine, run, RunStatus.FAILED, runs.failure("limit_exceeded", message))
 
 
 def _next(machine: Machine, run: Run) -> Resume | None:
@@ -123,12 +129,11 @@ def _next(machine: Machine, run: Run) -> Resume | None:
     waiting = run.waiting
     assert isinstance(waiting, All | First)
     outcomes = [ops[number].outcome for number in waiting.ops]
-    if isinstance(waiting, First):
-        return Resume(time_us) if any(outcome is not None for outcome in outcomes) else None
     for number, outcome in zip(waiting.ops, outcomes, strict=True):
         if outcome is not None and outcome.status is not ReceiptStatus.OK:
             return Resume(time_us, failed=number)
-    return Resume(time_us) if all(outcome is not None for outcome in outcomes) else None
+    enough = any if isinstance(waiting, First) else all
+    return Resume(time_us) if enough(outcome is not None for outcome in outcomes) else None
 
 
 def _apply(machine: Machine, run: Run, resume: Resume) -> None:
@@ -140,7 +145,8 @@ def _apply(machine: Machine, run: Run, resume: Resume) -> None:
         run.record.interrupts.remove(delivered)
     if resume.scope >= 0 or resume.failed >= 0:
         for number in waiting.ops:
-            machine.cancel_op(run, number, resume.reason or "another operation failed")
+            if run.record.ops[number].kind not in runs.OUTLIVE:
+                machine.cancel_op(run, number, resume.reason or "another operation failed")
 
 
 def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
@@ -159,7 +165,9 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
         _continue(machine, run, again.call)
     except failures.Cancelled as cancelled:
         _end(machine, run, RunStatus.CANCELLED, runs.failure("cancelled", cancelled.reason))
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the run's result
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is the run's result
         _end(machine, run, RunStatus.FAILED, runs.failure(code_of(error), message_of(error)))
     finally:
         here.current.reset(token)
@@ -167,9 +175,11 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
 
 def _to_next_await(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
-    while not isinstance(yielded, Await):
+    for _ in range(FOREIGN_AWAITS_MAX):
+        if isinstance(yielded, Await):
+            return yielded
         yielded = coroutine.throw(failures.NotDurable(f"awaited {type(yielded).__name__}: {_HINT}"))
-    return yielded
+    raise failures.NotDurable(f"awaited {type(yielded).__name__} again and again: {_HINT}")
 
 
 def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Any:
@@ -197,12 +207,12 @@ def rebuild(machine: Machine, run: Run) -> None:
         raise failures.Diverged(
             f"run {run.record.id!r}: program {machine.program.name!r} has no workflow {run.record.workflow!r}"
         )
+    run.cool()
     try:
         args, kwargs = flow.signature.unpack(run.record.args)
-    except (errors.DecodeError, TypeError) as error:
+        run.coroutine = flow.function(*args, **kwargs)
+    except (errors.Error, TypeError) as error:
         raise failures.Diverged(f"run {run.record.id!r}: its arguments do not fit {flow.name}(): {error}") from error
-    run.cool()
-    run.coroutine = flow.function(*args, **kwargs)
     if not run.record.ops:
         return  # it has not begun: a run that has and still lives waits for some operation
     run.rebuilding = True
@@ -224,15 +234,17 @@ def _feed_rebuilding(machine: Machine, run: Run, resume: Resume | None, time_us:
     token = here.current.set(hands)
     try:
         run.waiting = _to_next_await(run.coroutine, run, resume)
-    except failures.Diverged:
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
-        ended = "returns" if isinstance(error, StopIteration) else f"raises {type(error).__name__}: {error}"
+        ended = "returns" if isinstance(error, StopIteration) else f"raises {message_of(error)}"
         raise failures.Diverged(
-            f"run {run.record.id!r} ({run.record.workflow}): the code {ended} where the journal goes on"
+            run.strayed or f"run {run.record.id!r} ({run.record.workflow}): the code {ended} where the journal goes on"
         ) from error
     finally:
         here.current.reset(token)
+    if run.strayed:
+        raise failures.Diverged(run.strayed)
 
 
 def block(machine: Machine, run: Run, report: str) -> None:
@@ -247,8 +259,8 @@ def interrupt(machine: Machine, run: Run, scope: int, reason: str) -> None:
     """Cancel a scope of a run, or all of it (0), once no shield is in the way."""
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
-        run.record.interrupts.append(Interrupt(scope, reason))
-        run.touch(b"interrupt", scope.to_bytes(4, "big"), reason.encode())
+        run.record.interrupts.append(Interrupt(scope, runs.storable(reason)))
+        run.touch(b"interrupt", scope.to_bytes(4, "big"), runs.storable(reason).encode())
         machine.mark_run(run)
         machine.now.ready.append(run.record.id)
 
@@ -272,6 +284,11 @@ def deliver(machine: Machine, run: Run, schema: str, data: bytes) -> None:
     run.record.buffer.append(runs.Buffered(schema, data))
     run.touch(b"event", schema.encode(), data)
     machine.mark_run(run)
+    _look_again(machine, run)
+
+
+def _look_again(machine: Machine, run: Run) -> None:
+    """Events may have come for waits that are under way: now, or while the run was blocked."""
     for number in list(run.wheres):
         if run.record.ops[number].outcome is None:
             look_in_buffer(machine, run, number)
@@ -284,26 +301,42 @@ def look_in_buffer(machine: Machine, run: Run, number: int) -> None:
     kind, where = run.wheres[number]
     schema = values.schema_name(kind)
     for index, buffered in enumerate(run.record.buffer):
-        if buffered.schema == schema and (where is None or where(values.load(kind, buffered.data))):
-            del run.record.buffer[index]
-            machine.arrive(run.record.id, number, runs.Outcome(ReceiptStatus.OK, buffered.data))
+        if buffered.schema != schema:
+            continue
+        outcome = _try(kind, where, buffered.data)
+        if outcome is not None:
+            if outcome.status is ReceiptStatus.OK:
+                del run.record.buffer[index]
+            machine.arrive(run.record.id, number, outcome)
             return
 
 
+def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
+    """An event as the outcome of a wait, if it fits. A condition that raises fails the wait."""
+    if where is not None:
+        try:
+            if not where(values.load(kind, data)):
+                return None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is the user's code
+            return runs.failed(code_of(error), f"where= raised {message_of(error)}")
+    return runs.Outcome(ReceiptStatus.OK, data)
+
+
 def _finish(machine: Machine, run: Run, result: object, hands: handling.Handling) -> None:
-    forgotten = next((call for call in hands.made if not call.awaited), None)
-    if forgotten is not None:
-        message = f"{forgotten!r} was made but never awaited; write `await {forgotten!r}`"
-        _end(machine, run, RunStatus.FAILED, runs.failure("not_durable", message))
-        return
     try:
-        _end(machine, run, RunStatus.FINISHED, values.dump(result))
+        hands.check_calls()
+        data = values.dump(result)
+    except failures.NotDurable as error:
+        _end(machine, run, RunStatus.FAILED, runs.failure(error.code, str(error)))
     except errors.EncodeError as error:
-        _end(machine, run, RunStatus.FAILED, runs.failure("encode_error", f"the result: {error}"))
+        _end(machine, run, RunStatus.FAILED, runs.failure(error.code, f"the result: {error}"))
+    else:
+        _end(machine, run, RunStatus.FINISHED, data)
 
 
 def _end(machine: Machine, run: Run, status: RunStatus, data: bytes) -> None:
-    run.coroutine = None
     machine.end_run(run, status, data)
 
 
@@ -316,16 +349,19 @@ def _continue(machine: Machine, run: Run, call: Any) -> None:
     for child in machine.live_runs():
         if child.record.parent == record.id:
             child.record.parent = ""  # nobody is left who could wait for it
-    run.coroutine = None
-    record.workflow, record.args = call.target.name, call.pack()
+    machine.release_held(run)
+    record.origin = record.origin or runs.origin(record.workflow, record.args)
+    machine.relist(run, call.target.name)
+    record.args = call.pack()
     record.seed = digest.hash_parts(b"again", record.seed)
+    record.again += 1
     record.ops, record.log, record.interrupts = [], [], []
     record.started_us = machine.now.context.time_us
     run.cool()
     record.digest = b""
     run.touch(b"start", record.id.encode(), record.workflow.encode(), record.args, record.seed)
     machine.mark_run(run)
-    machine.draft(Kind.RUN_STARTED, values.dump([record.id, record.workflow, record.args]), correlation=record.id)
+    machine.draft(Kind.RUN_STARTED, values.pack([record.id, record.workflow, record.args]), correlation=record.id)
     machine.now.ready.append(record.id)
 
 
@@ -338,7 +374,12 @@ class ContinueAsNew(BaseException):
 def error_of(op: runs.Op) -> BaseException:
     """The exception that an operation's failure is raised as."""
     assert op.outcome is not None
-    why = structs.decode(runs.Failure, op.outcome.data)
+    try:
+        why = structs.decode(runs.Failure, op.outcome.data)
+    except errors.DecodeError:
+        why = runs.Failure("error", "no reason was given")
+    if op.kind is OpKind.WAIT:
+        return failures.Failed(f"wl.wait({op.name}): {why.message}")
     if op.kind in (OpKind.CHILD, OpKind.START):
         kind = failures.RunCancelled if op.outcome.status is ReceiptStatus.CANCELLED else failures.RunFailed
         return kind(why.message, code=why.code)
@@ -349,11 +390,15 @@ def error_of(op: runs.Op) -> BaseException:
 
 
 def code_of(error: BaseException) -> str:
-    return str(getattr(error, "code", "")) or type(error).__name__
+    code = getattr(error, "code", "")
+    return code if isinstance(code, str) and code else type(error).__name__
 
 
 def message_of(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    except Exception:  # noqa: BLE001 - users' exceptions have code of their own
+        return type(error).__name__
     if isinstance(error, RuntimeError) and any(each in str(error) for each in _LOOP_ERRORS):
         return f"{text}: asyncio cannot be used inside a workflow; {_HINT}"
     return text

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
+EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +47,7 @@ class Envelope(msgspec.Struct, frozen=True):
 class _Failed(Exception):
     """A handler raised: the event is not taken. Carries what was raised."""
 
-    def __init__(self, cause: Exception, handler: reducers.Handler) -> None:
+    def __init__(self, cause: BaseException, handler: reducers.Handler) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.handler = handler
@@ -55,7 +56,8 @@ class _Failed(Exception):
 def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlation: str = "") -> str:
     """An event from outside. Returns why nobody could take it, or nothing."""
     answer, dead = _dispatch(machine, schema, data, to=to)
-    if answer is not None and correlation:
+    if correlation:
+        answer = answer or Answer(False, runs.failure("rejected", dead or "no handler answers it"))
         machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=correlation)
     drain_raised(machine)
     return dead
@@ -97,11 +99,13 @@ def drain_raised(machine: Machine) -> None:
     while now.raised:
         schema, data = now.raised.popleft()
         now.events += 1
-        machine.draft(Kind.EVENT_RAISED, values.dump([schema, data]))
-        if now.events > limits.STEP_EVENTS_MAX or now.bytes > limits.STEP_BYTES_MAX:
-            reason = f"a step may raise at most {limits.STEP_EVENTS_MAX} events and write {limits.STEP_BYTES_MAX} bytes"
-            machine.draft(Kind.FAILED, runs.failure("limit_exceeded", reason))
+        if now.events > limits.STEP_EVENTS_MAX or now.bytes > EVENTS_BYTES_MAX:
+            if not now.overflowed:  # said once: whatever goes round in circles must not fill the journal
+                now.overflowed = True
+                reason = f"a step may raise {limits.STEP_EVENTS_MAX} events and {EVENTS_BYTES_MAX} bytes"
+                machine.draft(Kind.FAILED, runs.failure("limit_exceeded", f"{schema} was not raised: {reason}"))
             continue
+        machine.draft(Kind.EVENT_RAISED, values.pack([schema, data]))
         _dispatch(machine, schema, data, to="")
 
 
@@ -116,6 +120,8 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
         return None, _reject(machine, f"nothing here takes a {schema} now")
     answer = None
     try:
+        if takers and not handlers:
+            _check(machine, schema, data)
         answer = _fold(machine, handlers, data)
     except errors.DecodeError as error:
         return Answer(False, runs.failure("bad_input", str(error))), _reject(machine, str(error))
@@ -144,9 +150,10 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
     try:
         for handler in handlers:
             event = values.load(handler.event, data)
-            hands = handling.Handling(
-                machine, time_us=machine.now.context.time_us, seed=digest.hash_parts(b"fold", machine.state, data)
-            )
+            # One event may be raised twice in a step and have several handlers: each call draws its own.
+            which = machine.now.events.to_bytes(4, "big"), handler.reducer.encode(), handler.method.encode()
+            seed = digest.hash_parts(b"fold", machine.state, *which, data)
+            hands = handling.Handling(machine, time_us=machine.now.context.time_us, seed=seed)
             asked.append(hands)
             result = _call(machine, handler, event, hands, before)
             if handler.is_request:
@@ -170,13 +177,19 @@ def _call(
     cell = machine.cells.get(key)
     if key not in before:
         before[key] = None if cell is None else cell.data
-    if cell is None:
-        cell = machine.new_cell(key, reducer.cls())
     token = here.current.set(hands)
     try:
+        if cell is None:
+            cell = machine.new_cell(key, reducer.cls())
         result = getattr(cell.value, handler.method)(event)
+        hands.check_calls()
         cell.data = values.dump(cell.value)
-    except Exception as error:
+        # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
+        # fields of their declared types, nothing shared and nothing besides.
+        cell.value = values.load(reducer.cls, cell.data)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _Failed(error, handler) from error
     finally:
         here.current.reset(token)
@@ -200,36 +213,42 @@ def _roll_back(machine: Machine, before: dict[tuple[str, str], bytes | None]) ->
 
 
 def _do_asked(machine: Machine, hands: handling.Handling) -> None:
-    for event in hands.emits:
-        machine.now.raised.append((values.schema_name(type(event)), values.dump(event)))
-    for delay_us, event, cancelled in hands.afters:
+    machine.now.raised.extend(hands.emits)
+    for delay_us, (schema, data), cancelled in hands.afters:
         if not cancelled[0]:
-            schema = values.schema_name(type(event))
             due_us = machine.now.context.time_us + delay_us
-            machine.ask_for(Held("", -1, OpKind.AFTER, schema, values.dump(event), due_us))
+            machine.ask_for(Held("", -1, OpKind.AFTER, schema, data, due_us))
     for schedule_id, spec in hands.schedules:
         schedules.change(machine, schedule_id, spec)
-    for number, (call, run_id) in enumerate(hands.starts):
+    for number, (workflow, args, run_id) in enumerate(hands.starts):
         seed = digest.hash_parts(b"start", hands.seed, number.to_bytes(4, "big"))
         name = run_id or seed.hex()[:16]
         if name not in machine.runs:
-            driver.start(
-                machine, run_id=name, workflow=call.target.name, args=call.pack(), seed=seed, named=bool(run_id)
-            )
+            driver.start(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
 
 
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
     """The live runs whose workflow waits for this kind of event, in order of start."""
     routes = machine.program.routes
-    flows = [*routes.flows.get(schema, []), *routes.any_flows]
-    return [machine.runs[run_id] for flow in dict.fromkeys(flows) for run_id in machine.live.get(flow, {})]
+    flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows])
+    found = [machine.runs[run_id] for flow in flows for run_id in machine.live.get(flow, {})]
+    return found if len(flows) <= 1 else sorted(found, key=lambda run: run.record.number)
 
 
 def _to_run(machine: Machine, schema: str, data: bytes, to: str) -> str:
     run = machine.runs.get(to)
     if run is None or not run.live:
         return _reject(machine, f"no run {to!r} is there to take it")
+    try:
+        _check(machine, schema, data)
+    except errors.DecodeError as error:
+        return _reject(machine, str(error))
     return _give(machine, run, schema, data)
+
+
+def _check(machine: Machine, schema: str, data: bytes) -> None:
+    """Refuse what cannot be of this schema, as far as that is known, before a run is given it. `DecodeError`."""
+    values.load(machine.program.routes.types.get(schema, Any), data)
 
 
 def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
@@ -266,7 +285,7 @@ def send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> 
         intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
         payload.EMPTY, headers, correlation=intent.hex(),
     )  # fmt: skip
-    machine.draft(Kind.MESSAGE_SENT, values.dump([key[1], to, schema, data]), correlation=intent.hex())
+    machine.draft(Kind.MESSAGE_SENT, values.pack([key[1], to, schema, data]), correlation=intent.hex())
     machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
 
 
@@ -280,13 +299,17 @@ def _send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
         payload.EMPTY, {}, correlation=asked.message.hex(),
     )  # fmt: skip
     back = ids.Address(ids.UniverseId(asked.from_universe), ids.WorldId(asked.from_world))
-    machine.draft(Kind.MESSAGE_SENT, values.dump([-1, back.world, REPLY, data]), correlation=item.correlation)
+    machine.draft(Kind.MESSAGE_SENT, values.pack([-1, back.world, REPLY, data]), correlation=item.correlation)
     machine.now.outgoing.append(step.Outgoing(reply_id, "", back, item, data))
 
 
 def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
-    answer = structs.decode(Answer, data)
-    pending = machine.take_pending(ids.IntentId(bytes.fromhex(item.correlation)))
+    try:
+        answer = structs.decode(Answer, data)
+        asked = ids.IntentId(bytes.fromhex(item.correlation))
+    except (errors.DecodeError, ValueError) as error:
+        return _reject(machine, f"not a reply: {error}")
+    pending = machine.take_question(asked)
     if pending is None:
         machine.draft(Kind.IGNORED, values.dump(["reply", item.message, "nothing waits for it"]))
         return ""

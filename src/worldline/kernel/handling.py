@@ -12,30 +12,35 @@ import sys
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from worldline.base import errors, failures
+from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
 from worldline.kernel import calls, runs, schedules, values
 from worldline.kernel.runs import All, First, Op, OpKind, Run
+from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
 
 if TYPE_CHECKING:
     from worldline.kernel.machine import Machine
 
 
+HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
+
+
 class Handling:
     """For one handler call or one resumption of a run."""
 
-    __slots__ = ("afters", "emits", "machine", "made", "run", "schedules", "seed", "starts", "time_us")
+    __slots__ = ("afters", "bytes", "emits", "machine", "made", "run", "schedules", "seed", "starts", "time_us")
 
     def __init__(self, machine: Machine, *, time_us: int, seed: bytes, run: Run | None = None) -> None:
         self.machine = machine
         self.run = run
         self.time_us = time_us
         self.seed = seed
-        self.emits: list[object] = []
-        self.afters: list[tuple[int, object, list[bool]]] = []
-        self.starts: list[tuple[calls.Call[Any], str]] = []
-        self.made: list[calls.Call[Any]] = []
+        self.emits: list[tuple[str, bytes]] = []
+        self.afters: list[tuple[int, tuple[str, bytes], list[bool]]] = []
+        self.starts: list[tuple[str, bytes, str]] = []
+        self.made: list[calls.Call[Any]] = [] if run is None else run.made
+        self.bytes = 0
         self.schedules: list[tuple[str, schedules.Spec | None]] = []
 
     # --- For handlers and workflows ------------------------------------------------------------------
@@ -44,15 +49,51 @@ class Handling:
         if self.machine.strict:
             self.made.append(call)
 
+    def check_calls(self) -> None:
+        """In strict mode: refuse calls that were made and have come to nothing."""
+        forgotten = next((call for call in self.made if not call.awaited), None)
+        if forgotten is not None:
+            hint = f"write `await {forgotten!r}`" if self.run is not None else "a workflow can await it, a handler not"
+            raise failures.NotDurable(f"{forgotten!r} was made but never awaited; {hint}")
+
     def emit(self, event: object) -> None:
+        raised = values.schema_name(type(event)), values.dump(event)
         if self.run is None:
-            self.emits.append(event)
+            self.emits.append(raised)
+            self._count(raised[1])
         elif not self.run.rebuilding:
-            self.machine.raise_event(event)
+            self.machine.raise_event(*raised)
+
+    def after(self, delay_us: int, event: object) -> list[bool]:
+        """For a handler: raise an event later. What is returned cancels that, in the same handler."""
+        raised = values.schema_name(type(event)), values.dump(event)
+        cancelled = [False]
+        self.afters.append((delay_us, raised, cancelled))
+        self._count(raised[1])
+        return cancelled
+
+    def start(self, call: calls.Call[Any], run_id: str) -> None:
+        """For a handler: start a workflow, if all goes well."""
+        call.awaited = True
+        self._known(call)
+        if run_id:
+            ids.check_name(run_id, "a run's id")
+        args = call.pack()
+        self.starts.append((call.target.name, args, run_id))
+        self._count(args)
+
+    def _count(self, data: bytes) -> None:
+        """Bound what one handler asks for: it is journaled in one step."""
+        self.bytes += len(data)
+        count = len(self.emits) + len(self.afters) + len(self.starts)
+        if count > limits.STEP_EVENTS_MAX or self.bytes > HANDLER_BYTES_MAX:
+            raise failures.LimitExceeded(
+                f"a handler may raise, start and set off {limits.STEP_EVENTS_MAX} things of {HANDLER_BYTES_MAX} bytes"
+            )
 
     def schedule(self, schedule_id: str, spec: schedules.Spec | None) -> None:
         """Make a schedule, or without a spec remove it: at once in a workflow, if all goes well in a handler."""
-        if spec is not None:
+        if spec is not None and not (self.run is not None and self.run.rebuilding):
             schedules.check(self.machine, schedule_id, spec, adding=len(self.schedules))
         if self.run is None:
             self.schedules.append((schedule_id, spec))
@@ -102,6 +143,11 @@ class Handling:
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""
         call.awaited = True
+        self._known(call)
+        params = call.pack() if call.target.kind == "workflow" else pack_effect(call)
+        return self.issue(kind, call.target.name, params, run_id=run_id)
+
+    def _known(self, call: calls.Call[Any]) -> None:
         target = call.target
         program = self.machine.program
         known: Any = program.find_effect(target.name)
@@ -109,14 +155,11 @@ class Handling:
             known = program.workflows.get(target.name)
         if known is None or known.function is not target.function:
             raise errors.BadInput(f"{target.kind} {target.name} is not one of program {program.name!r}")
-        params = call.pack() if target.kind == "workflow" else pack_effect(call)
-        return self.issue(kind, target.name, params, run_id=run_id)
 
     def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:
         """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
         run = self.workflow(kind.name.lower())
-        number = run.issued
-        run.issued += 1
+        number = self._number(run)
         wanted = Op(kind, name, digest.sha256(params)[:16])
         if run.rebuilding:
             check_same(run, number, wanted)
@@ -129,8 +172,7 @@ class Handling:
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
         run = self.workflow(api)
-        number = run.issued
-        run.issued += 1
+        number = self._number(run)
         wanted = Op(OpKind.VALUE, f"{api}:{name}", b"")
         if run.rebuilding:
             check_same(run, number, wanted)
@@ -146,6 +188,11 @@ class Handling:
     def patched(self, name: str) -> bool:
         """True where new code may go: always in a new run; in an older one only if it was true the first time."""
         run = self.workflow("patched")
+        if name not in run.patches:
+            run.patches[name] = self._first_patched(run, name)
+        return run.patches[name]
+
+    def _first_patched(self, run: Run, name: str) -> bool:
         if run.rebuilding:
             number = run.issued
             recorded = run.record.ops[number] if number < len(run.record.ops) else None
@@ -153,10 +200,20 @@ class Handling:
                 return False
             run.issued += 1
             return True
-        run.issued += 1
+        self._number(run)
         run.record.ops.append(Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE)))
         run.touch(b"patch", name.encode())
         return True
+
+    @staticmethod
+    def _number(run: Run) -> int:
+        """The number of the next operation."""
+        if run.issued >= limits.RUN_OPERATIONS_MAX:
+            raise failures.LimitExceeded(
+                f"a run may ask for {limits.RUN_OPERATIONS_MAX} things; start over with wl.continue_as_new()"
+            )
+        run.issued += 1
+        return run.issued - 1
 
     def wait_event(self, kind: type, where: Any, timeout_us: int | None) -> Generator[Any, Any, Any]:
         run = self.workflow("wait")
@@ -191,18 +248,22 @@ def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
 def check_same(run: Run, number: int, wanted: Op) -> None:
     """Refuse to go on with code that asks for something else than the record says."""
     ops = run.record.ops
+    if run.strayed:
+        raise runs.Strayed(run.strayed)
     if number >= len(ops):
-        raise failures.Diverged(
+        run.strayed = (
             f"run {run.record.id!r} ({run.record.workflow}): the code asks for {describe(wanted)} as its operation "
             f"{number + 1}; the journal has only {len(ops)}"
         )
+        raise runs.Strayed(run.strayed)
     recorded = ops[number]
     if (recorded.kind, recorded.name, recorded.digest) != (wanted.kind, wanted.name, wanted.digest):
-        raise failures.Diverged(
+        run.strayed = (
             f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
             f"  journal: {describe(recorded)}\n"
             f"  code:    {describe(wanted)}"
         )
+        raise runs.Strayed(run.strayed)
 
 
 def check_all_issued(run: Run) -> None:

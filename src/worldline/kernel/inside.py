@@ -17,6 +17,7 @@ from worldline.base import errors, failures
 from worldline.kernel import driver, handling, here, reducers, runs, schedules, values
 from worldline.kernel.calls import Call, Request, Seconds, to_us
 from worldline.kernel.runs import All, OpKind
+from worldline.model import ids
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -93,6 +94,9 @@ async def gather(*calls: Call[Any]) -> Any:
 def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
     hands = here.require("wl.gather()")
     hands.workflow("wl.gather()")
+    for call in wanted:
+        if not isinstance(call, Call):
+            raise errors.BadInput(f"wl.gather() takes calls of effects and workflows, not {type(call).__name__}")
     numbers = tuple(hands.issue_call(call, _kind(call)) for call in wanted)
     answers = yield All(numbers)
     return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
@@ -127,9 +131,10 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R]:
     if hands.run is None:
         if call.target.kind != "workflow":
             raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
-        call.awaited = True
-        hands.starts.append((call, id or ""))
+        hands.start(call, id or "")
         return Started(call, -1, id or "")
+    if id is not None:
+        ids.check_name(id, "a run's id")
     kind = OpKind.START if call.target.kind == "workflow" else OpKind.EFFECT
     number = hands.issue_call(call, kind, run_id=id or "")
     return Started(call, number, id or driver.child_id(hands.run, number))
@@ -260,8 +265,7 @@ def after(seconds: Seconds, event: object, /) -> Timer:
     hands = here.require("wl.after()")
     delay_us = to_us(seconds, "wl.after()")
     if hands.run is None:
-        cancelled = [False]
-        hands.afters.append((delay_us, event, cancelled))
+        cancelled = hands.after(delay_us, event)
         return Timer(lambda: cancelled.__setitem__(0, True))
     run = hands.run
     number = hands.issue(OpKind.AFTER, values.schema_name(type(event)), values.dump(event), delay_us=delay_us)

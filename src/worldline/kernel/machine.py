@@ -30,6 +30,7 @@ from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
 FINISHED_KEPT_MAX = 1_000
+ENTRY_BYTES = 64  # of an entry without payload, about
 
 
 class Cell:
@@ -71,8 +72,10 @@ class Now:
         "events",
         "ordinal",
         "outgoing",
+        "overflowed",
         "raised",
         "ready",
+        "turns",
         "wanted",
     )
 
@@ -88,11 +91,23 @@ class Now:
         self.ready: deque[str] = deque()
         self.ordinal = 0
         self.events = 0
+        self.overflowed = False
+        self.turns = 0
         self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what can wait goes on in the next step. The rest of the bytes are for what cannot."""
+        return (
+            self.bytes > limits.STEP_BYTES_MAX // 2
+            or len(self.drafts) >= limits.STEP_ENTRIES_MAX
+            or self.turns >= limits.STEP_TURNS_MAX
+        )
 
 
 class Machine:
     def __init__(self, program: Program, *, strict: bool = False) -> None:
+        assert program.routes is not None, "what is wrong with a program shows here, before anything is stepped"
         self.program = program
         self.strict = strict  # also refuse calls that are never awaited
         self.cells: dict[tuple[str, str], Cell] = {}
@@ -101,6 +116,7 @@ class Machine:
         self.open: dict[tuple[int, int], Pending] = {}
         self.by_intent: dict[ids.IntentId, tuple[int, int]] = {}
         self.unsent: deque[Held] = deque()
+        self.later: deque[str] = deque()  # runs that could go on when the step was full
         self.forgettable: deque[str] = deque()
         self.schedules: dict[str, schedules.Schedule] = {}
         self.state = bytes(limits.DIGEST_BYTES)
@@ -108,6 +124,11 @@ class Machine:
         self.run_count = 0
         self.replaying = False
         self._now: Now | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a step left something for the next: the holder makes that happen without waiting for an input."""
+        return bool(self.unsent) or bool(self.later)
 
     def close(self) -> None:
         """Drop every warm coroutine. The machine must not be used any more."""
@@ -129,9 +150,14 @@ class Machine:
                 stamp=given.stamp,
                 correlation=given.item.correlation,
             )
+            now.ready.extend(self.later)
+            self.later.clear()
             dead = self._take(given.item, given.data)
             driver.drain(self)
             self._send_held_back()
+            while now.ready:
+                driver.drain(self)
+                self._send_held_back()
         self._now = None
         self.state = self._digest(now)
         return steps.Stepped(now.drafts, self.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
@@ -174,10 +200,13 @@ class Machine:
             events.scheduled(self, schedules.fired(self, pending.name))
         return ""
 
-    def take_pending(self, intent: ids.IntentId) -> Pending | None:
-        """Take a question that another world has answered off the table."""
-        key = self.by_intent.pop(intent, None)
-        return None if key is None else self.open.pop(key)
+    def take_question(self, intent: ids.IntentId) -> Pending | None:
+        """Take a question that another world has answered off the table. Effects are not answered by messages."""
+        key = self.by_intent.get(intent)
+        if key is None or self.open[key].kind is not WorkKind.MESSAGE:
+            return None
+        del self.by_intent[intent]
+        return self.open.pop(key)
 
     def _settle(self, intent: ids.IntentId) -> Pending | None:
         """Take open work off the table; the role deletes its record with this step."""
@@ -202,7 +231,8 @@ class Machine:
 
     def draft(self, kind: Kind, data: bytes, *, stamp: bytes = b"", correlation: str = "") -> None:
         now = self.now
-        now.bytes += len(data)
+        # A payload that is too large for an entry is stored apart, and only named in it.
+        now.bytes += ENTRY_BYTES + len(correlation) + (len(data) if len(data) <= limits.INLINE_BYTES_MAX else 0)
         now.drafts.append(journal.Draft(kind, data, stamp, correlation))
 
     def want(
@@ -226,7 +256,7 @@ class Machine:
         self.by_intent[intent] = key
         self.draft(
             Kind.INTENT if kind is WorkKind.EFFECT else Kind.TIMER_SET,
-            values.dump([key[1], name, run, op, params, max(0, due_us - now.context.time_us)]),
+            values.pack([key[1], name, run, op, params, max(0, due_us - now.context.time_us)]),
         )
         now.wanted.append(steps.Wanted(intent, kind, *key, name, params, now.context.time_us, due_us, deadline_us, run))
         return key
@@ -255,21 +285,28 @@ class Machine:
             due_us = self.now.context.time_us + delay_us
             self.ask_for(Held(run.record.id, number, op.kind, op.name, params, due_us))
         elif op.kind in (OpKind.CHILD, OpKind.START):
-            driver.start_child(self, run, number, params, run_id=run_id)
+            self.ask_for(driver.hold_child(run, number, params, run_id=run_id))
         elif op.kind in (OpKind.SEND, OpKind.ASK):
             events.send(self, run, number, to=to, params=params)
 
     def ask_for(self, held: Held) -> None:
-        """Ask for an effect or timer now if the step has room for it, else with a step that follows at once."""
-        if len(self.now.wanted) >= limits.STEP_EFFECTS_MAX or self.unsent:
+        """Ask for an effect, timer or run now if the step has room for it, else with a step that follows at once."""
+        if self.unsent or not self._room:
             self.unsent.append(held)
         else:
             self._ask_now(held)
 
+    @property
+    def _room(self) -> bool:
+        return len(self.now.wanted) < limits.STEP_EFFECTS_MAX and not self.now.full
+
     def _ask_now(self, held: Held) -> None:
         run = self.runs.get(held.run)
         live = run is not None and run.live
-        if held.run and not live and held.kind is not OpKind.AFTER:
+        if run is not None and live and run.record.ops[held.op].outcome is not None:
+            return  # given up while it was held back
+        if held.kind in (OpKind.CHILD, OpKind.START):
+            driver.start_child(self, held)
             return
         deadline_us = 0
         if held.kind is OpKind.EFFECT:
@@ -308,8 +345,20 @@ class Machine:
             self._close(pending)
 
     def _send_held_back(self) -> None:
-        while self.unsent and len(self.now.wanted) < limits.STEP_EFFECTS_MAX:
+        while self.unsent and self._room:
             self._ask_now(self.unsent.popleft())
+
+    def release_held(self, run: Run) -> None:
+        """A run has ended or starts over: of what it asked for and has not left yet, only what outlives it stays."""
+        if not self.unsent:
+            return
+        kept: deque[Held] = deque()
+        for held in self.unsent:
+            if held.run != run.record.id:
+                kept.append(held)
+            elif held.kind in runs.OUTLIVE and run.record.ops[held.op].outcome is None:
+                kept.append(msgspec.structs.replace(held, run=""))
+        self.unsent = kept
 
     def arrive(self, run_id: str, number: int, outcome: Outcome) -> None:
         """An operation is done. Its run goes on later in this step, if that is what it waits for."""
@@ -329,16 +378,14 @@ class Machine:
             return
         op.outcome = runs.failed("cancelled", reason, status=ReceiptStatus.CANCELLED)
         run.touch(b"cancel", number.to_bytes(4, "big"))
-        if op.kind in (OpKind.CHILD, OpKind.ASK, OpKind.SEND):
-            child = self.runs.get(driver.child_id(run, number)) if op.kind is OpKind.CHILD else None
+        if op.kind in (OpKind.CHILD, OpKind.START):
+            child = self._child(run, number)
             if child is not None:
                 driver.interrupt(self, child, 0, reason)
         if op.step:
             pending = self.open.pop((op.step, op.ordinal), None)
             if pending is not None:
                 self._close(pending)
-        else:
-            self.unsent = deque(each for each in self.unsent if (each.run, each.op) != (run.record.id, number))
 
     def _close(self, pending: Pending) -> None:
         wanted = self.wanted_again(pending, self.now.context.address)
@@ -362,9 +409,8 @@ class Machine:
 
     # --- Cells and runs --------------------------------------------------------------------------------
 
-    def raise_event(self, event: object) -> None:
-        data = values.dump(event)
-        self.now.raised.append((values.schema_name(type(event)), data))
+    def raise_event(self, schema: str, data: bytes) -> None:
+        self.now.raised.append((schema, data))
         events.drain_raised(self)
 
     def read_cell(self, cls: type, key: str) -> Any:
@@ -397,12 +443,31 @@ class Machine:
             self.live.setdefault(record.workflow, {})[record.id] = None
         return run
 
+    def _child(self, run: Run, number: int) -> Run | None:
+        """The run that an operation has started, if it still goes on."""
+        found = self.runs.get(driver.child_id(run, number))
+        if found is None and run.record.ops[number].kind is OpKind.START:  # it may have an id of its own
+            mine = (run.record.id, number)
+            mates = (each for each in self.runs.values() if (each.record.parent, each.record.parent_op) == mine)
+            found = next(mates, None)
+        return found
+
+    def relist(self, run: Run, workflow: str) -> None:
+        """A run continues as new, maybe as another workflow: it is the youngest of them."""
+        record = run.record
+        del self.live[record.workflow][record.id]
+        record.workflow = workflow
+        self.live.setdefault(workflow, {})[record.id] = None
+        self.run_count += 1
+        record.number = self.run_count
+
     def end_run(self, run: Run, status: RunStatus, data: bytes) -> None:
         """Record a run's end, tell whoever waits for it, and let go of what it no longer needs."""
         record = run.record
         for number, op in enumerate(record.ops):
             if op.outcome is None and op.kind not in runs.OUTLIVE:
                 self.cancel_op(run, number, "the run has ended")
+        self.release_held(run)
         record.status = status
         record.data = data
         run.touch(b"end", bytes([status]), data)

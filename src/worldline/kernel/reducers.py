@@ -64,7 +64,7 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
         raise errors.BadInput(
             f"reducer {name}: every field needs a default, so that {name}() works: {error}"
         ) from error
-    values.dump(fresh)
+    values.load(cls, values.dump(fresh))
     methods = [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
     if not methods:
         raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
@@ -75,7 +75,7 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
     """Put all handlers and waits together. Two answers to one request, or two types of one name, are refused."""
     made = Routes({}, {}, [], {})
-    for reducer in reducers:
+    for reducer in sorted(reducers, key=lambda each: each.name):  # not by where in the file they stand
         for handler in reducer.handlers:
             _name_type(made, handler.event)
             taken = made.handlers.setdefault(handler.schema, [])
@@ -121,7 +121,10 @@ def answer_type(event: type) -> Any:
 
 
 def _fields(event: type) -> list[str]:
-    return list(typing.get_type_hints(event)) if not hasattr(event, "model_fields") else list(event.model_fields)
+    for names in ("__dataclass_fields__", "__struct_fields__", "model_fields"):
+        if hasattr(event, names):
+            return list(getattr(event, names))
+    return list(getattr(event, "__annotations__", {}))
 
 
 def _name_type(made: Routes, kind: Any) -> None:

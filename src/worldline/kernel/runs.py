@@ -10,6 +10,7 @@ A run's digest chains over its issues, outcomes and end, so a step costs what ch
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Coroutine
 from typing import Any
@@ -19,6 +20,9 @@ import msgspec
 from worldline.codec import digest, structs
 from worldline.kernel import here
 from worldline.model.inbox import ReceiptStatus
+
+CLOSINGS_MAX = 10
+FAILURE_CHARACTERS_MAX = 4_096
 
 
 class OpKind(enum.IntEnum):
@@ -88,7 +92,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """An effect or timer that a step had no room for: it leaves with the next."""
+    """An effect, timer or start of a run that a step had no room for: it leaves with the next."""
 
     run: str
     op: int
@@ -96,6 +100,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     name: str
     params: bytes
     due_us: int
+    id: str = ""  # of a run to be started
+    seed: bytes = b""
 
 
 class Buffered(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +138,8 @@ class Record(msgspec.Struct, array_like=True):
     digest: bytes = b""
     blocked: str = ""  # the divergence, while BLOCKED
     number: int = 0  # runs of a world are counted from 1, in the order of their start
+    again: int = 0  # how often it has continued as new
+    origin: bytes = b""  # of a continued run: the digest of what it was first started with
 
 
 class Await:
@@ -175,8 +183,8 @@ class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "coroutine", "counters", "issued", "rebuilding", "record", "scope_count", "scopes", "time_us", "waiting",
-        "wheres",
+        "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record", "scope_count", "scopes",
+        "strayed", "time_us", "waiting", "wheres",
     )  # fmt: skip
 
     def __init__(self, record: Record) -> None:
@@ -195,6 +203,9 @@ class Run:
         self.scope_count = 0
         self.counters: dict[tuple[str, str], int] = {}
         self.wheres: dict[int, Any] = {}
+        self.patches: dict[str, bool] = {}
+        self.made: list[Any] = []
+        self.strayed = ""  # how its code departs from the record, found while rebuilding
 
     def __del__(self) -> None:
         _close(self.coroutine)
@@ -221,6 +232,10 @@ class Run:
         return scope == 0 or any(each.number == scope for each in self.scopes)
 
 
+class Strayed(BaseException):
+    """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it."""
+
+
 class Dropped(BaseException):
     """Thrown at whatever a coroutine tries to do while it is being dropped."""
 
@@ -237,15 +252,26 @@ def _close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
         return
     token = here.current.set(Closing())  # type: ignore[arg-type]
     try:
-        coroutine.close()
-    except (Dropped, RuntimeError):
-        pass  # it tried to go on, which is what closing forbids
+        for _ in range(CLOSINGS_MAX):
+            with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise concerns nobody
+                coroutine.close()
+                return  # else it tried to go on, which is what closing forbids
     finally:
         here.current.reset(token)
 
 
 def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
-    return structs.encode(Failure(code, message[:4096], attempts))
+    return structs.encode(Failure(storable(code), storable(message), attempts))
+
+
+def storable(text: str) -> str:
+    """Text for the journal, whatever an exception had to say: bounded and well-formed."""
+    return text[:FAILURE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def origin(workflow: str, args: bytes) -> bytes:
+    """What a run was started with, as a digest."""
+    return digest.hash_parts(b"origin", workflow.encode(), args)
 
 
 def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:

@@ -34,6 +34,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     forgettable: list[str]
     run_count: int
     schedules: list[Schedule] = []
+    later: list[str] = []
 
 
 class CellRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -56,6 +57,7 @@ def save(machine: Machine) -> list[bytes]:
         list(machine.forgettable),
         machine.run_count,
         [schedule for _, schedule in sorted(machine.schedules.items())],
+        list(machine.later),
     )
     return [structs.encode(header), *_parts(structs.encode(each) for each in [*cells, *records])]
 
@@ -85,6 +87,7 @@ def load(
         intent = ids.intent_id(address, step=key[0], ordinal=key[1], kind=pending.name, params=pending.params)
         machine.by_intent[intent] = key
     machine.unsent.extend(header.unsent)
+    machine.later.extend(header.later)
     machine.run_count = header.run_count
     machine.schedules = {schedule.id: schedule for schedule in header.schedules}
     machine.forgettable.extend(header.forgettable)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import canonical
 
 NONE = b"\xf6"
@@ -18,7 +18,16 @@ NONE = b"\xf6"
 
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported."""
-    return canonical.encode(plain(value))
+    data = canonical.encode(plain(value))
+    if len(data) > limits.USER_VALUE_BYTES_MAX:
+        limit = limits.USER_VALUE_BYTES_MAX
+        raise errors.EncodeError(f"{type(value).__name__} takes {len(data)} bytes; the limit is {limit}")
+    return data
+
+
+def pack(value: list[Any]) -> bytes:
+    """Canonical bytes of a record of the kernel's own, around what users gave."""
+    return canonical.encode(value)
 
 
 def plain(value: object) -> Any:
@@ -27,7 +36,7 @@ def plain(value: object) -> Any:
         return value
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # users' types have code of their own
         raise errors.EncodeError(f"{type(value).__name__} cannot be stored: {error}") from error
 
 
@@ -41,7 +50,7 @@ def rebuild(kind: Any, value: Any) -> Any:
         return value
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
+    except Exception as error:  # users' types have code of their own
         raise errors.DecodeError(f"not a {_name(kind)}: {error}") from error
 
 

@@ -123,7 +123,7 @@ class Hosted:
 
     @property
     def ready(self) -> bool:
-        waiting = self.unread or bool(self.handed) or bool(self.machine.unsent)
+        waiting = self.unread or bool(self.handed) or self.machine.unfinished
         return not self.busy and not self.lost and waiting
 
     def run(
@@ -157,7 +157,7 @@ class Hosted:
     def _send_the_rest(self, done: Done, time_us: int) -> None:
         """Steps that only send what those before had no room for; what is left then goes with the next cycle."""
         for _ in range(FOLLOW_UPS_MAX):
-            if not self.machine.unsent or done.full(late=False):
+            if not self.machine.unfinished or done.full(late=False):
                 return
             self._step(done, step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b""), time_us)
 

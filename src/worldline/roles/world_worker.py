@@ -33,7 +33,7 @@ from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
-CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
+CYCLES_MAX = 8  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 500
 UPKEEP_WORLDS = 256
 
@@ -243,7 +243,7 @@ class WorldWorker:
         worked = []
         for hosted in chosen:
             given = unread.get(hosted.at, [])
-            if given or handed[hosted.at] or hosted.machine.unsent:
+            if given or handed[hosted.at] or hosted.machine.unfinished:
                 done = hosted.run(given, handed[hosted.at], time_us=time_us, env=self._env, wall_ms=wall_ms)
                 worked.append((hosted, done))
         return worked

@@ -179,15 +179,6 @@ class _Store:
 
     def _commit(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
         try:
-            return self._transact(group)
-        except (lmdb.MapFullError, lmdb.MapResizedError, errors.Corrupt):
-            return self._commit_slowly(group)
-        except lmdb.Error as error:
-            self._lose(group, error)
-            return None, []
-
-    def _commit_slowly(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
-        try:
             for _ in range(limits.LMDB_REMAPS_MAX + len(group)):
                 try:
                     return self._transact(group)
@@ -239,10 +230,8 @@ class _Store:
     def _lose(self, group: list[lmdb_writer.Job], error: lmdb.Error) -> None:
         """The group was not committed, or nobody knows. Give each call its answer."""
         waiting = [job for job in group if job.error is None]
-        panicked = self._has_panicked()
-        if not panicked and (
-            lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
-        ):
+        harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
+        if harmless and not self._has_panicked():
             for job in waiting:
                 job.error = _translate(error, self.folder)
             return

@@ -124,7 +124,8 @@ class LmdbEngine:
 
     def _ring(self) -> None:
         self._ringing_soon = False
-        self._writer.ring()
+        if not self._released:
+            self._writer.ring()
 
     def _on_inbox(self) -> None:
         arrived = self._inbox.hear()

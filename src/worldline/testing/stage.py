@@ -95,7 +95,7 @@ class Stage:
             self._post(actor, outgoing)
         if stepped.dead:
             actor.dead.append(stepped.dead)
-        if actor.life.machine.unsent:
+        if actor.life.machine.unfinished:
             self._at(self.now_us, lambda: self._go_on(actor))
         self.check(actor)
         return stepped
@@ -108,7 +108,7 @@ class Stage:
 
     def _go_on(self, actor: Actor) -> None:
         """The step before left something for the next, as the holder of a world would see to."""
-        if actor.life.machine.unsent:
+        if actor.life.machine.unfinished:
             self.step(actor, inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
 
     def _at(self, time_us: int, do: Callable[[], None], *, effect: bool = False) -> None:

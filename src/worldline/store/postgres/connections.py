@@ -59,7 +59,7 @@ class Session:
         self._address = address
         self._settings = settings
         self._commit: Statement | None = None
-        self._read: Statement | None = None
+        self._reads: dict[bool, Statement] = {}
         self._warned = False
         self.base = 0
         connection.add_log_listener(self._note_warning)
@@ -76,7 +76,7 @@ class Session:
     async def prepare(self, base: int) -> None:
         self.base = base
         self._commit = await self._run(self._connection.prepare(sql.commit_call(self._address.schema)))
-        self._read = await self._run(self._connection.prepare(sql.read(self._address.schema)))
+        await self._prepare_read(backwards=False)
 
     async def commit(self, arguments: Sequence[object]) -> Row:
         """Run one group. A warning beside the answer makes it doubtful.
@@ -92,9 +92,15 @@ class Session:
             raise Broken("the server warned that the commit may not have reached its standby")
         return row
 
-    async def read(self, arguments: Sequence[object]) -> Sequence[Row]:
-        assert self._read is not None
-        return await self._run(self._read.fetch(*arguments, timeout=self._settings.read_timeout_ms / 1000))
+    async def read(self, arguments: Sequence[object], *, backwards: bool) -> Sequence[Row]:
+        if backwards not in self._reads:
+            await self._prepare_read(backwards=backwards)
+        statement = self._reads[backwards]
+        return await self._run(statement.fetch(*arguments, timeout=self._settings.read_timeout_ms / 1000))
+
+    async def _prepare_read(self, *, backwards: bool) -> None:
+        text = sql.read(self._address.schema, backwards=backwards)
+        self._reads[backwards] = await self._run(self._connection.prepare(text))
 
     async def row(self, text: str, *arguments: object) -> Row:
         row = await self._run(self._connection.fetchrow(text, *arguments))

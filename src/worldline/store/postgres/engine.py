@@ -84,7 +84,8 @@ class PostgresEngine:
         kv.check_requests(requests)
         seen = self._hints.seen
         arguments = _ask(requests)
-        base, rows = await self._with_reader(lambda session: session.read(arguments))
+        backwards = any(isinstance(request, kv.Range) and request.reverse for request in requests)
+        base, rows = await self._with_reader(lambda session: session.read(arguments, backwards=backwards))
         return _answer(requests, base, rows, seen)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

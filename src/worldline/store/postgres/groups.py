@@ -145,8 +145,6 @@ def encode(base: int, group: Sequence[Entry]) -> list[Any]:
     inserts: list[tuple[bytes, bytes, int | None, int | None, int]] = []
     puts: list[tuple[bytes, bytes, int | None, int]] = []
     counts: list[tuple[bytes, bytes, int]] = []
-    deletes: list[bytes] = []
-    delete_batches: list[int] = []
     ranges: list[tuple[bytes, bytes, int]] = []
     ordinal = 0
     for index, entry in enumerate(group):
@@ -162,14 +160,13 @@ def encode(base: int, group: Sequence[Entry]) -> list[Any]:
         for append in batch.appends:
             inserts.append((append.prefix, append.value, ordinal, None, index))
             ordinal += 1
-        deletes += batch.deletes
-        delete_batches += [index] * len(batch.deletes)
         ranges += [(begin, end, index) for begin, end in entry.ranges]
     inserts.sort(key=_first)
     puts.sort(key=_first)
     counts.sort(key=_first)
-    arguments = [base, *_runs(group), *_columns(expects, 3), *_columns(inserts, 5), *_columns(puts, 4)]
-    arguments += [*_columns(counts, 3), deletes, delete_batches, *_columns(ranges, 3)]
+    keys, run_ends, run_kinds = _runs(group)
+    arguments = [base, keys, run_ends, run_kinds, *_columns(expects, 3), *_columns(inserts, 5), *_columns(puts, 4)]
+    arguments += [*_columns(counts, 3), *_columns(_deletes(group, keys), 3), *_columns(ranges, 3)]
     assert len(arguments) == len(sql.COMMIT_PARAMETERS)
     return arguments
 
@@ -233,6 +230,23 @@ def _runs(group: Sequence[Entry]) -> tuple[list[bytes], list[int], list[int]]:
         run_ends.append(len(keys))
         run_kinds.append(sql.RUN_WRITE)
     return keys, run_ends, run_kinds
+
+
+def _deletes(group: Sequence[Entry], keys: list[bytes]) -> list[tuple[int, int, int]]:
+    """The deleted keys as parts of the locked ones: first and last place, counted from 1, and the batch."""
+    parts: list[tuple[int, int, int]] = []
+    for index, entry in enumerate(group):
+        deletes = sorted(entry.batch.deletes)
+        done = 0
+        while done < len(deletes):
+            first = bisect.bisect_left(keys, deletes[done])
+            assert keys[first] == deletes[done], "what is deleted is locked"
+            count = len(deletes) - done
+            if keys[first : first + count] != deletes[done:]:
+                count = next(n for n in range(1, count) if keys[first + n : first + n + 1] != [deletes[done + n]])
+            parts.append((first + 1, first + count, index))
+            done += count
+    return parts
 
 
 def _columns(rows: list[tuple[Any, ...]] | list[Any], width: int) -> list[list[Any]]:

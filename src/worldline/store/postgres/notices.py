@@ -77,12 +77,14 @@ class Notices:
             await session.close()
 
     async def _serve(self, session: Session) -> None:
-        """Send what is pending until the connection ends."""
-        while not session.closed:
+        """Send what is pending until the connection ends. What was not sent by then is left for the next one."""
+        while True:
             await self._wake.wait()
+            if session.closed:
+                return
             self._wake.clear()
             message = self._payload()
-            if message is None or session.closed:
+            if message is None:
                 continue
             try:
                 await session.row(sql.NOTIFY, self._channel, message)
@@ -91,7 +93,6 @@ class Notices:
                 self._wake.set()
                 session.abort()
                 return
-            self._pending = {} if self._pending is None else self._pending
             await self._env.sleep(self._pause_ms / 1000)
 
     async def _reopen(self) -> Session:

@@ -113,7 +113,7 @@ END
 $body$;
 """
 
-# In the order of the function's parameters; `groups.encode` makes them.
+# In the order of the function's parameters; `groups.encode` makes them. Deletes are parts of the locked keys.
 COMMIT_PARAMETERS = (
     ("base", "bigint"),
     ("lock_keys", "bytea[]"),
@@ -134,7 +134,8 @@ COMMIT_PARAMETERS = (
     ("count_keys", "bytea[]"),
     ("count_values", "bytea[]"),
     ("count_batches", "integer[]"),
-    ("delete_keys", "bytea[]"),
+    ("delete_firsts", "integer[]"),
+    ("delete_lasts", "integer[]"),
     ("delete_batches", "integer[]"),
     ("range_begins", "bytea[]"),
     ("range_ends", "bytea[]"),
@@ -196,8 +197,8 @@ BEGIN
         SELECT array_agg(w.key), array_agg(w.value) INTO count_keys, count_values
         FROM unnest(count_keys, count_values, count_batches) AS w(key, value, batch)
         WHERE w.batch <> ALL (refused);
-        SELECT array_agg(w.key) INTO delete_keys
-        FROM unnest(delete_keys, delete_batches) AS w(key, batch)
+        SELECT array_agg(w.first), array_agg(w.last) INTO delete_firsts, delete_lasts
+        FROM unnest(delete_firsts, delete_lasts, delete_batches) AS w(first, last, batch)
         WHERE w.batch <> ALL (refused);
         SELECT array_agg(w.begins), array_agg(w.ends) INTO range_begins, range_ends
         FROM unnest(range_begins, range_ends, range_batches) AS w(begins, ends, batch)
@@ -224,9 +225,9 @@ BEGIN
         FROM unnest(insert_keys, insert_values, insert_key_stamps, insert_value_stamps)
             AS w(key, value, key_stamp, value_stamp);
     END IF;
-    IF cardinality(delete_keys) > 0 THEN
-        DELETE FROM {schema}.kv WHERE kv.key = ANY (delete_keys);
-    END IF;
+    FOR part IN 1 .. coalesce(cardinality(delete_firsts), 0) LOOP
+        DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[delete_firsts[part]:delete_lasts[part]]);
+    END LOOP;
     IF cardinality(range_begins) > 0 THEN
         swept := ARRAY(
             SELECT held.key FROM unnest(range_begins, range_ends) AS r(begins, ends)
@@ -239,37 +240,36 @@ $body$;
 """
 
 # One row for the gets, with the store's time and the oldest running transaction; one row for each range, with how many
-# keys it has up to one beyond its bound. The running sum is of lengths, which reads no value from out of line.
+# keys it has up to one beyond its bound. A range is measured before it is read: lengths do not touch what is stored
+# out of line. Only one that is too long for its bytes is cut by a running sum.
 _READ = """
 SELECT 0 AS place, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS total,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest, NULL::bytea[] AS keys,
        ARRAY(SELECT (SELECT kv.value FROM {schema}.kv WHERE kv.key = g.key)
              FROM unnest($1::bytea[]) AS g(key)) AS values
-{forwards}
-{backwards}
 """
 
 _READ_RANGES = """
 UNION ALL
-SELECT r.place::integer, page.total, 0, page.keys, page.values
+SELECT r.place::integer, measured.total, 0, page.keys, page.values
 FROM unnest($2::bytea[], $3::bytea[], $4::integer[], $5::integer[], $6::integer[])
     WITH ORDINALITY AS r(begins, ends, count_max, bytes_max, reverse, place)
 CROSS JOIN LATERAL (
-    SELECT count(*) AS total,
-           (array_agg(item.key) FILTER (WHERE item.fits))[1:r.count_max] AS keys,
-           (array_agg(item.value) FILTER (WHERE item.fits))[1:r.count_max] AS values
-    FROM (
-        SELECT run.key, run.value, run.total = run.bytes OR run.total <= r.bytes_max AS fits
-        FROM (
-            SELECT near.key, near.value, octet_length(near.key) + octet_length(near.value) AS bytes,
-                   sum(octet_length(near.key) + octet_length(near.value))
-                       OVER (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING) AS total
-            FROM (
-                SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-                ORDER BY kv.key {direction} LIMIT r.count_max + 1
-            ) AS near
-        ) AS run
-    ) AS item
+    SELECT count(*) AS total, sum(octet_length(near.key) + octet_length(near.value)) AS bytes
+    FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
+          ORDER BY kv.key {direction} LIMIT r.count_max + 1) AS near
+) AS measured
+CROSS JOIN LATERAL (
+    SELECT array_agg(near.key) AS keys, array_agg(near.value) AS values
+    FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
+          ORDER BY kv.key {direction} LIMIT CASE WHEN measured.bytes <= r.bytes_max THEN r.count_max ELSE (
+              SELECT greatest(count(*), 1) FROM (
+                  SELECT sum(octet_length(near.key) + octet_length(near.value))
+                             OVER (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING) AS bytes
+                  FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
+                        ORDER BY kv.key {direction} LIMIT r.count_max) AS near
+              ) AS run WHERE run.bytes <= r.bytes_max) END
+    ) AS near
 ) AS page
 WHERE r.reverse = {reverse}
 """
@@ -311,11 +311,11 @@ def commit_call(schema: str) -> str:
     return f"SELECT * FROM {settings.check_schema(schema)}.{commit_name()}({places})"  # noqa: S608
 
 
-def read(schema: str) -> str:
+def read(schema: str, *, backwards: bool) -> str:
+    """The read statement; without `backwards` a shorter one, for when no range is read in reverse."""
     name = settings.check_schema(schema)
-    forwards = _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
-    backwards = _READ_RANGES.format(schema=name, direction="DESC", reverse=1)
-    return _READ.format(schema=name, forwards=forwards, backwards=backwards)
+    text = _READ.format(schema=name) + _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
+    return text + _READ_RANGES.format(schema=name, direction="DESC", reverse=1) if backwards else text
 
 
 def store_row(schema: str) -> str:

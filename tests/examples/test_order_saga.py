@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import worldline as wl
+from examples import order_saga
+
+SHOWN = """\
+an order to Lisbon
+    charge visa: 42.00 (key charge-A1)
+    ship A1 to Lisbon (attempt 1)
+  -> parcel A1 is on its way
+an order to the Moon
+    charge visa: 99.00 (key charge-A2)
+    ship A2 to the Moon (attempt 1)
+    ship A2 to the Moon (attempt 2)
+    ship A2 to the Moon (attempt 3)
+    refund payment of visa: not shipped after 3 attempts
+  -> refunded
+an order paid with a stolen card
+    charge stolen: 1.00 (key charge-A3)
+  -> not paid (declined)
+an order that is cancelled while it is packed
+    charge visa: 15.00 (key charge-A4)
+    refund payment of visa: the customer has changed her mind
+  -> run 'A4': the customer has changed her mind
+"""
+
+
+async def test_what_is_paid_is_shipped_or_paid_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_saga, "PACKING_SECONDS", 0.2)
+    await order_saga.main(str(tmp_path))
+    assert capsys.readouterr().out == SHOWN
+    await order_saga.main(str(tmp_path))  # the same ids: everything is recorded, nothing happens again
+    quiet = [line for line in SHOWN.splitlines() if not line.startswith("    ")]
+    assert capsys.readouterr().out.splitlines() == quiet
+
+
+async def test_many_orders_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_saga, "PACKING_SECONDS", 0.01)
+    async with wl.open(str(tmp_path), host=order_saga.app) as universe:
+        world = await universe.ensure("shop", order_saga.app)
+        wanted = [(f"N{number}", "the Moon" if number % 3 == 0 else "Faro") for number in range(12)]
+        runs = [await world.start(order_saga.fulfil(order, to, "visa", 100), id=order) for order, to in wanted]
+        results = [await run.result(timeout=20) for run in runs]
+    assert results == ["refunded" if to == "the Moon" else f"parcel {order} is on its way" for order, to in wanted]
