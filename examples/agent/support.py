@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +90,22 @@ class Desk:
 @app.effect(timeout=60, retry=wl.Retry(attempts=5, first=0.2))
 async def think(messages: list[Message]) -> Message:
     """Ask the model for the next message, passing its words on as they come."""
+    words: list[str] = []
+    calls: dict[int, dict[str, str]] = {}
+    async for delta in _streamed(messages):
+        if delta.get("content"):
+            words.append(delta["content"])
+            wl.attempt().emit(delta["content"])
+        for part in delta.get("tool_calls") or ():
+            call = calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
+            call["id"] += part.get("id") or ""
+            call["name"] += part["function"].get("name") or ""
+            call["arguments"] += part["function"].get("arguments") or ""
+    return Message("assistant", "".join(words), [ToolCall(**calls[index]) for index in sorted(calls)])
+
+
+async def _streamed(messages: list[Message]) -> AsyncIterator[dict[str, Any]]:
+    """The model's answer, piece by piece. One that breaks off is no answer: it raises, and is asked for again."""
     body = {
         "model": os.environ.get("OPENAI_MODEL", "fake"),
         "stream": True,
@@ -96,27 +113,16 @@ async def think(messages: list[Message]) -> Message:
         "messages": [_spoken(message) for message in messages],
     }
     headers = {"Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', 'none')}"}
-    words: list[str] = []
-    calls: dict[int, dict[str, str]] = {}
     url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
-    async with (
-        httpx.AsyncClient(timeout=60) as client,
-        client.stream("POST", url, json=body, headers=headers) as answer,
-    ):
+    asked: dict[str, Any] = {"json": body, "headers": headers, "timeout": 60}
+    async with httpx.AsyncClient() as client, client.stream("POST", url, **asked) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            delta = json.loads(line.removeprefix("data: "))["choices"][0]["delta"]
-            if delta.get("content"):
-                words.append(delta["content"])
-                wl.attempt().emit(delta["content"])
-            for part in delta.get("tool_calls") or ():
-                call = calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
-                call["id"] += part.get("id") or ""
-                call["name"] += part["function"].get("name") or ""
-                call["arguments"] += part["function"].get("arguments") or ""
-    return Message("assistant", "".join(words), [ToolCall(**calls[index]) for index in sorted(calls)])
+            if line == "data: [DONE]":
+                return
+            if line.startswith("data: {"):
+                yield json.loads(line.removeprefix("data: "))["choices"][0]["delta"]
+    raise ConnectionError("the model stopped in the middle of its answer")
 
 
 def _spoken(message: Message) -> dict[str, Any]:

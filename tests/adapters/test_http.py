@@ -14,6 +14,7 @@ import pytest
 import worldline as wl
 from tests.servers import tls, web
 from tests.servers.web import Reply, Seen
+from worldline import testing
 from worldline.adapters import http
 from worldline.base import errors, failures
 from worldline.model.http import Response
@@ -441,3 +442,13 @@ async def test_a_host_without_a_policy_reaches_nothing(tmp_path: Path) -> None:
 async def test_outside_a_workflow_it_says_so() -> None:
     with pytest.raises(failures.OutsideWorkflow, match="use an HTTP client"):
         await wl.http.request("GET", "http://example.com/")
+
+
+def test_a_script_answers_it() -> None:
+    app = program()
+    answers = wl.TryAgain("busy", after=100, code="http_503"), wl.http.Response(200, body=b"scripted")
+    with testing.world(app, wl.Script().on(wl.http.request, *answers)) as world:
+        before = world.now
+        assert world.run(app.workflows["fetch"]("https://example.com/", "")) == [200, "scripted", True]
+        assert (world.now - before).total_seconds() == 100
+        world.prove()

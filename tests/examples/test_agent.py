@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import worldline as wl
 from examples.agent import fake_model, support
 from tests import aio
+from worldline import testing
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ async def test_a_refund_is_approved_after_the_host_was_gone(
 ) -> None:
     monkeypatch.setattr(support, "APPROVAL_SECONDS", 60)
     async with hosted(tmp_path, monkeypatch) as world:
-        await world.start(support.agent("Where is order A7?"), id="q")
+        _ = await world.start(support.agent("Where is order A7?"), id="q")
         [(call, what)] = (await waiting(world)).items()
         assert what == 'refund {"order": "A7", "cents": 4200}'
     async with hosted(tmp_path, monkeypatch) as world:
@@ -81,7 +83,7 @@ async def test_words_are_streamed_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int]
 ) -> None:
     async with hosted(tmp_path, monkeypatch) as world:
-        await world.start(support.agent("Where is order X9?"), id="q")  # there is none: two thoughts, no refund
+        _ = await world.start(support.agent("Where is order X9?"), id="q")  # there is none: two thoughts, no refund
         words = []
         async for each in world.follow():
             if isinstance(each, wl.Chunk):
@@ -109,3 +111,35 @@ async def test_a_model_that_fails_is_asked_again(
     async with hosted(tmp_path, monkeypatch) as world:
         answer = await world.run(support.agent("Where is order X9?"), timeout=20)
     assert "there is no order X9" in answer
+
+
+def scripted(messages: list[support.Message]) -> support.Message:
+    """The fake model's mind without its server."""
+    said = fake_model.reply([{"role": each.role, "content": each.content} for each in messages])
+    calls = []
+    if "tool" in said:
+        name, arguments = said["tool"]
+        calls = [support.ToolCall(f"call_{len(messages)}", name, json.dumps(arguments))]
+    return support.Message("assistant", said["content"], calls)
+
+
+@pytest.mark.parametrize(
+    ("decision", "ends"),
+    [
+        (True, "Done: order A7 is refunded twice over. We are sorry for the trouble!"),
+        (False, "nobody"),
+        (None, "nobody"),
+    ],
+)
+def test_in_virtual_time(decision: bool | None, ends: str) -> None:
+    script = wl.Script().on(support.think, scripted).on(support.look_up, '{"cents": 5}')
+    script.on(support.refund, "refunded twice over")
+    with testing.world(support.app, script) as world:
+        run = world.start(support.agent("Where is order A7?"))
+        [call] = world.state(support.Desk).open
+        world.crash()
+        if decision is not None:
+            world.send(support.Decided(call, yes=decision))
+        assert ends in run.result()
+        assert world.state(support.Desk).open == {}
+        world.prove()

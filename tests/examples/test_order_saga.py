@@ -6,6 +6,7 @@ import pytest
 
 import worldline as wl
 from examples import order_saga
+from worldline import testing
 
 SHOWN = """\
 an order to Lisbon
@@ -48,3 +49,32 @@ async def test_many_orders_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         runs = [await world.start(order_saga.fulfil(order, to, "visa", 100), id=order) for order, to in wanted]
         results = [await run.result(timeout=20) for run in runs]
     assert results == ["refunded" if to == "the Moon" else f"parcel {order} is on its way" for order, to in wanted]
+
+
+def test_every_way_an_order_can_go_in_virtual_time() -> None:
+    def played(script: wl.Script, *, cancel: bool = False) -> str:
+        with testing.world(order_saga.app, script) as world:
+            run = world.start(order_saga.fulfil("A1", "Faro", "visa", 100), id="A1")
+            if cancel:
+                run.cancel("never mind")
+            try:
+                return run.result()
+            except wl.RunCancelled as cancelled:
+                return str(cancelled)
+            finally:
+                world.prove()
+
+    paid = wl.Script().on(order_saga.charge, "payment").on(order_saga.refund, None)
+    assert played(paid.on(order_saga.ship, ConnectionError("down"), "parcel 7")) == "parcel 7 is on its way"
+    assert played(paid.on(order_saga.ship, ConnectionError("down"))) == "refunded"
+    assert played(paid.on(order_saga.ship, "parcel 8"), cancel=True) == "run 'A1': never mind"
+    assert played(wl.Script().on(order_saga.charge, wl.Fatal("no", code="declined"))) == "not paid (declined)"
+
+
+def test_a_crash_anywhere_changes_nothing() -> None:
+    script = wl.Script().on(order_saga.charge, "payment").on(order_saga.ship, OSError()).on(order_saga.refund, None)
+
+    def scenario(world: testing.TestWorld) -> str:
+        return world.run(order_saga.fulfil("A1", "Faro", "visa", 100), id="A1")
+
+    assert testing.crash_everywhere(scenario, order_saga.app, script) > 10

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples import schedule
+from worldline import testing
 
 
 async def test_the_garden_is_watered_in_its_rhythm(
@@ -18,3 +19,15 @@ async def test_the_garden_is_watered_in_its_rhythm(
     watered = [line.split(" by ")[0] for line in lines if "watered" in line]
     assert watered == [f"  watered {times} times" for times in (3, 4, 6, 9)]
     assert lines[-2:] == ["and the report, asked for by hand, says 9", "left on the calendar: ['report']"]
+
+
+def test_in_virtual_time() -> None:
+    with testing.world(schedule.app) as world:
+        world.send(schedule.Planted("beans"))
+        world.advance(schedule.EVERY_SECONDS * 5)
+        assert world.state(schedule.Garden).waterings == 5
+        world.send(schedule.Planted("peas"))  # the rhythm stays
+        world.crash()
+        world.advance(3600)
+        assert world.state(schedule.Garden) == schedule.Garden(plants=2, waterings=9)
+        world.prove()

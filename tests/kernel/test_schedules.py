@@ -371,6 +371,18 @@ def test_a_workflow_schedules_and_is_rebuilt_without_doing_it_again() -> None:
     life.prove()
 
 
+def test_what_was_removed_does_not_come_back_when_a_run_is_rebuilt() -> None:
+    app = program()
+    life = Life(app)
+    life.start(app.workflows["plan_for"](35), "p")
+    life.send(Plan([("mine", 0)]))
+    life.restart()
+    life.advance(40)
+    assert life.ticks == []
+    assert life.machine.runs["p"].record.data == values.dump("planned")
+    life.prove()
+
+
 def test_a_schedule_starts_workflows() -> None:
     app = program()
     life = Life(app)
@@ -454,7 +466,7 @@ def test_the_digest_knows_schedules_and_not_times() -> None:
         life.send(Plan([("a", every)]))
     assert early.machine.state == late.machine.state != other.machine.state
     before = early.machine.state
-    early.send(Plan([("a", 0)]))
+    early.command(commands.SCHEDULE, schedules.Put("a", None))
     assert early.machine.state != before
 
 

@@ -338,6 +338,16 @@ def test_incarnation_is_an_id(life: bytes) -> None:
         )
 
 
+def test_life_sign_lasts_some_time() -> None:
+    life = ids.Incarnation(scenario.ident("life", 1))
+    for ttl_us in (0, -1):
+        with pytest.raises(AssertionError):
+            leases.heartbeat(
+                kv.Batch(), scenario.worker_id(1), before=None, incarnation=life, now_us=1, ttl_us=ttl_us,
+                capacity=1, labels={},
+            )  # fmt: skip
+
+
 def test_goodbye_of_a_process_that_was_replaced_changes_nothing() -> None:
     store = a_store()
     first = sign(store, 1, 1)

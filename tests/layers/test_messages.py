@@ -226,6 +226,13 @@ def test_malformed_messages_are_refused(change: dict[str, object], what: str) ->
         delivering(store, bad)
 
 
+def test_first_step_may_send() -> None:
+    store = a_store()
+    first = msgspec.structs.replace(message(), from_step=1)
+    store.ok(posting(store, first))
+    assert store.items(TO) == [first]
+
+
 @dataclasses.dataclass(frozen=True)
 class Send:
     sender: int

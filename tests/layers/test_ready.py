@@ -110,6 +110,42 @@ def test_most_urgent_hints_come_first() -> None:
     ) == []  # fmt: skip
 
 
+def test_hint_left_by_itself_replaces_none() -> None:
+    store = Store()
+    stamps = [kv.stamp(7, 0), kv.stamp(8, 0)]
+    one, two = kv.Batch(), kv.Batch()
+    ready.leave(one, AT, priority=1, stamp=stamps[0])
+    ready.leave(two, AT, priority=1, stamp=stamps[1])
+    store.ok(one)
+    store.conflict(two)
+    [(at, priority, raw)] = hints(store)
+    assert (at, priority, raw[-12:]) == (AT, 1, stamps[0])
+    store.ok(clearing(at, priority, raw))
+    store.ok(two)
+    store.conflict(clearing(at, priority, raw))
+
+
+def test_a_hint_taken_away_meanwhile_is_noticed_by_the_producer_that_saw_it() -> None:
+    store = Store()
+    store.ok(producing(store, 1, seen=None))
+    view = seen(store)
+    assert view is not None
+    late = producing(store, 2, seen=view)
+    store.ok(clearing(AT, 1, view))
+    store.conflict(late)
+
+
+def test_a_hint_can_be_written_anew() -> None:
+    store = Store()
+    store.ok(producing(store, 1, seen=None))
+    view = seen(store)
+    batch = kv.Batch()
+    ready.leave(batch, AT, priority=1, stamp=kv.stamp(9, 0), seen=view)
+    store.ok(batch)
+    store.conflict(batch)
+    assert (seen(store) or b"")[-12:] == kv.stamp(9, 0)
+
+
 def test_hints_are_read_page_by_page() -> None:
     store = Store()
     for number in range(5):
@@ -150,9 +186,13 @@ def test_any_order_of_producing_and_clearing_against_a_model(acts: list[tuple[st
         if act == "look":
             views[world].append(seen(store, at=at))
         elif act == "produce":
-            ok = store.ok(producing(store, number, at=at, seen=view))
+            batch = producing(store, number, at=at, seen=view)
             if view is None:
-                present[world] = ok.stamps[0]
+                present[world] = store.ok(batch).stamps[0]
+            elif view.endswith(present.get(world, b"none")):
+                store.ok(batch)
+            else:
+                store.conflict(batch)
         elif view is not None:
             batch = clearing(at, 1, view)
             if view.endswith(present.get(world, b"none")):

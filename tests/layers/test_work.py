@@ -161,6 +161,18 @@ def test_claim_takes_the_work_out_of_reach_for_a_while() -> None:
     assert len(desk.due(store)) == 1
 
 
+@pytest.mark.parametrize("lasts_us", [0, -1])
+def test_claim_lasts_some_time(lasts_us: int) -> None:
+    store = a_store()
+    opened = desk.open_now(store, AT, 1, desk.wanted(store))
+    now_us = store.time_us
+    with pytest.raises(AssertionError):
+        work.claim(
+            kv.Batch(), opened, worker=scenario.worker_id(1), token=scenario.token(1), now_us=now_us,
+            until_us=now_us + lasts_us,
+        )  # fmt: skip
+
+
 def test_two_claims_in_one_group_have_one_winner() -> None:
     store = a_store()
     opened = desk.open_now(store, AT, 1, desk.wanted(store))
@@ -315,6 +327,17 @@ def test_parked_work_waits_for_a_retry_by_hand() -> None:
     desk.check_reachable(store, AT)
     with pytest.raises(errors.Closed, match="waiting, not parked"):
         work.retry(kv.Batch(), again, due_us=1)
+
+
+def test_retry_at_the_very_time_the_work_was_parked_with() -> None:
+    store = a_store()
+    held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
+    parking, retrying = kv.Batch(), kv.Batch()
+    parked = work.park(parking, held, error="gave up")
+    store.ok(parking)
+    work.retry(retrying, parked, due_us=parked.work.due_us)
+    store.ok(retrying)
+    desk.check_reachable(store, AT)
 
 
 def test_answer_and_settlement_are_one() -> None:

@@ -167,7 +167,7 @@ class Works(stateful.RuleBasedStateMachine):
         self.act(view, build, fates, allowed=claimable and view.opened.work.due_us <= now_us)
 
     @stateful.precondition(lambda self: self.views)
-    @stateful.rule(data=st.data(), fates=FATES, move=st.sampled_from(["renew", "back_off", "park"]))
+    @stateful.rule(data=st.data(), fates=FATES, move=st.sampled_from(["renew", "back_off", "park", "take_back"]))
     def hold(self, data: st.DataObject, fates: list[str], move: str) -> None:
         view = data.draw(st.sampled_from(self.views))
         later_us = self.store.time_us + data.draw(st.sampled_from([0, SECOND, 60 * SECOND]))
@@ -177,6 +177,8 @@ class Works(stateful.RuleBasedStateMachine):
                 return work.renew(batch, view.opened, until_us=later_us)
             if move == "back_off":
                 return work.back_off(batch, view.opened, due_us=later_us, error="refused")
+            if move == "take_back":
+                return work.take_back(batch, view.opened, now_us=later_us)
             return work.park(batch, view.opened, error="gave up")
 
         self.act(view, build, fates, allowed=view.opened.work.state is WorkState.CLAIMED)
@@ -191,6 +193,24 @@ class Works(stateful.RuleBasedStateMachine):
             return work.retry(batch, view.opened, due_us=due_us)
 
         self.act(view, build, fates, allowed=view.opened.work.state is WorkState.PARKED)
+
+    @stateful.precondition(lambda self: self.views)
+    @stateful.rule(data=st.data(), fates=FATES)
+    def move_by_hand(self, data: st.DataObject, fates: list[str]) -> None:
+        view = data.draw(st.sampled_from(self.views))
+        now_us, before = self.store.time_us, view.opened.work
+
+        def build(batch: kv.Batch) -> work.Open:
+            if before.kind is WorkKind.TIMER:
+                return work.move_due(batch, view.opened, now_us=now_us, due_us=now_us + SECOND)
+            return work.set_aside(batch, view.opened, now_us=now_us, error="by hand")
+
+        if before.kind is WorkKind.TIMER:
+            allowed = before.state is WorkState.WAITING and before.due_us != now_us + SECOND
+        else:
+            expired = before.state is WorkState.CLAIMED and before.due_us <= now_us
+            allowed = before.state is WorkState.WAITING or expired
+        self.act(view, build, fates, allowed=allowed)
 
     @stateful.precondition(lambda self: self.views)
     @stateful.rule(data=st.data(), fates=FATES)

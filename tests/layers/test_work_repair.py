@@ -223,3 +223,36 @@ def test_repair_that_missed_a_pointer_loses() -> None:
         batch, AT, opened.intent, what, head_raw=store.head_raw(AT), now_us=store.time_us, authority=None
     )  # fmt: skip
     store.conflict(batch)
+
+
+def test_two_repairs_at_different_times_restore_one_authority() -> None:
+    store = a_store()
+    what = desk.wanted(store)
+    desk.open_now(store, AT, 1, what)
+    store.erase([keys.open_key(AT, desk.intent_id(1)), *(found.key for found in desk.pointers(store))])
+    _, first = repairing(store, 1, what)
+    store.env.advance_us(SECOND)
+    _, second = repairing(store, 1, what)
+    store.ok(first)
+    store.conflict(second)
+    desk.check_reachable(store, AT)
+    assert len(desk.pointers(store)) == 1
+
+
+def test_slow_finder_of_garbage_that_somebody_else_deleted_cannot_delete_what_was_restored() -> None:
+    """The orphan is gone when the repair looks, so nothing tells it which key to avoid but the time."""
+    store = a_store()
+    what = desk.wanted(store)
+    opened = desk.open_now(store, AT, 1, what)
+    store.erase([keys.open_key(AT, opened.intent)])
+    [found] = desk.due(store)
+    quick, slow = kv.Batch(), kv.Batch()
+    work.discard(quick, found, None)
+    work.discard(slow, found, None)
+    store.ok(quick)
+    store.env.advance_us(1)
+    changed, batch = repairing(store, 1, what)
+    assert changed
+    store.ok(batch)
+    store.conflict(slow)
+    desk.check_reachable(store, AT)

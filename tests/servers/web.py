@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 
@@ -42,13 +42,16 @@ class Server:
         self.seen: list[Seen] = []
         self.port = 0
         self.names: list[str | None] = []  # the TLS server names that were asked for
-        self._tasks: list[asyncio.Task[None]] = []
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[task] = writer
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             line, *lines = head.decode("latin-1").split("\r\n")
@@ -64,6 +67,16 @@ class Server:
             pass  # the other side went away, which some tests are about
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+            del self._serving[task]
+
+    async def close(self) -> None:
+        """Hang up on whoever is still there."""
+        left = dict(self._serving)
+        for writer in left.values():
+            writer.transport.abort()
+        await asyncio.gather(*left)
 
     async def _write(self, writer: asyncio.StreamWriter, reply: Reply) -> None:
         length = {} if reply.pieces else {"content-length": str(len(reply.body) + (1 if reply.cut else 0))}
@@ -77,7 +90,7 @@ class Server:
             await asyncio.sleep(reply.pause_seconds)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server(answer)
     if tls is not None:
@@ -88,6 +101,7 @@ async def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Async
         yield server
     finally:
         listening.close()
+        await server.close()
         await listening.wait_closed()
 
 

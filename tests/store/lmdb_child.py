@@ -241,6 +241,14 @@ async def as_nobody(folder: Path) -> None:
         say(f"{type(error).__name__}: {error}")
 
 
+async def little_memory(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 1024 * limits.MIB, resource.RLIM_INFINITY))
+    try:
+        await opened(folder)
+    except errors.Error as error:
+        say(f"{type(error).__name__}: {error}")
+
+
 async def read_all(folder: Path) -> None:
     """Open and read what is there; say what that gives. A child, because a damaged file may end the process."""
     try:

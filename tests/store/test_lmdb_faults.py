@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import struct
@@ -14,8 +15,8 @@ import lmdb
 import pytest
 
 from tests.store.lmdb_child import VALUE, Child, create, names
-from worldline.base import env_os, errors
-from worldline.store import kv
+from worldline.base import env_os, errors, limits
+from worldline.store import kv, lmdb_folder
 from worldline.store import lmdb as engines
 
 MAGIC = struct.pack("=I", 0xBEEFC0DE)
@@ -173,6 +174,21 @@ async def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, ro
 async def test_a_failed_write_is_unknown_and_then_the_store_must_be_opened_again(tmp_path: Path, which: str) -> None:
     child = await Child.start("broken", tmp_path, which)
     assert await child.end() == ["CommitUnknown CommitUnknown", "failed", "failed", "failed", "reopened"]
+
+
+async def test_too_little_address_space_is_said_so(tmp_path: Path) -> None:
+    child = await Child.start("little_memory", tmp_path)
+    [line] = await child.end()
+    assert line.startswith("StoreUnavailable: no address space"), line
+
+
+async def test_an_error_of_the_disk_is_no_full_disk(tmp_path: Path) -> None:
+    """Only where there is hardly any room is an I/O error taken for a write cut short."""
+    assert os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize > limits.LMDB_FREE_BYTES_LOW
+    await filled(tmp_path)
+    assert not lmdb_folder.is_full(tmp_path, errno.EIO)
+    assert not lmdb_folder.is_full(tmp_path / "gone", errno.EIO)
+    assert lmdb_folder.is_full(tmp_path, errno.ENOSPC)
 
 
 # --- Forks ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -228,6 +229,15 @@ async def test_without_a_place_for_sockets_the_slow_look_is_left(tmp_path: Path)
         child = await opened_child(tmp_path)
         assert await wake_up(engine, child) < limits.HINT_POLL_MS / 1000 + 5
         await child.end()
+
+
+async def test_the_folder_of_sockets_may_go_away(tmp_path: Path) -> None:
+    async with opened(tmp_path) as engine:
+        await engine.commit(create(b"a"))
+        shutil.rmtree(tmp_path / "hints")
+        engine._store.peers_changed()
+        for turn in range(3):
+            assert await engine.commit(create(b"b/%d" % turn)) == [kv.Ok()]
 
 
 async def test_the_slow_look_ends_no_wait_without_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

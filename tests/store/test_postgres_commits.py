@@ -15,7 +15,7 @@ from tests.servers import postgres as servers
 from tests.store.postgres_kit import Place, Raw
 from worldline.base import errors
 from worldline.store import kv
-from worldline.store.postgres import sql
+from worldline.store.postgres import groups, sql
 
 
 @pytest.fixture
@@ -112,7 +112,8 @@ MEETINGS: dict[str, Case] = {
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
 @pytest.mark.parametrize("name", MEETINGS)
 async def test_a_batch_that_waited_acts_on_what_it_waited_for(place: Place, name: str, isolation: str) -> None:
-    """Whatever the server's default isolation is."""
+    """Whatever the server's default isolation is, and with many deletes too, which begin before all locks are held."""
+    hasty = isolation == "serializable"
     engine = await place.open(f"{place.url}&default_transaction_isolation={isolation.replace(' ', '%20')}")
     raw = await place.raw()
     statements, end, expected = MEETINGS[name]
@@ -123,6 +124,9 @@ async def test_a_batch_that_waited_acts_on_what_it_waited_for(place: Place, name
     batch.put(b"blind", b"ours")
     batch.delete(b"old")
     batch.delete(b"late")
+    if hasty:
+        for index in range(groups.BLOCK_MIN):
+            batch.delete(b"late/%d" % index)
     batch.delete_range(b"s/", b"s0")
     batch.add(b"c", 1)
     await _begin(raw, *statements)
@@ -135,6 +139,60 @@ async def test_a_batch_that_waited_acts_on_what_it_waited_for(place: Place, name
     else:
         assert outcome == kv.Ok(())
         assert found == expected
+
+
+MANY = [b"gone/%02d" % index for index in range(3 * groups.BLOCK_MIN)]
+
+
+async def test_many_deletes_in_a_batch_that_does_not_hold_are_undone(place: Place) -> None:
+    """They are deleted before the expectations are looked at; the others of the group have their way all the same."""
+    engine, raw = await place.open(), await place.raw()
+    await batches.fill(engine, dict.fromkeys(MANY, b"1") | {b"zz": b"1"})
+    lost = batches.replace(b"zz", b"2", b"3")
+    held = batches.create(b"new", b"1")
+    for index, key in enumerate(MANY):
+        (lost if index % 24 < 12 else held).delete(key)
+    assert await engine.commit(lost, held) == [kv.Conflict(((b"zz", b"1"),)), kv.Ok(())]
+    assert list(await batches.scan(engine, b"gone/")) == MANY[:12]
+    assert await raw.fetchval("SELECT count(*) FROM kv WHERE key = 'new'") == 1
+
+
+async def test_a_group_of_very_many_runs_is_decided_batch_by_batch(place: Place) -> None:
+    engine = await place.open(commit_connections=1)
+    worlds = [b"w/%03d/" % index for index in range(2 * groups.RUNS_MAX)]
+    values = {b"epoch": b"1", b"head": b"0", b"item/1": b"", b"item/2": b"", b"swept/1": b""}
+    await engine.commit(*(batches.create(world + name, value) for world in worlds for name, value in values.items()))
+    calls = []
+    for index, world in enumerate(worlds):
+        batch = batches.replace(world + b"head", b"0", b"1")
+        batch.expect(world + b"epoch", b"1" if index % 3 else b"2")
+        batch.delete(world + b"item/1")
+        batch.delete(world + b"item/2")
+        batch.delete_range(world + b"swept/", world + b"swept0")
+        calls.append(batch)
+    outcomes = await engine.commit(*calls)
+    for index, world in enumerate(worlds):
+        left = await batches.scan(engine, world)
+        if index % 3:
+            assert outcomes[index] == kv.Ok(())
+            assert left == {world + b"epoch": b"1", world + b"head": b"1"}
+        else:
+            assert outcomes[index] == kv.Conflict(((world + b"epoch", b"1"),))
+            assert len(left) == len(values)
+
+
+@pytest.mark.parametrize("held", [b"a", b"zz"], ids=["waits before", "waits after"])
+async def test_many_deletes_find_what_appeared_while_the_batch_waited(place: Place, held: bytes) -> None:
+    """Somebody holds a row that the batch writes, and makes some of the keys that it deletes."""
+    engine, raw = await place.open(), await place.raw()
+    await batches.fill(engine, dict.fromkeys(MANY[::2], b"1") | {held: b"1"})
+    batch = batches.replace(held, b"1", b"2")
+    for key in MANY:
+        batch.delete(key)
+    await _begin(raw, f"SELECT FROM kv WHERE key = '{held.decode()}' FOR SHARE")
+    await raw.executemany("INSERT INTO kv VALUES ($1, 'late')", [(key,) for key in MANY[1::2]])
+    assert await _meet(place, raw, engine, batch, "COMMIT") == kv.Ok(())
+    assert await batches.scan(engine, b"gone/") == {}
 
 
 async def test_creators_wait_for_an_insert_that_is_not_decided(place: Place) -> None:

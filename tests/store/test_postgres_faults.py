@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
 
 from tests import aio
@@ -18,6 +19,7 @@ from tests.servers.proxy import Proxy
 from tests.store.postgres_kit import ENV, Place
 from worldline.base import errors, limits
 from worldline.store import kv, postgres, transact
+from worldline.store.postgres import connections, settings, store
 
 MARKER = b"marked/"
 
@@ -177,9 +179,9 @@ async def test_an_answer_cut_short_is_no_answer(place: Faulty, bytes_max: int) -
 
 
 async def test_a_batch_that_was_not_sent_is_not_unknown(place: Faulty) -> None:
-    """Idle connections that the server ended are noticed before anything is sent by them, however soon that is."""
-    engine = await _ready(place)
-    raw = await place.raw()
+    """Idle connections that the server ended are noticed before anything is sent by them, once the news is there."""
+    engine, raw = await place.open(), await place.raw()
+    await batches.ok(engine, batches.create(b"meta", b"open"))
     for turn in range(12):
         before = await place.sessions(raw)
         await raw.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS t(pid)", before)
@@ -214,6 +216,20 @@ async def test_a_backend_ended_in_the_middle_leaves_it_unknown(place: Faulty) ->
     assert await _inbox(engine) == [b"1"]
 
 
+async def test_an_error_that_ends_the_session_may_come_after_the_commit(place: Faulty) -> None:
+    """The driver drops most of these itself. One that it hands on is no refusal."""
+    await place.open()
+    session = await store.connect(settings.parse(place.url), settings.DEFAULTS, ENV)
+
+    async def ended() -> None:
+        fields = {"S": "FATAL", "V": "FATAL", "C": "57P01", "M": "terminating connection"}
+        raise asyncpg.PostgresError.new(fields)
+
+    with pytest.raises(connections.Broken):
+        await session._run(ended())
+    assert session.closed
+
+
 async def test_a_commit_that_waits_too_long_is_refused_by_the_server(place: Faulty) -> None:
     """The server's own limit ends it before the client's: certainly not applied."""
     engine = await _ready(place, commit_timeout_ms=400)
@@ -233,12 +249,12 @@ async def test_a_silent_network_ends_reads_and_commits_in_time(place: Faulty) ->
     )
     place.proxy.set_mode("blackhole")
     async with asyncio.timeout(20):
-        with pytest.raises(errors.StoreUnavailable):
-            await engine.read(kv.Get(b"meta"))
         [outcome] = await engine.commit(_item(1))
         assert isinstance(outcome, kv.CommitUnknown)
         with pytest.raises(errors.StoreUnavailable):
             await engine.commit(_item(2))
+        with pytest.raises(errors.StoreUnavailable):
+            await engine.read(kv.Get(b"meta"))
     place.proxy.set_mode("pass")
     assert await batches.get(engine, b"meta") == b"open"
     for name in (1, 2):

@@ -237,7 +237,7 @@ async def test_a_group_is_written_down_column_by_column() -> None:
     second.delete_range(b"r/1", b"r/6")
     entries = await _entries(first, second)
     names = [name for name, _ in sql.COMMIT_PARAMETERS]
-    columns = dict(zip(names, groups.encode(40, entries), strict=True))
+    columns = dict(zip(names, groups.encode(40, entries, hasty=True), strict=True))
     assert columns == {
         "base": 40,
         "lock_keys": [b"at", b"count", b"epoch", b"head", b"inbox/1", b"inbox/2", b"r/1", b"r/9"],
@@ -258,6 +258,7 @@ async def test_a_group_is_written_down_column_by_column() -> None:
         "count_keys": [b"count"],
         "count_values": [kv.counter_add(None, -1)],
         "count_batches": [1],
+        "delete_keys": None,
         "delete_firsts": [5],
         "delete_lasts": [6],
         "delete_batches": [0],
@@ -279,9 +280,69 @@ DELETED: list[tuple[list[Step], list[bytes]]] = [
 async def test_deletes_are_parts_of_the_locked_keys(steps: list[Step], expected: list[bytes]) -> None:
     """Cut where another key stands between; the end of a swept range may look like the next key."""
     names = [name for name, _ in sql.COMMIT_PARAMETERS]
-    columns = dict(zip(names, groups.encode(0, await _entries(_batch("z", *steps))), strict=True))
+    columns = dict(zip(names, groups.encode(0, await _entries(_batch("z", *steps)), hasty=True), strict=True))
+    assert sql.RUN_DELETE not in columns["run_kinds"], "too few to hurry"
     parts = zip(columns["delete_firsts"], columns["delete_lasts"], strict=True)
     assert [b"".join(columns["lock_keys"][first - 1 : last]) for first, last in parts] == expected
+
+
+async def test_a_group_of_too_many_runs_is_locked_as_one() -> None:
+    """What is expected is locked like what is written then, and the deleted keys are named again."""
+    names = [name for name, _ in sql.COMMIT_PARAMETERS]
+    for count, many in ((groups.RUNS_MAX // 2, False), (groups.RUNS_MAX, True)):
+        made = []
+        for index in range(count):
+            steps = [("expect", b"k/%03d/2" % index), ("delete", b"k/%03d/3" % index), ("put", b"k/%03d/4" % index)]
+            made.append(_batch(f"m{index:03d}", *steps, ("expect", b"a")))
+        columns = dict(zip(names, groups.encode(0, await _entries(*made), hasty=True), strict=True))
+        keys = [b"a"] + [b"k/%03d/%d" % (index, place) for index in range(count) for place in (2, 3, 4)]
+        assert columns["lock_keys"] == keys
+        assert (columns["run_kinds"] == [sql.RUN_WRITE]) == many
+        assert (sql.RUN_SHARE in columns["run_kinds"]) != many
+        assert columns["delete_keys"] == [b"k/%03d/3" % index for index in range(count)]
+        assert columns["delete_batches"] == list(range(count))
+        assert columns["delete_firsts"] is None
+
+
+MANY = [("delete", b"m/%02d" % index) for index in range(groups.BLOCK_MIN)]
+HASTY: dict[str, tuple[list[list[Step]], list[int]]] = {
+    "alone": ([MANY], [sql.RUN_DELETE]),
+    "too few": ([MANY[1:]], [sql.RUN_WRITE]),
+    "before and behind": ([[*MANY, ("put", b"l"), ("put", b"n")]], [sql.RUN_WRITE, sql.RUN_DELETE, sql.RUN_WRITE]),
+    "a put between": ([[*MANY, ("put", b"m/001")]], [sql.RUN_WRITE]),
+    "an expected one between": ([[*MANY, ("expect", b"m/001")]], [sql.RUN_WRITE, sql.RUN_SHARE, sql.RUN_WRITE]),
+    "one of them is expected": ([[*MANY, ("expect", b"m/03")]], [sql.RUN_WRITE]),
+    "a range between": ([[*MANY, ("sweep", b"m/001")]], [sql.RUN_WRITE, sql.RUN_RANGE, sql.RUN_WRITE]),
+    "two blocks": ([MANY, [(verb, b"n" + key) for verb, key in MANY]], [sql.RUN_DELETE, sql.RUN_DELETE]),
+    "two that mix": ([MANY, [(verb, key + b"x") for verb, key in MANY]], [sql.RUN_WRITE]),
+    "somebody else between": ([MANY, [("put", b"m/001")]], [sql.RUN_WRITE]),
+    "somebody else beside": ([MANY, [("put", b"m")]], [sql.RUN_WRITE, sql.RUN_DELETE]),
+}
+
+
+@pytest.mark.parametrize("name", HASTY)
+async def test_long_runs_of_deletes_are_runs_of_their_own(name: str) -> None:
+    """If nothing stands between them; all else is deleted after the locks. Either way all keys are in order."""
+    plans, expected = HASTY[name]
+    made = [_batch(str(index), *steps) for index, steps in enumerate(plans)]
+    names = [each for each, _ in sql.COMMIT_PARAMETERS]
+    entries = await _entries(*made)
+    for hasty in (True, False):
+        columns = dict(zip(names, groups.encode(0, entries, hasty=hasty), strict=True))
+        keys, kinds = columns["lock_keys"], columns["run_kinds"]
+        assert keys == sorted(keys)
+        assert columns["run_ends"][-1] == len(keys)
+        if hasty:
+            assert kinds == expected
+        late = [
+            keys[a - 1 : b] for a, b in zip(columns["delete_firsts"] or [], columns["delete_lasts"] or [], strict=True)
+        ]
+        bounds = [0, *columns["run_ends"]]
+        early = [keys[bounds[run] : bounds[run + 1]] for run, kind in enumerate(kinds) if kind == sql.RUN_DELETE]
+        assert sorted(key for some in [*late, *early] for key in some) == sorted(
+            key for one in made for key in one.deletes
+        )
+        assert hasty or not early
 
 
 async def test_outcomes_are_read_from_the_row() -> None:

@@ -36,8 +36,8 @@ async def change(
         state = leases.decode(at, read.value(2), read.value(3), read.value(4))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
-        if status is Status.ACTIVE and read.value(1) is None:
-            ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=_stamp(env))
+        if status is Status.ACTIVE:
+            ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=_stamp(env), seen=read.value(1))
         elif status not in (None, Status.ACTIVE) and state.holder is not None:
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:

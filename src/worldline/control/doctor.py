@@ -71,9 +71,9 @@ async def examine(universe: Universe, *, repair: bool, progress: Progress = no_p
     """Look at a universe. With `repair`, write its queues anew where they are wrong."""
     doctor = Doctor(universe, repair=repair)
     found = [each async for each in _worlds(universe)]
-    for number, (at, meta) in enumerate(found):
-        progress(number, len(found), meta.name)
-        await doctor.world(at, meta)
+    for number, (at, raw) in enumerate(found):
+        progress(number, len(found), at.world.hex())
+        await doctor.world(at, raw)
     await doctor.open_keys()
     await doctor.due_keys()
     await doctor.ready_keys()
@@ -81,11 +81,10 @@ async def examine(universe: Universe, *, repair: bool, progress: Progress = no_p
     return doctor.report
 
 
-async def _worlds(universe: Universe) -> AsyncIterator[tuple[ids.Address, world_model.WorldMeta]]:
+async def _worlds(universe: Universe) -> AsyncIterator[tuple[ids.Address, bytes]]:
     begin, end = world_keys.index(universe.id)
-    async for item in looking.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
-        page = kv.Page([item], more=False, stable=kv.ZERO_STAMP)
-        yield worlds.listed(universe.id, page)[0]
+    async for key, raw in looking.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
+        yield ids.Address(universe.id, world_keys.index_world(universe.id, key)), raw
 
 
 class Doctor:
@@ -101,10 +100,12 @@ class Doctor:
 
     # --- One world -----------------------------------------------------------------------------------------------
 
-    async def world(self, at: ids.Address, listed: world_model.WorldMeta) -> None:
+    async def world(self, at: ids.Address, raw: bytes) -> None:
         self.report.worlds += 1
-        name = listed.name
+        name = at.world.hex()
         try:
+            listed = world_keys.INDEX.unpack(raw)
+            name = listed.name
             read = await self._engine.read(worlds.get(at), *leases.reads(at))
             if worlds.decode(at, read.value(0)).meta != listed:
                 self._find(name, "meta", "the listing says something else than the world's own record")
@@ -132,6 +133,9 @@ class Doctor:
             self._find(
                 meta.name, "diverged", f"the code here did not write this journal: {error.report}", advice=advice
             )
+            return
+        except errors.Corrupt as error:
+            self._find(meta.name, "damaged", str(error), advice="restore the store from a backup")
             return
         for each in wrong:
             self._find(meta.name, each.fault.name.lower(), str(each))
@@ -246,7 +250,10 @@ class Doctor:
         """The status of a world, DELETED for one that was; None for one that never was."""
         if at not in known:
             raw = (await self._engine.read(worlds.get(at))).value(0)
-            known[at] = None if raw is None else world_keys.META.unpack(raw).status
+            try:
+                known[at] = None if raw is None else world_keys.META.unpack(raw).status
+            except errors.DecodeError:
+                known[at] = world_model.Status.ACTIVE  # there, and damaged: that was found with the world itself
         return known[at]
 
     async def _stray(self, kind: str, what: str, key: bytes, raw: bytes) -> None:

@@ -71,20 +71,28 @@ class Host:
         """Close without saving or releasing anything, as if killed. For benchmarks and tests of what comes after."""
         self._abandoned = True
 
+    @property
+    def failed(self) -> BaseException | None:
+        """The bug that stopped a role, if one did."""
+        return next((each.failed for each in self._loops if each.failed is not None), None)
+
     def check(self) -> None:
         """Raise the bug that stopped a role, if one did."""
-        for each in self._loops:
-            if each.failed is not None:
-                raise each.failed
+        if self.failed is not None:
+            raise self.failed
 
     async def close(self) -> None:
         """Stop the roles, save and release the worlds."""
         timers_and_effects = self._loops[1:]
         await asyncio.gather(*(each.stop() for each in timers_and_effects))
-        await self.adapter.close()
+        await self.adapter.close(abandon=self._abandoned)
         await self.timers.close()
         await self._loops[0].stop()
-        await self.worlds.close(abandon=self._abandoned)
-        if self._presence is not None and not self._abandoned:
-            self._presence.leave(self.worker)
+        tidy = False
+        try:
+            await self.worlds.close(abandon=self._abandoned)
+            tidy = not self._abandoned
+        finally:
+            if self._presence is not None:
+                self._presence.leave(self.worker, tidy=tidy)
         self.check()

@@ -101,9 +101,9 @@ def _import(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    before = dict.fromkeys(sys.modules)
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = module
+    before = dict.fromkeys(sys.modules)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

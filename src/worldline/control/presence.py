@@ -29,10 +29,12 @@ class Presence:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._held[worker] = handle
 
-    def leave(self, worker: ids.WorkerId) -> None:
+    def leave(self, worker: ids.WorkerId, *, tidy: bool = True) -> None:
+        """Be this worker no more. One that does not leave `tidy` has left work undone: it counts as dead at once."""
         handle = self._held.pop(worker, None)
         if handle is not None:
-            self._path(worker).unlink(missing_ok=True)
+            if tidy:
+                self._path(worker).unlink(missing_ok=True)
             os.close(handle)
 
     def is_dead(self, worker: ids.WorkerId) -> bool:

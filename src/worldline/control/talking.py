@@ -22,11 +22,11 @@ from worldline.kernel.runs import Failure
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids, inbox, journal
+from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import committing, following, restoring
-from worldline.roles.hosted import Applied, Handover, Hosted, step_of_handed
+from worldline.roles.hosted import Applied, Handover, Hosted, Repeated, step_of_handed
 from worldline.roles.hub import Chunk
-from worldline.roles.world_worker import Repeated
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("worldline")
 
 NOBODY_AFTER_SECONDS = 2.0
+ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is looked at
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -55,6 +56,11 @@ async def hosted(universe: Universe, at: ids.Address) -> Hosted | None:
         return await universe.host.worlds.hold(at)
     except errors.NotFound:
         return None
+    except errors.Closed:
+        world = worlds.find(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+        if world is not None and world.meta.status is world_model.Status.PAUSED:
+            return None  # it takes input and does not run
+        raise
 
 
 async def deliver(
@@ -94,6 +100,8 @@ async def enqueue(
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
         if seen is not None:
+            nonlocal since
+            since = 0  # a repeat: the first may have been taken long ago
             return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
         batch = kv.Batch()
         worlds.expect_open(batch, world)
@@ -155,13 +163,15 @@ async def _first(
         found = await _already(universe, at, *wanted, since)
         if found is not None:
             return found
-    while True:
+    while expected.done() or universe.host.worlds.holds(at):
         done, _ = await asyncio.wait([expected], timeout=NOBODY_AFTER_SECONDS)
         if done:
-            return expected.result()
+            try:
+                return expected.result()
+            except errors.Fenced:
+                break
         universe.host.check()
-        if not universe.host.worlds.holds(at):
-            return await _find(universe, at, *wanted, since)
+    return await _find(universe, at, *wanted, since)
 
 
 async def _already(
@@ -238,8 +248,9 @@ async def _both(
                 above = each.height
                 yield each
         while True:
+            held = universe.host is not None and universe.host.worlds.holds(at)
             try:
-                async with asyncio.timeout(NOBODY_AFTER_SECONDS):
+                async with asyncio.timeout(NOBODY_AFTER_SECONDS if held else ELSEWHERE_SECONDS):
                     live = await queue.get()
             except TimeoutError:
                 break
@@ -267,4 +278,6 @@ def error_of(why: Failure) -> errors.Error:
             return kind(why.message)
     if why.code == errors.IdReused.code:
         return errors.IdReused.of(why.message)
+    if why.code in (errors.TooLarge.code, errors.EncodeError.code, errors.DecodeError.code):
+        return errors.BadInput(why.message)
     return failures.RunFailed(why.message, code=why.code)

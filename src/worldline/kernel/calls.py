@@ -8,6 +8,7 @@ kernel installs itself through `inside.current`.
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Generator
 from datetime import timedelta
@@ -146,6 +147,8 @@ class Call(Generic[R_co]):
         handling = here.current.get()
         if handling is not None:
             return handling.await_call(self)
+        if isinstance(sys.exception(), GeneratorExit):
+            raise GeneratorExit(f"{self!r} in a coroutine that is being dropped: nothing of it happens any more")
         return self.target.await_outside(self).__await__()
 
     def __repr__(self) -> str:

@@ -126,6 +126,7 @@ def _program(machine: Machine, data: bytes) -> bytes:
             driver.block(machine, run, report)
         elif record.status is RunStatus.BLOCKED:
             record.status, record.blocked = RunStatus.RUNNING, ""
+            run.cool()  # brought back, it also looks at what came while it was blocked
             machine.mark_run(run)
             machine.now.ready.append(record.id)
     machine.draft(Kind.PROGRAM_CHANGED, data)

@@ -128,12 +128,25 @@ def _next(machine: Machine, run: Run) -> Resume | None:
     ops = run.record.ops
     waiting = run.waiting
     assert isinstance(waiting, All | First)
+    if isinstance(waiting, All) and not run.alarmed and _not_yet(run, waiting):
+        return None  # looked at before, and no operation has failed since: thousands are not asked each time
+    run.alarmed = False
     outcomes = [ops[number].outcome for number in waiting.ops]
     for number, outcome in zip(waiting.ops, outcomes, strict=True):
         if outcome is not None and outcome.status is not ReceiptStatus.OK:
             return Resume(time_us, failed=number)
     enough = any if isinstance(waiting, First) else all
     return Resume(time_us) if enough(outcome is not None for outcome in outcomes) else None
+
+
+def _not_yet(run: Run, waiting: All) -> bool:
+    """Whether some operation is not done, as far as can be told from where the last look ended."""
+    if waiting.done < 0:
+        waiting.done = 0
+        return False
+    while waiting.done < len(waiting.ops) and run.record.ops[waiting.ops[waiting.done]].outcome is not None:
+        waiting.done += 1
+    return waiting.done < len(waiting.ops)
 
 
 def _apply(machine: Machine, run: Run, resume: Resume) -> None:
@@ -399,6 +412,14 @@ def message_of(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     except Exception:  # noqa: BLE001 - users' exceptions have code of their own
         return type(error).__name__
-    if isinstance(error, RuntimeError) and any(each in str(error) for each in _LOOP_ERRORS):
+    if (isinstance(error, RuntimeError) and any(each in str(error) for each in _LOOP_ERRORS)) or _is_asyncio(error):
         return f"{text}: asyncio cannot be used inside a workflow; {_HINT}"
     return text
+
+
+def _is_asyncio(error: BaseException) -> bool:
+    """Whether it was raised in asyncio's own code, which does not always say what it lacks."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "asyncio"

@@ -14,7 +14,7 @@ from typing import Any, Generic, Never, TypeVar, overload
 from uuid import UUID
 
 from worldline.base import errors, failures
-from worldline.kernel import driver, handling, here, reducers, runs, schedules, values
+from worldline.kernel import driver, here, reducers, runs, schedules, values
 from worldline.kernel.calls import Call, Request, Seconds, to_us
 from worldline.kernel.runs import All, OpKind
 from worldline.model import ids
@@ -180,8 +180,7 @@ class Scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        hands = here.require("wl.scope()")
-        run, inner = hands.workflow("wl.scope()"), self._entered()
+        inner = self._entered()
         mine = isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number
         if error is None:
             try:
@@ -191,9 +190,9 @@ class Scope:
                     raise
                 mine, error = True, cancelled
             finally:
-                self._leave(hands, run, inner)
+                self._leave(inner)
         else:
-            self._leave(hands, run, inner)
+            self._leave(inner)
         if mine:
             assert isinstance(error, failures.Cancelled)
             inner.timed_out = error.reason == "timeout" and inner.timer >= 0
@@ -204,7 +203,9 @@ class Scope:
         if children:
             await _Awaiting(_all(children))
 
-    def _leave(self, hands: handling.Handling, run: runs.Run, inner: runs.Scope) -> None:
+    def _leave(self, inner: runs.Scope) -> None:
+        hands = here.require("wl.scope()")  # asked for here, so that a coroutine that is only dropped gets no further
+        run = hands.workflow("wl.scope()")
         run.scopes.remove(inner)
         for number in [inner.timer, *inner.children]:
             if number >= 0:
@@ -267,9 +268,8 @@ def after(seconds: Seconds, event: object, /) -> Timer:
     if hands.run is None:
         cancelled = hands.after(delay_us, event)
         return Timer(lambda: cancelled.__setitem__(0, True))
-    run = hands.run
     number = hands.issue(OpKind.AFTER, values.schema_name(type(event)), values.dump(event), delay_us=delay_us)
-    return Timer(lambda: hands.machine.cancel_op(run, number, "cancelled"))
+    return Timer(lambda: _give_up(number))
 
 
 def schedule(
@@ -286,6 +286,11 @@ def schedule(
 def unschedule(id: str, /) -> None:
     """End a schedule, if there is one."""
     here.require("wl.unschedule()").schedule(id, None)
+
+
+def _give_up(number: int) -> None:
+    hands = here.require("Timer.cancel()")
+    hands.machine.cancel_op(hands.workflow("Timer.cancel()"), number, "cancelled")
 
 
 async def send(world: str, event: object, /, *, to: str | None = None) -> None:

@@ -366,6 +366,7 @@ class Machine:
         if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
             return
         run.record.ops[number].outcome = outcome
+        run.alarmed = run.alarmed or outcome.status is not ReceiptStatus.OK
         run.touch(b"outcome", number.to_bytes(4, "big"), bytes([outcome.status]), outcome.data)
         driver.scope_timer(run, number)
         self.mark_run(run)
@@ -377,6 +378,7 @@ class Machine:
         if run.rebuilding or op.outcome is not None:
             return
         op.outcome = runs.failed("cancelled", reason, status=ReceiptStatus.CANCELLED)
+        run.alarmed = True
         run.touch(b"cancel", number.to_bytes(4, "big"))
         if op.kind in (OpKind.CHILD, OpKind.START):
             child = self._child(run, number)
@@ -458,6 +460,7 @@ class Machine:
         del self.live[record.workflow][record.id]
         record.workflow = workflow
         self.live.setdefault(workflow, {})[record.id] = None
+        self.runs[record.id] = self.runs.pop(record.id)
         self.run_count += 1
         record.number = self.run_count
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worldline.base import errors
-from worldline.kernel import fingerprint, http_call, reducers
+from worldline.kernel import fingerprint, http_call, interests, reducers
 from worldline.kernel.calls import Effect, Retry, Seconds, Workflow
 from worldline.model import ids
 
@@ -110,8 +110,8 @@ class Program:
     def routes(self) -> reducers.Routes:
         """Which reducers and workflows take which events."""
         if self._routes is None:
-            interests = {name: fingerprint.interests(flow) for name, flow in self.workflows.items()}
-            self._routes = reducers.routes(self.reducers.values(), interests)
+            waits = {name: interests.of(flow) for name, flow in self.workflows.items()}
+            self._routes = reducers.routes(self.reducers.values(), waits)
         return self._routes
 
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:

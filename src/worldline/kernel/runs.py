@@ -149,12 +149,13 @@ class Await:
 
 
 class All(Await):
-    """Go on when all these operations are done, or one has failed."""
+    """Go on when all these operations are done, or one has failed. The first `done` of them are known to be."""
 
-    __slots__ = ("ops",)
+    __slots__ = ("done", "ops")
 
     def __init__(self, ops: tuple[int, ...]) -> None:
         self.ops = ops
+        self.done = -1  # not looked at yet
 
 
 class First(Await):
@@ -183,8 +184,8 @@ class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record", "scope_count", "scopes",
-        "strayed", "time_us", "waiting", "wheres",
+        "alarmed", "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record", "scope_count",
+        "scopes", "strayed", "time_us", "waiting", "wheres",
     )  # fmt: skip
 
     def __init__(self, record: Record) -> None:
@@ -197,6 +198,7 @@ class Run:
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: Await | None = None
         self.issued = 0
+        self.alarmed = False  # an operation has failed since anybody looked
         self.rebuilding = False
         self.time_us = self.record.started_us
         self.scopes: list[Scope] = []
@@ -236,8 +238,8 @@ class Strayed(BaseException):
     """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it."""
 
 
-class Dropped(BaseException):
-    """Thrown at whatever a coroutine tries to do while it is being dropped."""
+class Dropped(GeneratorExit):
+    """Thrown at whatever a coroutine tries to do while it is being dropped. Python takes it for the end of closing."""
 
 
 class Closing:

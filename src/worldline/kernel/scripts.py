@@ -46,7 +46,8 @@ class Scripted(msgspec.Struct, frozen=True):
     message: str = ""
     final: bool = False
     timed_out: bool = False
-    after_us: int | None = 0
+    after_us: int | None = 0  # how long the attempt takes; None: for ever
+    retry_us: int = 0  # the next attempt makes no sense sooner
 
 
 class Script:
@@ -125,6 +126,9 @@ def _play(
     except TimeoutError as error:
         message = str(error) or "the attempt took too long"
         return Scripted(False, code="timeout", message=message, timed_out=True, after_us=after_us)
+    except failures.TryAgain as error:
+        retry_us = round(max(0.0, error.after) * 1_000_000)
+        return Scripted(False, code=error.code, message=str(error), after_us=after_us, retry_us=retry_us)
     except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
         code, message = driver.code_of(error), driver.message_of(error)
         return Scripted(False, code=code, message=message, after_us=after_us)

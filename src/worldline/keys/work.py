@@ -84,6 +84,11 @@ def queue_prefix(universe: ids.UniverseId, *, queue: str, shard: int) -> bytes:
     return space.universe(universe) + _DUE + tuples.pack((ids.check_name(queue, "a queue's name"), shard))
 
 
+def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
+    """What the pointers of all queues begin with whose names begin so. No range: only for hints."""
+    return space.universe(universe) + _DUE + tuples.pack((beginning,))[:-1]
+
+
 def due_until(universe: ids.UniverseId, *, queue: str, shard: int, until_us: int) -> tuple[bytes, bytes]:
     """Pointers due at or before this time, oldest first."""
     prefix = queue_prefix(universe, queue=queue, shard=shard)

@@ -231,6 +231,42 @@ def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, 
     return [(keys.held_address(worker, key), keys.HELD.unpack(raw).epoch) for key, raw in page.items]
 
 
+def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
+    """The first life sign behind a worker's. Held worlds that are filed in between are skipped, not walked."""
+    begin, end = keys.workers()
+    if after is not None:
+        begin = keys.held(after)[1]
+    return kv.Range(begin, end, count_max=1)
+
+
+def decode_worker(page: kv.Page) -> Life | None:
+    """The life sign of such a page; None if there is none left."""
+    for key, raw in page.items:
+        worker = keys.worker_of(key)
+        if worker is not None:
+            return Life(worker, keys.WORKER.unpack(raw), raw)
+    return None
+
+
+def release_for(batch: kv.Batch, state: State, dead: Life, *, epoch: int) -> None:
+    """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
+
+    Guard: the holder's record; the life sign is expected too, so that one who turns out to live keeps what is its own.
+    The epoch stays: nobody has acquired anything. A held record that a later holder left behind just goes. Worker ids
+    are compared: an earlier life of this worker, which a restart replaced and never took over from, is dead as well.
+    """
+    key = keys.held_key(dead.worker, state.at)
+    batch.expect(keys.worker_key(dead.worker), dead.raw)
+    batch.delete(key)
+    holder = state.holder
+    if holder is not None and holder.worker == dead.worker and state.raw_holder is not None:
+        batch.expect(keys.epoch_key(state.at), state.raw_epoch)
+        batch.expect(keys.holder_key(state.at), state.raw_holder)
+        batch.delete(keys.holder_key(state.at))
+    else:
+        batch.expect(key, keys.HELD.pack(keys.Held(epoch)))
+
+
 def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
     """Say where the world is wanted. Guard: the assignment as it was read."""
     key = keys.assignment_key(state.at)

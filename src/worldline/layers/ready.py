@@ -18,16 +18,30 @@ def get(at: ids.Address, *, priority: int) -> kv.Get:
 
 
 def mark(batch: kv.Batch, at: ids.Address, *, priority: int, seen: bytes | None, append: int) -> None:
-    """Leave a hint next to an append, unless one was seen there already or this batch leaves one."""
+    """Leave a hint next to an append, unless one was seen there already or this batch leaves one.
+
+    A hint that was seen is expected to be still there: whoever takes it away looks into the inbox once more afterwards,
+    and so finds the item. If it was taken away meanwhile, the producer must read again and leave one of its own.
+    """
     key = keys.ready_key(at, priority)
-    if seen is None and key not in batch.puts:
+    if key in batch.puts:
+        return
+    if seen is None:
         batch.put(key, keys.READY.pack(keys.Ready()), stamp=append)
+    else:
+        batch.expect(key, seen)
 
 
-def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp) -> None:
-    """Leave a hint by itself, for a world that may have been overlooked. Guard: there was none."""
+def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp, seen: bytes | None = None) -> None:
+    """Leave a hint by itself, for a world that may have been overlooked; or write one anew, so that all are woken.
+
+    Guard: the hint as it was seen, or that there was none.
+    """
     key = keys.ready_key(at, priority)
-    batch.absent(key)
+    if seen is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, seen)
     batch.put(key, keys.READY.pack(keys.Ready()) + stamp)
 
 

@@ -111,6 +111,11 @@ def next_range(universe: ids.UniverseId, *, queue: str, shard: int) -> kv.Range:
     return kv.Range(begin, end, count_max=1)
 
 
+def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
+    """What the pointers of all queues begin with whose names begin so: for waiting on them."""
+    return keys.queues_prefix(universe, beginning)
+
+
 def decode_due(universe: ids.UniverseId, page: kv.Page) -> list[Found]:
     return [Found(key, raw, keys.pointer(universe, key)) for key, raw in page.items]
 
@@ -209,8 +214,7 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
     One that somebody is at work on is refused: parking it would not stop them.
     """
     assert opened.work.kind is WorkKind.EFFECT, "a timer is not parked"
-    working = opened.work.state is WorkState.CLAIMED and opened.work.due_us > now_us
-    if working or opened.work.state not in CLAIMABLE:
+    if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     parked = msgspec.structs.replace(
         opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error)
@@ -218,13 +222,14 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
     return _move(batch, opened, parked)
 
 
-def move_due(batch: kv.Batch, opened: Open, *, due_us: int) -> Open:
-    """Make waiting work due at another time, by hand. Guard: the authority as it was read."""
-    if opened.work.state is not WorkState.WAITING:
+def move_due(batch: kv.Batch, opened: Open, *, now_us: int, due_us: int) -> Open:
+    """Make work that nobody is at due at another time. Guard: the authority as it was read."""
+    if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     if opened.work.due_us == due_us:
         raise errors.Exists(f"intent {opened.intent.hex()} is due at that time already")
-    return _move(batch, opened, msgspec.structs.replace(opened.work, due_us=due_us))
+    waiting = msgspec.structs.replace(opened.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=due_us)
+    return _move(batch, opened, waiting)
 
 
 def settle(batch: kv.Batch, held: Open) -> Open:
@@ -304,6 +309,11 @@ def repair(
     batch.absent(keys.due_key(at, intent, queue=restored.queue, shard=restored.shard, due_us=restored.due_us))
     batch.expect(journal_keys.head_key(at), head_raw)
     return True
+
+
+def _is_at_work(opened: Open, now_us: int) -> bool:
+    """Whether somebody has a claim that has not run out."""
+    return opened.work.state is WorkState.CLAIMED and opened.work.due_us > now_us
 
 
 def _unused_due_us(

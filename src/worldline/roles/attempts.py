@@ -69,6 +69,12 @@ async def run(
         async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
             result = await _call(effect.function, args, kwargs, threads)
         return Ended(True, data=values.dump(result))
+    except asyncio.CancelledError:
+        this.cancelled = True
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
     except TimeoutError as error:
         this.cancelled = True
         return Ended(False, code="timeout", message=str(error) or "the attempt took too long", timed_out=True)

@@ -5,9 +5,14 @@ Everything here happens before the commit; acting on it is the worker's, afterwa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from worldline.kernel import runs
+from worldline.base import env as envs
+from worldline.base import limits
+from worldline.codec import digest
+from worldline.kernel import commands, runs
 from worldline.kernel.program import Program
 from worldline.keys import journal as journal_keys
 from worldline.layers import cas, commit, messages, ready, worlds
@@ -21,6 +26,7 @@ from worldline.store import kv
 
 TIMER_QUEUE = "worldline/timers"
 READY_PRIORITY = 1
+ROUTES_AT_ONCE = 1_000
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -36,21 +42,28 @@ class Built(msgspec.Struct, frozen=True):
     head_raw: bytes
     claimed: list[works.Open]
     touched: list[ids.Address]  # other worlds that got a message
-    answers_self: bool  # a receipt was put into the world's own inbox
+    answers_self: bool  # something was put into the world's own inbox
 
 
 class Claims:
-    """Asked for every effect: may a co-located adapter have it at once?"""
+    """Asked for every effect: may a co-located adapter have it at once? What was not committed is given back."""
 
     def claim(self, work: Work, time_us: int) -> commit.Claim | None:  # noqa: ARG002 - the default takes none
         return None
 
+    def give_back(self, tokens: Sequence[bytes]) -> None:
+        pass
+
 
 async def route(engine: kv.Engine, hosted: Hosted, outgoing: list[step.Outgoing]) -> list[Route]:
-    """Look up where messages go, in two reads at most."""
-    if not outgoing:
-        return []
-    universe = hosted.at.universe
+    """Look up where messages go, in two reads for every thousand of them."""
+    routes: list[Route] = []
+    for start in range(0, len(outgoing), ROUTES_AT_ONCE):
+        routes += await _route(engine, hosted.at.universe, outgoing[start : start + ROUTES_AT_ONCE])
+    return routes
+
+
+async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[step.Outgoing]) -> list[Route]:
     names = list(dict.fromkeys(each.to_name for each in outgoing if each.to is None))
     found: dict[str, ids.Address | None] = {}
     if names:
@@ -82,9 +95,17 @@ async def put_large(hosted: Hosted, done: Done) -> None:
 
 def build(hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int) -> Built:
     """One batch with all that these steps did."""
-    batch = kv.Batch()
     works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
     opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
+    try:
+        return _build(hosted, done, routes, opened, time_us)
+    except BaseException:
+        claims.give_back([each.claim.token for each in opened if each.claim is not None])
+        raise
+
+
+def _build(hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.Opened], time_us: int) -> Built:
+    batch = kv.Batch()
     steps = commit.Steps(
         head_raw=hosted.head_raw,
         entries=done.entries,
@@ -105,6 +126,9 @@ def build(hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, ti
                 batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )
     touched, answers_self = _post(batch, hosted, routes)
+    if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on
+        inboxes.enqueue_once(batch, hosted.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
+        answers_self = True
     return Built(batch, batch.puts[journal_keys.head_key(hosted.at)].value, claimed, touched, answers_self)
 
 
@@ -121,7 +145,8 @@ def _post(batch: kv.Batch, hosted: Hosted, routes: list[Route]) -> tuple[list[id
             message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
             index = messages.post(batch, each.destination, message)
             if each.destination.at not in touched:
-                ready.mark(batch, each.destination.at, priority=READY_PRIORITY, seen=each.ready_raw, append=index)
+                # Written also over one that is there: a step should not fail because a hint was taken away.
+                ready.mark(batch, each.destination.at, priority=READY_PRIORITY, seen=None, append=index)
             touched[each.destination.at] = None
         if is_reply or (why_not is None and asks):
             continue
@@ -160,8 +185,22 @@ def queue_of(program: Program, wanted: step.Wanted) -> str:
     if wanted.kind is WorkKind.TIMER:
         return TIMER_QUEUE
     effect = program.effects.get(wanted.name)
-    return effect_queue(program, "default" if effect is None else effect.queue)
+    return effect_queue(program, "default" if effect is None else effect.queue, wanted.name)
 
 
-def effect_queue(program: Program, queue: str) -> str:
-    return f"{program.name}/{queue}"
+def effect_queue(program: Program, queue: str, name: str) -> str:
+    """One queue for each kind of effect, so that a kind whose limits are used up is in nobody's way."""
+    whole = f"{program.name}/{queue}/{name}"
+    if len(whole.encode()) <= limits.NAME_BYTES_MAX:
+        return whole
+    return f"{queue_prefix(program)}#{digest.sha256(whole.encode()).hex()[:32]}"
+
+
+def queue_prefix(program: Program) -> str:
+    """What all queues of a program begin with."""
+    return program.name.encode()[:32].decode(errors="ignore")
+
+
+def any_stamp(env: envs.Env) -> kv.Stamp:
+    """For a hint that no item caused. It only has to differ from others."""
+    return kv.Stamp(env.random_bytes(limits.STAMP_BYTES))

@@ -14,22 +14,24 @@ from worldline.base import env as envs
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases, snapshots, worlds
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready, snapshots, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import restoring
+from worldline.roles import committing, restoring
 from worldline.roles.hosted import Handover, Hosted
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
+    from worldline.roles.cycling import Cycle
     from worldline.roles.world_worker import WorldWorker
 
 log = logging.getLogger("worldline.worker")
 
-CLAIMS_MAX = 10_000
+CLAIMS_PAGE = 256
 
 
 async def beat(
@@ -56,9 +58,12 @@ async def acquire(
     """Take the lease under the next epoch. `Exists` if a living worker has it."""
 
     async def attempt() -> transact.Write[leases.Lease]:
-        read = await engine.read(*leases.reads(at))
+        # Our own life sign is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
+        read = await engine.read(*leases.reads(at), leases.get_life(me.worker))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-        holder_life = None
+        mine = leases.decode_life(me.worker, read.value(3))
+        fresh = mine if mine is not None and mine.sign.incarnation == me.sign.incarnation else me
+        holder_life = mine
         proven_dead = False
         if state.holder is not None and state.holder.worker != me.worker:
             other = ids.WorkerId(state.holder.worker)
@@ -67,7 +72,12 @@ async def acquire(
             proven_dead = is_dead(other)
         batch = kv.Batch()
         lease = leases.acquire(
-            batch, state, me=me, holder_life=holder_life, now_us=read.time_us, proven_dead=proven_dead
+            batch,
+            state,
+            me=fresh,
+            holder_life=holder_life,
+            now_us=read.time_us,
+            proven_dead=proven_dead,
         )
         return transact.Write(batch, lambda _: lease)
 
@@ -75,32 +85,50 @@ async def acquire(
 
 
 async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease) -> None:
-    """Let go of a lease. One that has moved on already is none of ours any more."""
-    batch = kv.Batch()
-    leases.release(batch, lease)
-    await transact.commit(engine, env, batch)
+    """Let go of a lease, and leave a hint if something is unread. One that has moved on is none of ours any more."""
+    read = await engine.read(
+        inboxes.read_range(lease.at, count_max=1), ready.get(lease.at, priority=committing.READY_PRIORITY)
+    )
+    batches = [kv.Batch()]
+    leases.release(batches[0], lease)
+    if read.page(0).items and read.value(1) is None:
+        batches.insert(0, kv.Batch())
+        ready.leave(batches[0], lease.at, priority=committing.READY_PRIORITY, stamp=committing.any_stamp(env))
+    await transact.commit(engine, env, *batches)
 
 
 async def take_back_claims(
     engine: kv.Engine, env: envs.Env, at: ids.Address, is_dead: Callable[[ids.WorkerId], bool]
 ) -> int:
     """Work of this world that a dead process has claimed is due again at once, not when its claim runs out."""
-    read = await engine.read(works.open_range(at, count_max=CLAIMS_MAX))
-    batches = []
-    for opened in works.decode_open(at, read.page(0)):
-        claimant = ids.WorkerId(opened.work.worker)
-        if opened.work.state is WorkState.CLAIMED and is_dead(claimant):
-            batch = kv.Batch()
-            works.take_back(batch, opened, now_us=read.time_us)
-            batches.append(batch)
-    if batches:
-        await transact.commit(engine, env, *batches)  # a conflict means that somebody else has it already
-    return len(batches)
+    known: dict[bytes, bool] = {}
+    count = 0
+    after: ids.IntentId | None = None
+    while True:
+        read = await engine.read(works.open_range(at, after=after, count_max=CLAIMS_PAGE))
+        found = works.decode_open(at, read.page(0))
+        batches = []
+        for opened in found:
+            claimant = opened.work.worker
+            if opened.work.state is not WorkState.CLAIMED:
+                continue
+            if claimant not in known:
+                known[claimant] = is_dead(ids.WorkerId(claimant))
+            if known[claimant]:
+                batch = kv.Batch()
+                works.take_back(batch, opened, now_us=read.time_us)
+                batches.append(batch)
+        if batches:
+            await transact.commit(engine, env, *batches)  # a conflict means that somebody else has it already
+        count += len(batches)
+        if not read.page(0).more:
+            return count
+        after = found[-1].intent
 
 
 def wants_saving(hosted: Hosted, settings: WorkerSettings, now_us: int) -> bool:
     """Snapshots by policy: after so many entries, after so much time, and when a world with live runs falls quiet."""
-    if not hosted.entries_since:
+    if not hosted.entries_since or now_us < hosted.save_again_us:
         return False
     if hosted.entries_since >= settings.snapshot_entries:
         return True
@@ -130,7 +158,7 @@ def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot
     return snapshot_keys.BASELINE.pack(taken)
 
 
-async def adopt(worker: WorldWorker, hosted: Hosted, world: worlds.World, before: bytes) -> None:
+async def adopt(worker: WorldWorker, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes) -> None:
     """Go on under other code than the baseline was written by.
 
     The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
@@ -141,7 +169,7 @@ async def adopt(worker: WorldWorker, hosted: Hosted, world: worlds.World, before
     assert isinstance(blocked, dict)
     change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
-    await worker.step_and_save(hosted, Handover(item, change), world)
+    await cycle.step_and_save(hosted, Handover(item, change), world)
     name = world.meta.name
     if blocked:
         for run_id, report in sorted(blocked.items()):

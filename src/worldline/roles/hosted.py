@@ -12,7 +12,7 @@ from collections import deque
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import limits
+from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
 from worldline.kernel.program import Program
@@ -26,9 +26,12 @@ from worldline.model import ids, inbox, journal, payload, step
 from worldline.roles import restoring
 from worldline.store import kv
 
-CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX // 2
-FOLLOW_UPS_MAX = 8  # so that a cycle's batch stays within its limit
+CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX  # of a cycle's batch, before its last step
+FOLLOW_UPS_MAX = 8  # steps in a row that only send what those before had no room for
+RECORD_BYTES = 256  # more or less what a record takes besides its payload: keys, numbers, digests
 _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's own stamp
+
+assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX < limits.BATCH_BYTES_MAX, "a cycle's last step is a full one"
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -42,7 +45,9 @@ class Handover(msgspec.Struct, eq=False):
     """An input that does not go through the inbox: from a producer, an adapter or a timer in this process.
 
     `client_id` is recorded as seen with the step. `claim` is the work that a receipt or a fired timer settles: the step
-    expects it unchanged and deletes it.
+    expects it unchanged and deletes it. `done` ends with where it was journaled, or with one of these: `Fenced`: it was
+    not taken, and the world is not here any more; `Repeated`, `Superseded`; anything else: whether it was taken cannot
+    be known.
     """
 
     item: inbox.Item
@@ -50,6 +55,34 @@ class Handover(msgspec.Struct, eq=False):
     done: asyncio.Future[Applied] | None = None
     client_id: bytes | str | None = None
     claim: works.Open | None = None
+
+    def fail(self, error: Exception) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(error)
+
+
+class Repeated(errors.Error):
+    """The same input was taken before: this is the stamp it was taken under."""
+
+    code = "repeated"
+
+    def __init__(self, stamp: kv.Stamp) -> None:
+        super().__init__("taken before")
+        self.stamp = stamp
+
+
+class Superseded(errors.Lost):
+    """Somebody else has this work now, and answers it."""
+
+    code = "superseded"
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a cycle may use for one world. It may end a cycle early, and never changes an outcome."""
+
+    deadline_us: int
+    steps_max: int
+    effects_max: int
 
 
 class Done(msgspec.Struct):
@@ -68,10 +101,7 @@ class Done(msgspec.Struct):
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
-
-    def full(self, late: bool) -> bool:
-        """Whether the cycle should end here: at least one step is done, and time or room is used up."""
-        return self.steps > 0 and (late or self.size > CYCLE_BYTES_MAX)
+    unfinished: bool = False  # the machine has more to do by itself
 
 
 class Hosted:
@@ -97,10 +127,13 @@ class Hosted:
         self.baseline_raw = restored.baseline_raw
         self.entries_since = restored.entries
         self.saved_us = now_us
+        self.save_again_us = now_us  # not before; later after a failure
         self.active_us = now_us
         self.handed: deque[Handover] = deque()
         self.unread = True  # the inbox may hold something
         self.mark = b""  # where to start reading it; never above what was stable
+        self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
+        self.careful = False  # one step at a time: several did not fit into one commit
         self._free = asyncio.Event()
         self._free.set()
         self.lost = False
@@ -126,38 +159,73 @@ class Hosted:
         waiting = self.unread or bool(self.handed) or self.machine.unfinished
         return not self.busy and not self.lost and waiting
 
+    def take_handed(self, most: int) -> list[Handover]:
+        """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
+        taken: list[Handover] = []
+        later: list[Handover] = []
+        used: dict[bytes | str, None] = {}
+        while self.handed and len(taken) < most:
+            handover = self.handed.popleft()
+            if handover.client_id is None:
+                taken.append(handover)
+            elif handover.client_id in used:
+                later.append(handover)
+            else:
+                used[handover.client_id] = None
+                taken.append(handover)
+        self.put_back(later)
+        return taken
+
+    def put_back(self, handed: list[Handover]) -> None:
+        self.handed.extendleft(reversed(handed))
+
+    # --- In the kernel's thread ------------------------------------------------------------------------------------
+
     def run(
-        self, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], *, time_us: int, env: envs.Env,
-        wall_ms: int,
+        self, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], budget: Budget, *, time_us: int,
+        env: envs.Env,
     ) -> Done:  # fmt: skip
-        """Step through these inputs, in order, until they are used up or time is. In the kernel's thread."""
+        """Step through these inputs, in order, until they are used up or the budget is."""
         done = Done(after=self.head)
-        deadline_us = env.monotonic_us() + wall_ms * 1000
         for item, data in unread:
-            if done.full(env.monotonic_us() > deadline_us):
+            if self._full(done, budget, env):
                 done.cut = True
-                return done
+                break
             given = step.Input(item.item, data, item.stamp, b"" if item.item else digest.sha256(item.raw), item.error)
             applied, dead = self._step(done, given, time_us)
             if dead:
                 done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
+                done.size += len(item.raw)
             else:
                 done.taken.append(item)
         for handover in handed:
-            if done.full(env.monotonic_us() > deadline_us):
-                return done
+            if self._full(done, budget, env):
+                break
             applied, dead = self._step(done, step.Input(handover.item, handover.data), time_us)
             done.handed.append((handover, applied))
+            done.size += RECORD_BYTES
             if dead:
                 letter = _as_unread(handover.item, applied)
                 done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
-        self._send_the_rest(done, time_us)
+                done.size += len(letter.raw)
+        self._go_on(done, budget, time_us, env)
+        done.unfinished = self.machine.unfinished
         return done
 
-    def _send_the_rest(self, done: Done, time_us: int) -> None:
-        """Steps that only send what those before had no room for; what is left then goes with the next cycle."""
+    @staticmethod
+    def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
+        """Whether the cycle ends here: at least one step is done, and time or room is used up."""
+        return done.steps > 0 and (
+            done.steps >= budget.steps_max
+            or done.size > CYCLE_BYTES_MAX
+            or len(done.wanted) >= budget.effects_max
+            or env.monotonic_us() > budget.deadline_us
+        )
+
+    def _go_on(self, done: Done, budget: Budget, time_us: int, env: envs.Env) -> None:
+        """Steps for what those before had no room for; what is left then goes with the next cycle."""
         for _ in range(FOLLOW_UPS_MAX):
-            if not self.machine.unfinished or done.full(late=False):
+            if not self.machine.unfinished or self._full(done, budget, env):
                 return
             self._step(done, step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b""), time_us)
 
@@ -169,7 +237,6 @@ class Hosted:
         entries, done.after = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
         done.entries += entries
         done.steps += 1
-        done.size += sum(min(len(draft.payload), limits.INLINE_BYTES_MAX) + 64 for draft in stepped.drafts)
         for wanted in stepped.wanted:
             done.wanted[wanted.intent] = wanted
         for intent in stepped.closed:
@@ -180,7 +247,16 @@ class Hosted:
                 done.cancelled.append(cancelled)
         done.outgoing += stepped.outgoing
         done.large += [draft.payload for draft in stepped.drafts if journal.blob_of(draft.payload)]
+        done.size += _size(stepped)
         return Applied(entries[0].height, head.step + 1), stepped.dead
+
+
+def _size(stepped: step.Stepped) -> int:
+    """What a step takes in its batch, more or less: its entries, and again what they ask for."""
+    carried = [draft.payload for draft in stepped.drafts]
+    carried += [wanted.params for wanted in stepped.wanted]
+    carried += [outgoing.data for outgoing in stepped.outgoing]
+    return sum(min(len(data), limits.INLINE_BYTES_MAX) + RECORD_BYTES for data in carried)
 
 
 def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from worldline.base import errors
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 
 FOLLOWER_QUEUE_MAX = 10_000
 
-Key = tuple[ids.Address, Kind, str]
+Waiting = dict[tuple[Kind, str], list[asyncio.Future[journal.Entry]]]
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -37,24 +38,29 @@ Live = journal.Entry | Chunk | None
 
 class Hub:
     def __init__(self) -> None:
-        self._expected: dict[Key, list[asyncio.Future[journal.Entry]]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._expected: dict[ids.Address, Waiting] = {}
         self._followers: dict[ids.Address, list[asyncio.Queue[Live]]] = {}
 
     @contextmanager
     def expecting(self, at: ids.Address, kind: Kind, correlation: str) -> Iterator[asyncio.Future[journal.Entry]]:
-        """The next entry of this kind with this correlation, as a future."""
+        """The next entry of this kind with this correlation, as a future. `Fenced` if the world leaves before."""
         future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
-        key = (at, kind, correlation)
-        self._expected.setdefault(key, []).append(future)
+        key = (kind, correlation)
+        self._expected.setdefault(at, {}).setdefault(key, []).append(future)
         try:
             yield future
         finally:
-            waiting = self._expected.get(key, [])
-            if future in waiting:
-                waiting.remove(future)
-            if not waiting:
-                self._expected.pop(key, None)
-            future.cancel()
+            waiting = self._expected.get(at, {})
+            futures = waiting.get(key, [])
+            if future in futures:
+                futures.remove(future)
+                if not futures:
+                    del waiting[key]
+                if not waiting:
+                    del self._expected[at]
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # whoever waited is gone; nobody else has to hear of it
 
     @contextmanager
     def following(self, at: ids.Address) -> Iterator[asyncio.Queue[Live]]:
@@ -69,19 +75,33 @@ class Hub:
                 del self._followers[at]
 
     def publish(self, at: ids.Address, entries: Sequence[journal.Entry]) -> None:
-        if self._expected:
+        waiting = self._expected.get(at)
+        if waiting is not None:
             for entry in entries:
                 if entry.correlation:
-                    for future in self._expected.pop((at, entry.kind, entry.correlation), ()):
+                    for future in waiting.pop((entry.kind, entry.correlation), ()):
                         if not future.done():
                             future.set_result(entry)
+            if not waiting:
+                del self._expected[at]
         for queue in self._followers.get(at, ()):
             for entry in entries:
                 _offer(queue, entry)
 
+    def left(self, at: ids.Address) -> None:
+        """The world is not run here any more: whoever waits for an entry of it has to look elsewhere."""
+        for futures in self._expected.pop(at, {}).values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(errors.Fenced(f"world {at.world.hex()} left this process"))
+
     def stream(self, at: ids.Address, chunk: Chunk) -> None:
         for queue in self._followers.get(at, ()):
             _offer(queue, chunk)
+
+    def stream_from_thread(self, at: ids.Address, chunk: Chunk) -> None:
+        """The same from a thread. What the thread does next on the loop comes after it."""
+        self._loop.call_soon_threadsafe(self.stream, at, chunk)
 
 
 def _offer(queue: asyncio.Queue[Live], what: Live) -> None:

@@ -1,84 +1,103 @@
 """Limits per kind of effect, in this process: how many at once, and how many per second.
 
-Permits are handed over directly in order of arrival, so nobody can barge in and the bound is never exceeded. A
-rate is a schedule: each start is given the next free instant.
+Work takes a slot before it is claimed and keeps it until it is over, so no more is claimed than could start soon; what
+cannot is left in the queue for others. Permits to run are handed over directly in order of arrival, so nobody can barge
+in and the bound is never exceeded. A rate is a schedule: each start is given the next free instant.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from worldline.base import env as envs
 
+AHEAD_US = 100_000  # work that a rate allows to start this soon may be claimed now
+
 
 class Limit:
-    def __init__(self, concurrency: int | None, rate: float | None) -> None:
-        self.most = concurrency
-        self.gap_us = None if rate is None else round(1_000_000 / rate)
-        self.running = 0
-        self.next_us = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+    """The bound of one kind, and who uses it."""
 
-
-class Limits:
-    def __init__(self, env: envs.Env) -> None:
+    def __init__(self, env: envs.Env, concurrency: int | None, rate: float | None) -> None:
         self._env = env
-        self._limits: dict[str, Limit] = {}
+        self._most = concurrency
+        self._gap_us = None if rate is None else max(1, round(1_000_000 / rate))
+        self._running = 0
+        self._taken = 0  # slots, running or not
+        self._next_us = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def declare(self, name: str, concurrency: int | None, rate: float | None) -> None:
-        if concurrency is not None or rate is not None:
-            self._limits[name] = Limit(concurrency, rate)
+    def room(self) -> int:
+        """How many more slots could be taken now."""
+        free = 2**31 if self._most is None else self._most - self._taken
+        if self._gap_us is not None:
+            starts = (self._env.monotonic_us() + AHEAD_US - self._next_us) // self._gap_us + 1
+            free = min(free, min(starts, AHEAD_US // self._gap_us + 1) - (self._taken - self._running))
+        return max(0, free)
 
-    def free_for_claim(self, name: str) -> bool:
-        """Whether another one of this kind could start now. What cannot is better left in the queue for others."""
-        limit = self._limits.get(name)
-        if limit is None:
-            return True
-        busy = limit.most is not None and limit.running + len(limit.waiting) >= limit.most
-        return not busy and (limit.gap_us is None or limit.next_us <= self._env.monotonic_us())
+    def wait_us(self) -> int | None:
+        """How long until there may be room again by itself; None if something has to end first."""
+        if self._gap_us is None or (self._most is not None and self._taken >= self._most):
+            return None
+        return max(1, self._next_us - AHEAD_US - self._env.monotonic_us())
 
-    @asynccontextmanager
-    async def running(self, name: str) -> AsyncIterator[None]:
-        limit = self._limits.get(name)
-        if limit is None:
-            yield
-            return
-        await self._enter(limit)
-        try:
-            await self._pace(limit)
-            yield
-        finally:
-            self._leave(limit)
+    def take(self) -> Slot:
+        self._taken += 1
+        return Slot(self)
 
-    async def _enter(self, limit: Limit) -> None:
-        if limit.most is None or limit.running < limit.most:
-            limit.running += 1
+    async def enter(self) -> None:
+        if self._most is None or self._running < self._most:
+            self._running += 1
             return
         permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        limit.waiting.append(permit)
+        self._waiting.append(permit)
         try:
             await permit
         except asyncio.CancelledError:
             if permit.done() and not permit.cancelled():
-                self._leave(limit)  # it was handed to us just as we were cancelled: pass it on
+                self.leave()  # it was handed to us just as we were cancelled: pass it on
             raise
 
-    def _leave(self, limit: Limit) -> None:
-        while limit.waiting:
-            permit = limit.waiting.popleft()
+    async def pace(self) -> None:
+        if self._gap_us is None:
+            return
+        now_us = self._env.monotonic_us()
+        start_us = max(now_us, self._next_us)
+        self._next_us = start_us + self._gap_us
+        if start_us > now_us:
+            await self._env.sleep((start_us - now_us) / 1_000_000)
+
+    def leave(self) -> None:
+        while self._waiting:
+            permit = self._waiting.popleft()
             if not permit.done():
                 permit.set_result(None)
                 return
-        limit.running -= 1
+        self._running -= 1
 
-    async def _pace(self, limit: Limit) -> None:
-        if limit.gap_us is None:
+    def give_up(self) -> None:
+        self._taken -= 1
+
+
+class Slot:
+    """A place for one attempt."""
+
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self._entered = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Wait until the attempt may run."""
+        await self._limit.enter()
+        self._entered = True
+        await self._limit.pace()
+
+    def close(self) -> None:
+        """It is over, however it ended. Closing twice is closing once."""
+        if self._closed:
             return
-        now_us = self._env.monotonic_us()
-        start_us = max(now_us, limit.next_us)
-        limit.next_us = start_us + limit.gap_us
-        if start_us > now_us:
-            await self._env.sleep((start_us - now_us) / 1_000_000)
+        self._closed = True
+        self._limit.give_up()
+        if self._entered:
+            self._limit.leave()

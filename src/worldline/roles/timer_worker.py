@@ -14,12 +14,15 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox
+from worldline.model import world as world_model
 from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
 from worldline.roles import committing, watching
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
+
+CLOSED_PAUSE_US = 5_000_000  # how long a timer of an archived world is left alone before it is looked at again
 
 
 class TimerWorker:
@@ -132,6 +135,8 @@ class TimerWorker:
             batch = kv.Batch()
             if world is None:
                 works.close_gone(batch, timer)
+            elif world.meta.status not in world_model.TAKES_INPUT:
+                works.move_due(batch, timer, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
             else:
                 token = ids.Token(envs.new_id(self._env))
                 fired = works.fire(batch, timer, token=token, worker=self._worker, now_us=now_us)

@@ -1,41 +1,43 @@
 """The world worker: holds worlds under leases and runs the cycle over them.
 
-One cycle: read what is unread of every ready world (one read) -> step them in the kernel's thread, within budgets ->
-one batch for each, one commit for all -> only then act: answer callers, hand out claimed work, publish entries.
+A tick is short: renew the life sign, start a search for worlds that are ready, start a cycle over those held that have
+something to do, or rest. Searches, cycles (`worldline.roles.cycling`) and upkeep run beside it, so that none of them
+keeps another from its turn.
 
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
 world whose commit failed for any other reason is thrown away and restored. The worker's life sign is one write for all
-its worlds; when it cannot be renewed by its margin, the worker fences itself.
+its worlds; when it could not be renewed by its margin, for whatever reason, the worker fences itself: it drops all of
+its worlds and asks for them anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, failures
-from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.program import Program
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, ready, snapshots, worlds
-from worldline.layers import inbox as inboxes
+from worldline.layers import commit, leases, ready, worlds
 from worldline.layers import work as works
-from worldline.model import ids, payload
-from worldline.model import world as world_model
+from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import committing, holding, hub, restoring, watching
-from worldline.roles.hosted import Done, Handover, Hosted
+from worldline.model.world import Status
+from worldline.roles import committing, cycling, finding, holding, hub, keeping, restoring, watching
+from worldline.roles.hosted import Done, Handover, Hosted, Superseded
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
-CYCLES_MAX = 8  # in flight at once, over different worlds: while one waits for its sync, others step
+CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 500
-UPKEEP_WORLDS = 256
+CROWDED_MS = 50
+LONG_AGO_US = -(2**62)
 
 
 class WorldWorker:
@@ -55,32 +57,40 @@ class WorldWorker:
     ) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
         self._programs = {program.name: program for program in programs}
         self._blobs = blobs
         self._hub = live
-        self._claims = claims
         self._settings = settings
         self._is_dead = is_dead
         self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
+        self._clock = cycling.Clock(env)
+        self._cycle = cycling.Cycle(
+            engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
+            acted=self._acted,
+        )  # fmt: skip
+        self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
+        self._keeper = keeping.Keeper(engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed)
         self._hosted: dict[ids.Address, Hosted] = {}
-        self._acquiring: dict[ids.Address, asyncio.Future[Hosted]] = {}
+        self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
+        self._again: dict[ids.Address, None] = {}  # lost while they had something to do, and not to another worker
+        self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
         self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
-        self._tended_us = 0
+        self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
         self._watch = watching.Watch(engine, [ready_prefix(universe)])
         self._life: leases.Life | None = None
         self._renewed_us = 0
-        self._scanned_us = -(2**62)
-        self._clock = (0, 0)  # the store's time, and ours when we read it
+        self._scanned_us = self._tended_us = LONG_AGO_US
+        self._over: BaseException | None = None  # why nothing is run here any more
         self.worker = worker
         self.incarnation = ids.Incarnation(envs.new_id(env))
         self.on_act: list[Callable[[Hosted, Done, committing.Built], None]] = []
         self.cycles = 0
         self.steps = 0
+        self.restored_ms = 0.0
 
-    # --- For the rest of the process -------------------------------------------------------------------------
+    # --- For the rest of the process --------------------------------------------------------------------------
 
     def hand_over(self, at: ids.Address, handover: Handover) -> bool:
         """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
@@ -88,8 +98,7 @@ class WorldWorker:
         if hosted is None or hosted.lost:
             return False
         hosted.handed.append(handover)
-        if not hosted.busy:
-            self._is_ready(hosted)
+        self._freed(hosted)
         return True
 
     def holds(self, at: ids.Address) -> bool:
@@ -99,8 +108,12 @@ class WorldWorker:
         """The world's inbox may hold something."""
         hosted = self._hosted.get(at)
         if hosted is not None:
-            hosted.unread = True
-            self._is_ready(hosted)
+            self.look(hosted)
+
+    def look(self, hosted: Hosted) -> None:
+        """Read this world's inbox soon."""
+        hosted.unread = True
+        self._freed(hosted)
 
     def wake(self) -> None:
         """Do not rest: there may be something to do, or to stop."""
@@ -112,6 +125,15 @@ class WorldWorker:
     def refusal(self, at: ids.Address) -> str | None:
         return self._refused.get(at)
 
+    def runs(self, world: worlds.World) -> bool:
+        """Whether this worker would run such a world."""
+        wanted = world.meta.status is Status.ACTIVE and world.meta.program in self._programs
+        return wanted and world.at not in self._refused
+
+    def time_us(self) -> int:
+        """The store's time, carried on by our own clock since it was last read."""
+        return self._clock.now_us()
+
     async def in_kernel(self, do: Callable[[], object]) -> object:
         """Run something over a machine in the thread where machines are run."""
         return await asyncio.get_running_loop().run_in_executor(self._kernel, do)
@@ -121,35 +143,51 @@ class WorldWorker:
         hosted = self._hosted.get(at)
         if hosted is not None:
             return hosted
+        if self._over is not None:
+            raise errors.Closed("no worlds are run here any more") from self._over
         pending = self._acquiring.get(at)
         if pending is None:
-            pending = self._acquiring[at] = asyncio.ensure_future(self._take(at))
-            pending.add_done_callback(lambda _: self._acquiring.pop(at, None))
+            pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._take(at))
+            pending.add_done_callback(lambda task: self._taken(at, task))
         try:
             return await asyncio.shield(pending)
         except errors.Exists:
             return None
 
-    # --- The loop's turn -------------------------------------------------------------------------------------
+    async def try_hold(self, at: ids.Address) -> Hosted | None:
+        """The same for a world that nobody here has asked for: whatever is wrong with it is not our problem now."""
+        if at in self._refused:
+            return None
+        try:
+            return await self.hold(at)
+        except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
+            return None
+
+    # --- The loop's turn --------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """One turn: renew the life sign, look for worlds that are ready, start a cycle over them, or rest."""
+        """One turn: renew the life sign, start what is due beside it and a cycle if there is one, or rest."""
+        try:
+            await self._turn()
+        except errors.Error:
+            raise
+        except Exception as error:
+            self._end(error)  # a bug: whoever waits for an answer must not wait for ever
+            raise
+
+    async def _turn(self) -> None:
         self._watch.clear()
         now_us = self._env.monotonic_us()
-        self._check_cycles()
+        self._check_tasks()
         await self._renew(now_us)
-        if self._watch.hinted or now_us - self._scanned_us >= self._settings.scan_ms * 1000:
-            self._watch.hinted = False
-            await self._scan(now_us)
+        self._start_search(now_us)
+        self._start_upkeep(now_us)
         if len(self._cycles) < CYCLES_MAX:
             chosen = self._choose()
             if chosen:
-                self._cycles.append(asyncio.get_running_loop().create_task(self._cycle_and_wake(chosen)))
+                self._cycles.append(asyncio.get_running_loop().create_task(self.cycle(chosen)))
                 await asyncio.sleep(0)
                 return
-        if now_us - self._tended_us >= UPKEEP_MS * 1000:
-            self._tended_us = now_us
-            await self._upkeep(now_us)
         await self._watch.rest(min(self._settings.heartbeat_ms, self._settings.scan_ms, UPKEEP_MS))
 
     def _choose(self) -> list[Hosted]:
@@ -163,236 +201,181 @@ class WorldWorker:
                 chosen.append(hosted)
         return chosen
 
-    def _is_ready(self, hosted: Hosted) -> None:
-        self._ready[hosted.at] = None
-        self._watch.wake()
-
-    async def _cycle_and_wake(self, chosen: list[Hosted]) -> None:
-        try:
-            await self.cycle(chosen)
-        finally:
+    def _freed(self, hosted: Hosted) -> None:
+        """The world may have something to do: if so, it gets its turn."""
+        if hosted.ready:
+            self._ready[hosted.at] = None
             self._watch.wake()
 
-    def _check_cycles(self) -> None:
-        """Let go of cycles that have ended; raise what ended them, if it was not their commit."""
-        running = []
-        for task in self._cycles:
-            if not task.done():
-                running.append(task)
-            elif task.exception() is not None:
-                self._cycles = [each for each in self._cycles if each is not task]
-                task.result()
-        self._cycles = running
+    def _check_tasks(self) -> None:
+        """Let go of tasks that have ended; raise what ended them, if it was not their commit."""
+        ended = [task for task in [*self._cycles, *self._beside.values()] if task.done()]
+        self._cycles = [task for task in self._cycles if not task.done()]
+        self._beside = {name: task for name, task in self._beside.items() if not task.done()}
+        failed = [error for task in ended if not task.cancelled() and (error := task.exception()) is not None]
+        for error in sorted(failed, key=lambda each: isinstance(each, errors.Error)):
+            raise error  # a bug first: an outside fault must not hide it
 
-    # --- The cycle -----------------------------------------------------------------------------------------------
+    def _start_beside(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._beside[name] = asyncio.get_running_loop().create_task(work, name=name)
+        self._beside[name].add_done_callback(lambda _: self._watch.wake())
+
+    # --- Cycles -----------------------------------------------------------------------------------------------
 
     async def cycle(self, chosen: list[Hosted]) -> None:
         """Read, step, commit, act: once for these worlds, all marked busy. Cycles over other worlds may overlap."""
         self.cycles += 1
-        handed = {hosted.at: _take_handed(hosted, self._settings.max_inbox_batch) for hosted in chosen}
+        given = [self._cycle.take(hosted) for hosted in chosen]
         try:
-            unread, time_us = await self._read(chosen)
-            worked = await asyncio.get_running_loop().run_in_executor(
-                self._kernel, self._step_all, chosen, unread, handed, time_us
-            )
-            await self._commit(worked, handed, time_us)
-        except BaseException:
-            for hosted in chosen:
-                if not hosted.lost:
-                    self._drop(hosted, handed[hosted.at])
+            for lost in await self._cycle.run(given):
+                self._lost(lost)
+        except BaseException as error:
+            for each in given:
+                if each.stepped:
+                    self._drop(each.hosted, each.handed, error, again=True)
+                else:
+                    each.hosted.unread = True
             raise
         finally:
-            for hosted in chosen:
-                hosted.busy = False
-                if hosted.ready:
-                    self._is_ready(hosted)
+            for each in sorted(given, key=lambda each: not each.late):  # those without a turn are first in the next
+                each.hosted.busy = False
+                if each.hosted.lost:
+                    _fail(each.handed, errors.Fenced("the world left this worker"))
+                else:
+                    each.hosted.put_back(each.handed)
+                    self._freed(each.hosted)
+            self._watch.wake()
 
-    async def _read(self, chosen: list[Hosted]) -> tuple[dict[ids.Address, list[tuple[inboxes.Unread, bytes]]], int]:
-        """Unread items with their payloads at hand, and the store's time."""
-        reading = [hosted for hosted in chosen if hosted.unread]
-        unread: dict[ids.Address, list[tuple[inboxes.Unread, bytes]]] = {}
-        if not reading:
-            return unread, self.time_us()
-        limit = self._settings.max_inbox_batch
-        read = await self._engine.read(
-            *(inboxes.read_range(hosted.at, start=hosted.mark, count_max=limit) for hosted in reading)
-        )
-        self._clock = (read.time_us, self._env.monotonic_us())
-        for index, hosted in enumerate(reading):
-            page = read.page(index)
-            hosted.unread = page.more
-            items = inboxes.decode(page.items)
-            unread[hosted.at] = [(item, await self._load(item)) for item in items]
-        return unread, read.time_us
-
-    async def _load(self, unread: inboxes.Unread) -> bytes:
-        carried: payload.Payload | None = getattr(unread.item, "payload", None)
-        if carried is None:
-            return b""
-        return carried.inline if carried.inline is not None else await self._blobs.load(carried)
-
-    def _step_all(
-        self,
-        chosen: list[Hosted],
-        unread: dict[ids.Address, list[tuple[inboxes.Unread, bytes]]],
-        handed: dict[ids.Address, list[Handover]],
-        time_us: int,
-    ) -> list[tuple[Hosted, Done]]:
-        """In the kernel's thread. A world that had nothing after all is left out."""
-        wall_ms = self._settings.max_cycle_wall_ms
-        worked = []
-        for hosted in chosen:
-            given = unread.get(hosted.at, [])
-            if given or handed[hosted.at] or hosted.machine.unfinished:
-                done = hosted.run(given, handed[hosted.at], time_us=time_us, env=self._env, wall_ms=wall_ms)
-                worked.append((hosted, done))
-        return worked
-
-    async def _commit(
-        self, worked: list[tuple[Hosted, Done]], handed: dict[ids.Address, list[Handover]], time_us: int
-    ) -> None:
-        if not worked:
-            return
-        built: list[committing.Built] = []
-        for hosted, done in worked:
-            routes = []
-            if done.large or done.outgoing or done.wanted:
-                await committing.put_large(hosted, done)
-                routes = await committing.route(self._engine, hosted, done.outgoing)
-            built.append(committing.build(hosted, done, routes, self._claims, time_us=time_us))
-        outcomes = await transact.commit(self._engine, self._env, *(each.batch for each in built))
-        for (hosted, done), each, outcome in zip(worked, built, outcomes, strict=True):
-            if isinstance(outcome, kv.Ok):
-                self._act(hosted, done, each, handed[hosted.at])
-            else:
-                self._lost(hosted, done, outcome, handed[hosted.at])
-
-    # --- After the commit ---------------------------------------------------------------------------------------
-
-    def _act(self, hosted: Hosted, done: Done, built: committing.Built, handed: list[Handover]) -> None:
-        """The steps are durable: now, and only now, the outside may learn of them."""
-        hosted.head = done.after
-        hosted.head_raw = built.head_raw
-        hosted.entries_since += len(done.entries)
-        hosted.active_us = self._env.monotonic_us()
+    def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
-        for left in reversed(handed[len(done.handed) :]):
-            hosted.handed.appendleft(left)
-        if done.cut:
-            hosted.unread = True
-        if built.answers_self:
-            hosted.unread = True
         for at in built.touched:
             self.poke(at)
-        for handover, applied in done.handed:
-            if handover.done is not None and not handover.done.done():
-                handover.done.set_result(applied)
         self._hub.publish(hosted.at, done.entries)
         for act in self.on_act:
             act(hosted, done, built)
 
-    def _lost(self, hosted: Hosted, done: Done, conflict: kv.Conflict, handed: list[Handover]) -> None:
+    def _lost(self, lost: cycling.Lost) -> None:
         """The commit did not happen. Whose fault it was decides what becomes of what was handed over."""
-        error = commit.lost(conflict, hosted.lease)
-        log.info("%s; restoring it", error)
+        given = lost.worked.given
+        given.stepped = False
+        if isinstance(lost.why, errors.BadInput):
+            self._unfit(given, lost.worked.done, lost.why)
+            return
+        error = commit.lost(lost.why, given.hosted.lease)
+        log.info("%s", error)
         kept: list[Handover] = []
-        for handover in handed:
-            if handover.claim is not None and works.lost(conflict, handover.claim):
-                continue  # somebody else has this work now, and its answer
+        for handover in given.handed:
+            if handover.claim is not None and works.lost(lost.why, handover.claim):
+                handover.fail(Superseded("somebody else has this work now"))
+                continue
             if handover.client_id is not None:
-                failed, found = conflict.at(inbox_keys.seen_key(hosted.at, handover.client_id))
+                failed, found = lost.why.at(inbox_keys.seen_key(given.hosted.at, handover.client_id))
                 if failed and found is not None:
-                    self._repeat(handover, found)
+                    cycling.repeat(handover, found)
                     continue
             kept.append(handover)
-        del done
-        self._drop(hosted, kept, fenced=isinstance(error, errors.Fenced))
+        given.handed = []
+        self._drop(given.hosted, kept, again=not isinstance(error, errors.Fenced))
 
-    def _repeat(self, handover: Handover, found: bytes) -> None:
-        assert handover.client_id is not None
-        if handover.done is None or handover.done.done():
-            return
-        try:
-            stamp = inboxes.seen_stamp(found, handover.item, client_id=handover.client_id)
-        except errors.IdReused as error:
-            handover.done.set_exception(error)
+    def _unfit(self, given: cycling.Given, done: Done, error: errors.BadInput) -> None:
+        """Its steps do not fit into a commit. Several at once are tried one by one; a single one stops its world."""
+        hosted, handed = given.hosted, given.handed
+        given.handed = []
+        if done.steps > 1 and not hosted.careful:
+            self._careful[hosted.at] = None
+        elif done.handed:
+            _fail([handover for handover, _ in done.handed], error)
+            handed = handed[len(done.handed) :]
         else:
-            handover.done.set_exception(Repeated(stamp))
+            self._refused[hosted.at] = f"a step of it cannot be stored: {error}"
+            log.error("world %s stops: a step of it cannot be stored: %s", hosted.at.world.hex(), error)
+        self._drop(hosted, handed, again=hosted.at not in self._refused)
 
-    def _drop(self, hosted: Hosted, handed: list[Handover], *, fenced: bool = False) -> None:
-        """Throw a world's memory away. What was handed over and is not settled goes back to whoever handed it."""
+    def _drop(
+        self,
+        hosted: Hosted,
+        handed: Sequence[Handover] = (),
+        error: BaseException | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
+        """Throw a world's memory away. What was handed over and is not settled goes back to whoever handed it, with
+        `Fenced` if it has certainly not been taken. `again`: the world is brought back if nobody else has it.
+        """
         hosted.lost = True
-        self._hosted.pop(hosted.at, None)
-        hosted.machine.close()
-        for handover in [*handed, *hosted.handed]:
-            if handover.done is not None and not handover.done.done():
-                handover.done.set_exception(errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
-        if not fenced:
-            self._scanned_us = -(2**62)
+        if self._hosted.get(hosted.at) is hosted:
+            del self._hosted[hosted.at]
+            self._hub.left(hosted.at)
+        self._kernel.submit(hosted.machine.close)  # there, because a step may be under way; its `finally`s run there
+        _fail(handed, _certain(hosted, error))
+        _fail(hosted.handed, errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
+        hosted.handed.clear()
+        if again:
+            self._again[hosted.at] = None
+            self._watch.wake()
 
-    def time_us(self) -> int:
-        """The store's time, carried on by our own clock since it was last read."""
-        store_us, ours_us = self._clock
-        return store_us + (self._env.monotonic_us() - ours_us)
-
-    # --- Life, scanning, upkeep -------------------------------------------------------------------------------
+    # --- Life -------------------------------------------------------------------------------------------------
 
     async def _renew(self, now_us: int) -> None:
-        """One write renews every lease. A worker that cannot write it in time must stop believing in its leases."""
+        """One write renews every lease. A worker that is late with it must stop believing in its leases."""
         settings = self._settings
-        if self._life is not None and now_us - self._renewed_us < settings.heartbeat_ms * 1000:
-            return
-        try:
-            self._life = await holding.beat(self._engine, self._env, self.worker, self.incarnation, settings)
-            self._renewed_us = now_us
-        except errors.StoreError:
-            if (
-                self._life is not None
-                and now_us - self._renewed_us > (settings.lease_ttl_ms - settings.heartbeat_ms) * 1000
-            ):
-                log.warning("the life sign could not be renewed in time: letting go of %d worlds", len(self._hosted))
+        late_us = now_us - self._renewed_us
+        if self._life is not None:
+            if late_us < settings.heartbeat_ms * 1000:
+                return
+            if late_us > (settings.lease_ttl_ms - settings.heartbeat_ms) * 1000:
+                log.warning("the life sign is %d ms old: letting go of %d worlds", late_us // 1000, len(self._hosted))
                 self._life = None
                 for hosted in list(self._hosted.values()):
-                    self._drop(hosted, [], fenced=True)
+                    self._drop(hosted, again=True)
+        self._life = await holding.beat(self._engine, self._env, self.worker, self.incarnation, settings)
+        self._renewed_us = now_us
+
+    # --- Searching and taking ---------------------------------------------------------------------------------
+
+    def _start_search(self, now_us: int) -> None:
+        """Look for worlds that want to be run: at once after a hint, through everything once in a while."""
+        if "search" in self._beside:
+            return
+        if now_us - self._scanned_us >= self._settings.scan_ms * 1000:
+            self._scanned_us = now_us
+            self._watch.hinted = False
+            self._start_beside("search", self._search_all())
+        elif self._watch.hinted or self._again:
+            self._watch.hinted = False
+            self._start_beside("search", self._search())
+
+    async def _search(self) -> None:
+        again, self._again = list(self._again), {}
+        try:
+            await finding.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
+            await self._finder.by_hints()
+        except BaseException:
+            self._again.update(dict.fromkeys(again))
+            self._watch.hinted = True
             raise
 
-    async def _scan(self, now_us: int) -> None:
-        """Take the worlds that hints say are ready, and look into the inboxes of those already held."""
-        read = await self._engine.read(ready.read_range(self._universe, count_max=1_000))
-        self._clock = (read.time_us, self._env.monotonic_us())
-        hints = ready.decode(self._universe, read.page(0))
-        self._scanned_us = now_us
-        for at, priority, raw in hints:
-            hosted = await self._try_hold(at)
-            if hosted is None:
-                continue
-            hosted.unread = True
-            self._is_ready(hosted)
-            batch = kv.Batch()
-            ready.clear(batch, at, priority=priority, raw=raw)
-            await transact.commit(self._engine, self._env, batch)  # a conflict means a newer hint, which stays
-        if not hints:
-            for hosted in self._hosted.values():
-                hosted.unread = True
-                hosted.mark = b""
-                self._ready[hosted.at] = None
-
-    async def _try_hold(self, at: ids.Address) -> Hosted | None:
-        if at in self._refused:
-            return None
+    async def _search_all(self) -> None:
         try:
-            return await self.hold(at)
-        except (errors.NotFound, errors.Closed):
-            return None
+            for hosted in await self._finder.among_held(list(self._hosted.values())):
+                if not hosted.busy:  # a busy one finds out by its commit
+                    self._drop(hosted)
+            await self._finder.of_the_dead()
+            await self._search()
+            await self._finder.sweep()
+        except BaseException:
+            self._scanned_us = LONG_AGO_US
+            raise
 
     async def _take(self, at: ids.Address) -> Hosted:
         """Acquire the lease, restore the world, adopt a change of its program if there is one."""
         read = await self._engine.read(worlds.get(at))
+        self._clock.set(read.time_us)
         world = worlds.decode(at, read.value(0))
         program = self._programs.get(world.meta.program)
         if program is None:
             raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
-        if world.meta.status is not world_model.Status.ACTIVE:
+        if world.meta.status is not Status.ACTIVE:
             raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
         if self._life is None:
             await self._renew(self._env.monotonic_us())
@@ -400,143 +383,113 @@ class WorldWorker:
         started_us = self._env.monotonic_us()
         lease = await holding.acquire(self._engine, self._env, at, self._life, self._is_dead)
         try:
-            await holding.take_back_claims(self._engine, self._env, at, self._is_dead)
-            restored = await restoring.restore(self._engine, self._blobs, program, at, self._kernel)
-            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
-            if restored.program_hash != program.hash:
-                await holding.adopt(self, hosted, world, restored.program_hash)
-        except failures.Diverged as error:
-            self._refused[at] = error.report
-            log.warning("world %r cannot go on: %s", world.meta.name, error.report)
+            hosted = await self._restore(world, program, lease)
+        except BaseException as error:
             await holding.release(self._engine, self._env, lease)
-            raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}") from error
-        except BaseException:
-            await holding.release(self._engine, self._env, lease)
+            if isinstance(error, failures.Diverged):
+                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}") from error
             raise
         self.restored_ms = (self._env.monotonic_us() - started_us) / 1000
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
-            world.meta.name,
-            lease.epoch,
-            hosted.head.height,
-            self.restored_ms,
-        )
-        self._hosted[at] = hosted
-        self._is_ready(hosted)
+            world.meta.name, lease.epoch, hosted.head.height, self.restored_ms,
+        )  # fmt: skip
         return hosted
 
-    restored_ms = 0.0
-
-    async def _upkeep(self, now_us: int) -> None:
-        """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
-        settings = self._settings
-        crowded = len(self._hosted) > settings.max_worlds_warm
-        for hosted in list(self._hosted.values())[:UPKEEP_WORLDS]:
-            self._hosted[hosted.at] = self._hosted.pop(hosted.at)  # the next turn looks at others
-            if hosted.busy or hosted.lost or hosted.ready:
-                continue
-            if holding.wants_saving(hosted, settings, now_us):
-                await self.save(hosted)
-                continue
-            idle_ms = (now_us - hosted.active_us) / 1000
-            if idle_ms > settings.idle_release_ms or (crowded and idle_ms > 1):
-                await self.let_go(hosted)
-
-    async def save(self, hosted: Hosted) -> None:
-        """Take a snapshot and make it the baseline."""
-        hosted.busy = True
+    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
         try:
-            parts = await self.in_kernel(lambda: kernel_snapshots.save(hosted.machine))
-            outcome = await holding.save(self._engine, self._env, hosted, parts)  # type: ignore[arg-type]
-            if isinstance(outcome, kv.Conflict):
-                self._drop(hosted, [], fenced=leases.fenced(outcome, hosted.lease))
-            else:
-                hosted.saved_us = self._env.monotonic_us()
-        finally:
-            hosted.busy = False
+            await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
+            restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
+            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
+            if restored.program_hash != program.hash:
+                await holding.adopt(self, self._cycle, hosted, world, restored.program_hash)
+        except (failures.Diverged, errors.Corrupt) as error:
+            self._refused[world.at] = str(error)
+            log.warning("world %r cannot go on: %s", world.meta.name, error)
+            raise
+        return hosted
 
-    async def step_and_save(self, hosted: Hosted, handover: Handover, world: worlds.World) -> None:
-        """Take one input and make the state after it the baseline, in one commit: a change of program."""
-        time_us = self.time_us()
-        wall_ms = self._settings.max_cycle_wall_ms
+    def _taken(self, at: ids.Address, task: asyncio.Task[Hosted]) -> None:
+        """A world was taken, or not; whoever asked may be gone."""
+        self._acquiring.pop(at, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        hosted = task.result()
+        if at in self._careful:
+            del self._careful[at]
+            hosted.careful = True
+        self._hosted[at] = hosted
+        self._freed(hosted)
 
-        def run() -> tuple[Done, list[bytes]]:
-            done = hosted.run([], [handover], time_us=time_us, env=self._env, wall_ms=wall_ms)
-            return done, kernel_snapshots.save(hosted.machine)
+    # --- Upkeep and the end -----------------------------------------------------------------------------------
 
-        done, parts = await asyncio.get_running_loop().run_in_executor(self._kernel, run)
-        await committing.put_large(hosted, done)
-        routes = await committing.route(self._engine, hosted, done.outgoing)
-        built = committing.build(hosted, done, routes, committing.Claims(), time_us=time_us)
-        root, size = await restoring.save_parts(self._blobs, parts)
-        taken = snapshots.at_head(done.after, root=root, size=size, program_hash=hosted.program.hash)
-        raw = holding.new_baseline(built.batch, hosted, taken)
-        worlds.change(built.batch, world, program=(hosted.program.name, hosted.program.hash))
-        [outcome] = await transact.commit(self._engine, self._env, built.batch)
-        if isinstance(outcome, kv.Conflict):
-            raise commit.lost(outcome, hosted.lease)
-        self._act(hosted, done, built, [handover])
-        hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+    def _start_upkeep(self, now_us: int) -> None:
+        crowded = len(self._hosted) > self._settings.max_worlds_warm
+        pause_ms = CROWDED_MS if crowded else UPKEEP_MS
+        if "upkeep" in self._beside or now_us - self._tended_us < pause_ms * 1000:
+            return
+        self._tended_us = now_us
+        self._start_beside("upkeep", self._upkeep())
+
+    async def _upkeep(self) -> None:
+        await self._keeper.turn(list(self._hosted.values()))
+        await self._keeper.make_room(list(self._hosted.values()))
 
     async def save_when_free(self, hosted: Hosted) -> None:
-        await hosted.quiet()
-        if not hosted.lost and hosted.entries_since:
-            await self.save(hosted)
+        await self._keeper.save(hosted)
 
     async def forget(self, at: ids.Address) -> None:
         """Stop running a world, whatever waits for it: it is paused, archived or deleted."""
         hosted = self._hosted.get(at)
-        if hosted is None:
-            return
-        await self.save_when_free(hosted)
-        await hosted.quiet()
-        if not hosted.lost:
-            self._drop(hosted, [], fenced=True)
-            await holding.release(self._engine, self._env, hosted.lease)
-
-    async def let_go(self, hosted: Hosted) -> None:
-        """Release a world properly: saved, its lease free."""
-        if hosted.entries_since and not hosted.lost:
-            await self.save(hosted)
-        if hosted.lost or hosted.ready:
-            return
-        self._drop(hosted, [], fenced=True)
-        await holding.release(self._engine, self._env, hosted.lease)
+        if hosted is not None:
+            await self._keeper.let_go(hosted, whatever=True)
 
     async def close(self, *, abandon: bool = False) -> None:
         """Finish: save and release every world, say goodbye. `abandon` leaves everything as it stands."""
+        self._over = self._over or errors.Closed("the host was closed")
+        self._keeper.stop()
         await self._watch.close()
-        await asyncio.gather(*self._cycles, return_exceptions=True)
-        for hosted in list(self._hosted.values()):
-            assert not hosted.busy, "the loop has been stopped before"
-            if abandon:
-                self._drop(hosted, [], fenced=True)
-                continue
-            await self.let_go(hosted)
-            if not hosted.lost:
-                self._drop(hosted, [], fenced=True)
-                await holding.release(self._engine, self._env, hosted.lease)
-        if self._life is not None and not abandon:
+        tasks = [*self._beside.values(), *self._cycles, *self._acquiring.values()]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if not abandon:
+                await self._leave()
+        finally:
+            for hosted in list(self._hosted.values()):
+                self._drop(hosted)
+            self._kernel.shutdown(wait=True)
+
+    async def _leave(self) -> None:
+        held = list(self._hosted.values())
+        for start in range(0, len(held), keeping.AT_ONCE):
+            part = held[start : start + keeping.AT_ONCE]
+            await asyncio.gather(*(self._keeper.let_go(hosted, whatever=True) for hosted in part))
+        if self._life is not None:
             batch = kv.Batch()
             leases.goodbye(batch, self._life)
             await transact.commit(self._engine, self._env, batch)
             self._life = None
-        self._kernel.shutdown(wait=True)
+
+    def _end(self, error: BaseException) -> None:
+        """Nothing more is run here."""
+        self._over = error
+        for hosted in list(self._hosted.values()):
+            self._drop(hosted, error=error)
 
 
-class Repeated(errors.Error):
-    """The same input was taken before: this is the stamp it was taken under."""
+def _certain(hosted: Hosted, error: BaseException | None) -> Exception:
+    """What to tell those whose input was under way. `Fenced` only if it was certainly not taken."""
+    if error is None or isinstance(error, errors.StoreUnavailable | errors.StoreFull):
+        return errors.Fenced(f"world {hosted.at.world.hex()} left this worker")
+    if isinstance(error, errors.Error):
+        return error
+    return errors.StoreUncertain(f"the worker was stopped while this was under way ({error!r})")
 
-    code = "repeated"
 
-    def __init__(self, stamp: kv.Stamp) -> None:
-        super().__init__("taken before")
-        self.stamp = stamp
+def _fail(handed: Sequence[Handover], error: Exception) -> None:
+    for handover in handed:
+        handover.fail(error)
 
 
 def ready_prefix(universe: ids.UniverseId) -> bytes:
     return ready.read_range(universe, count_max=1).begin
-
-
-def _take_handed(hosted: Hosted, most: int) -> list[Handover]:
-    return [hosted.handed.popleft() for _ in range(min(most, len(hosted.handed)))]

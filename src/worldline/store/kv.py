@@ -321,6 +321,12 @@ def stamp(version: int, ordinal: int) -> Stamp:
     return Stamp(version.to_bytes(8, "big") + ordinal.to_bytes(4, "big"))
 
 
+def stamps(version: int, first: int, count: int) -> tuple[Stamp, ...]:
+    """The stamps of a batch's appends: one version, `count` ordinals from `first` on."""
+    start = version.to_bytes(8, "big")
+    return tuple([Stamp(start + ordinal.to_bytes(4, "big")) for ordinal in range(first, first + count)])
+
+
 def counter_add(value: bytes | None, delta: int) -> bytes:
     """A counter's next value. Wraps at 64 bits, as FoundationDB's does."""
     total = delta + (0 if value is None else counter(value))

@@ -283,7 +283,7 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
             try:
                 if batch.appends:
                     version = version or 1 + _version(txn)
-                    stamps = tuple([kv.stamp(version, ordinal + index) for index in range(len(batch.appends))])
+                    stamps = kv.stamps(version, ordinal, len(batch.appends))
                     ordinal += len(stamps)
                     _apply(txn, batch, stamps)
                     outcomes.append(kv.Ok(stamps))
@@ -310,12 +310,12 @@ def _apply(txn: lmdb.Transaction[bytes], batch: kv.Batch, stamps: Sequence[kv.St
             found = cursor.delete()  # the cursor then stands on the next key
     for key in batch.deletes:
         txn.delete(key)
-    for put in batch.puts.values():
-        txn.put(put.key, put.value if put.stamp is None else put.value + stamps[put.stamp])
+    for key, put in batch.puts.items():
+        txn.put(key, put.value if put.stamp is None else put.value + stamps[put.stamp])
     for key, delta in batch.counts.items():
         txn.put(key, kv.counter_add(txn.get(key), delta))
-    for append, stamp in zip(batch.appends, stamps, strict=True):
-        txn.put(append.prefix + stamp, append.value)
+    for index, append in enumerate(batch.appends):
+        txn.put(append.prefix + stamps[index], append.value)
 
 
 def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request]) -> lmdb_engine.Answers:

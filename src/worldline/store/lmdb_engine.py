@@ -76,7 +76,8 @@ class LmdbEngine:
         raise errors.StoreUnavailable("other processes grow the store faster than this one can follow; try again")
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        self._check_open()
+        if self._closing:
+            self._check_open()
         size = 0
         for batch in batches:
             size += kv.check(batch)
@@ -129,17 +130,23 @@ class LmdbEngine:
 
     def _on_inbox(self) -> None:
         arrived = self._inbox.hear()
-        while arrived:
-            jobs, txn, keys = arrived.popleft()
-            if txn is not None:
-                self._note(txn, keys if len(keys) <= limits.HINT_LOCAL_KEYS_MAX else None)
-            if jobs:
-                self._settle(jobs)
+        count = len(arrived)  # what comes while this runs has rung again, and waits for the next turn
+        try:
+            while count:
+                count -= 1
+                self._settle(*arrived.popleft())
+        finally:
+            if count:
+                self._inbox.ring()
         if self._drained is not None and not self._in_flight:
             self._drained.set_result(None)
             self._drained = None
 
-    def _settle(self, jobs: Sequence[lmdb_writer.Job]) -> None:
+    def _settle(self, jobs: Sequence[lmdb_writer.Job], txn: int | None, keys: list[bytes]) -> None:
+        if txn is not None:
+            self._note(txn, keys if len(keys) <= limits.HINT_LOCAL_KEYS_MAX else None)
+        if not jobs:
+            return
         self._crowded = len(jobs) > 1
         done = 0
         try:

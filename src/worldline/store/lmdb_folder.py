@@ -65,10 +65,13 @@ def is_full(folder: Path, code: int) -> bool:
         return True
     if code != errno.EIO:
         return False
-    room, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if room != resource.RLIM_INFINITY and data_bytes(folder) + limits.LMDB_FREE_BYTES_LOW > room:
-        return True
-    disk = os.statvfs(folder)
+    try:
+        room, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if room != resource.RLIM_INFINITY and data_bytes(folder) + limits.LMDB_FREE_BYTES_LOW > room:
+            return True
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
     return disk.f_bavail * disk.f_frsize < limits.LMDB_FREE_BYTES_LOW
 
 
@@ -83,6 +86,8 @@ def translate(code: int | None, folder: Path) -> errors.Error:
         return errors.StoreUnavailable(f"no permission to read and write {folder}; check its owner and mode")
     if code == errno.ENOTDIR:
         return errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
+    if code == errno.ENOMEM:
+        return errors.StoreUnavailable(f"no address space to map the store in {folder}; raise the limit (ulimit -v)")
     return errors.StoreUnavailable(f"the store in {folder} cannot be used now: {os.strerror(code or 0)}")
 
 

@@ -92,7 +92,10 @@ class Folder:
             self._prefix = f"/proc/self/fd/{self._number}"
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self._path.iterdir())[: limits.HINT_PEERS_MAX]
+        try:
+            return sorted(path.name for path in self._path.iterdir())[: limits.HINT_PEERS_MAX]
+        except OSError:
+            return []  # somebody removed the folder; nobody is told any more, and nobody is harmed by it
 
     def bind(self, ear: socket.socket, name: str) -> None:
         ear.bind(f"{self._prefix}/{name}")

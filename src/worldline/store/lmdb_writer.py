@@ -18,6 +18,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
+import msgspec
+
 from worldline.base import errors, limits
 from worldline.store import bell, kv
 
@@ -25,25 +27,23 @@ from worldline.store import bell, kv
 Written = tuple[int | None, list[bytes]]
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """One call of `commit` on its way through the thread, and what its task awaits.
 
     It does for a task what an asyncio future does, by the same protocol, except for one thing: the task goes on in the
     turn of the loop that brings the answer, not in the next one. Only `LmdbEngine` sees it, and awaits it once.
     """
 
-    _asyncio_future_blocking = False
-    _cancelled = False
-    _callback: Callable[[Job], object]
-    _context: contextvars.Context
-    outcomes: list[kv.Outcome]
+    inbox: Inbox
+    batches: tuple[kv.Batch, ...]
+    size: int
+    loop: asyncio.AbstractEventLoop
+    outcomes: list[kv.Outcome] = []
     error: errors.Error | None = None
-
-    def __init__(self, inbox: Inbox, batches: tuple[kv.Batch, ...], size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.inbox = inbox
-        self.batches = batches
-        self.size = size
-        self._loop = loop
+    _asyncio_future_blocking: bool = False
+    _cancelled: bool = False
+    _callback: Callable[[Job], object] | None = None
+    _context: contextvars.Context | None = None
 
     def lose(self, reason: str) -> None:
         self.outcomes = [kv.CommitUnknown(reason) for _ in self.batches]
@@ -51,17 +51,19 @@ class Job:
     def settle(self) -> None:
         """On the loop. A caller that was cancelled has no use for the answer."""
         if not self._cancelled:
+            assert self._context is not None, "it is awaited in the turn in which it is made"
+            assert self._callback is not None
             self._context.run(self._callback, self)
 
     # --- What a task calls ---
 
     def __await__(self) -> Generator[Job, None, list[kv.Outcome]]:
         self._asyncio_future_blocking = True
-        yield self
-        return self.result()
+        yield self  # the task goes on here, or throws what `result` raised
+        return self.outcomes
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
+        return self.loop
 
     def add_done_callback(self, callback: Callable[[Job], object], *, context: contextvars.Context) -> None:
         self._callback = callback
@@ -72,7 +74,8 @@ class Job:
         if self._cancelled:
             return False
         self._cancelled = True
-        self._loop.call_soon(self._callback, self, context=self._context)
+        assert self._callback is not None, "a task says how to wake it before it cancels"
+        self.loop.call_soon(self._callback, self, context=self._context)
         return True
 
     def result(self) -> list[kv.Outcome]:
@@ -100,8 +103,11 @@ class Inbox:
     def deliver(self, jobs: Sequence[Job], txn: int | None, keys: list[bytes]) -> None:
         self._arrived.append((jobs, txn, keys))
         if not self._rung:
-            self._rung = True
-            self._bell.ring()
+            self.ring()
+
+    def ring(self) -> None:
+        self._rung = True
+        self._bell.ring()
 
     def hear(self) -> deque[Arrival]:
         """Called when `fileno` is readable: what has arrived, for the loop to empty."""

@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from worldline.base import failures
-from worldline.codec import digest, structs
+from worldline.codec import digest
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
@@ -42,6 +42,7 @@ class Life:
         self.machine = Machine(program, strict=strict)
         self._saved = snapshots.save(self.machine)
         self._baseline = (self.head, self._saved)
+        self._blocked: dict[str, str] = {}  # runs that are expected to be
 
     # --- Stepping ------------------------------------------------------------------------------------------
 
@@ -89,7 +90,8 @@ class Life:
         if found:
             what = replay.describe(stepped.drafts[0].kind, stepped.drafts[0].payload)
             raise failures.Diverged(f"step {context.step}, done twice, does not come out the same; {found}\n({what})")
-        if report := twins.blocked(self.machine):
+        report = twins.blocked(self.machine, self._blocked)
+        if report:
             raise failures.Diverged(f"step {context.step} found a run that its own code does not fit:\n{report}")
         self._saved = snapshots.save(self.machine)
 
@@ -135,21 +137,21 @@ class Life:
             raise failures.Diverged("the journal, replayed from its beginning, leads to another state")
         return count
 
-    def adopt(self, program: Program) -> dict[str, str]:
-        """Go on under other code, as a world does whose program was edited. Returns the runs that are blocked."""
+    def adopt(self, program: Program) -> commands.ChangeProgram:
+        """Go on under other code, as a world does whose program was edited. Returns what is to be journaled next."""
         parts = snapshots.save(self.machine)
         self.machine.close()
         before, self.program = self.program, program
         self.machine, _ = snapshots.load(program, parts, self.at, strict=self._strict)
         with loopless.loopless():
             blocked = commands.fits(self.machine)
-        change = structs.encode(commands.ChangeProgram(before.hash, program.hash, blocked))
-        twice, self._twice = self._twice, False  # a blocked run is what is expected here
-        self.step(inbox.Control(commands.PROGRAM, self.carry(change)), change, time_us=self.head.time_us)
-        self._twice = twice and not blocked
         self._saved = snapshots.save(self.machine)
-        self._baseline = (self.head, self._saved)
-        return blocked
+        self._blocked = dict(blocked)
+        return commands.ChangeProgram(before.hash, program.hash, blocked)
+
+    def rebase(self) -> None:
+        """Nothing below is replayed any more: other code has done it."""
+        self._baseline = (self.head, snapshots.save(self.machine))
 
     def export(self, name: str) -> export.Exported:
         head, parts = self._baseline

@@ -19,7 +19,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
-from worldline.roles import adapter_worker, attempts
+from worldline.roles import attempts, performing
 from worldline.testing.life import Life
 
 STEPS_MAX = 100_000
@@ -140,7 +140,7 @@ class Stage:
         effect = actor.life.program.find_effect(asked.wanted.name)
         assert effect is not None
         arguments, options = handling.unpack_effect(asked.wanted.params)
-        policy = adapter_worker.policy_of(effect, options)
+        policy = performing.policy_of(effect, options)
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)
         try:
@@ -154,14 +154,14 @@ class Stage:
         if answer.after_us is not None:
             self._at(self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect=True)
 
-    def _conclude(self, actor: Actor, asked: Asked, policy: adapter_worker.Policy, answer: scripts.Scripted) -> None:
+    def _conclude(self, actor: Actor, asked: Asked, policy: performing.Policy, answer: scripts.Scripted) -> None:
         """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
         if not self._is_open(actor, asked):
             return
         if answer.ok:
             self._answer(actor, asked, ReceiptStatus.OK, answer.data)
             return
-        due_us = self.now_us + policy.delay_us(asked.attempt)
+        due_us = self.now_us + max(policy.delay_us(asked.attempt), answer.retry_us)
         deadline_us = asked.wanted.deadline_us
         out_of_time = bool(deadline_us) and due_us >= deadline_us
         out_of_attempts = policy.attempts is not None and asked.attempt >= policy.attempts

@@ -32,7 +32,7 @@ from worldline.kernel.program import Program
 from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
 from worldline.kernel.scripts import Script
 from worldline.layers import export
-from worldline.model import inbox, journal
+from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
 from worldline.testing import showing, stage
@@ -217,9 +217,13 @@ class TestWorld:
 
     def adopt(self, program: Program) -> dict[str, str]:
         """Go on under changed code, as after an edit. Returns the runs that it does not fit, and how."""
-        blocked = self._actor.life.adopt(program)
+        life = self._actor.life
+        change = life.adopt(program)
+        data = structs.encode(change)
+        self._stage.step(self._actor, inbox.Control(commands.PROGRAM, life.carry(data)), data)
+        life.rebase()
         self.play(limit_us=self._stage.now_us)
-        return blocked
+        return change.blocked
 
     def also(self, name: str, program: Program, script: Script | None = None) -> TestWorld:
         """Another world on the same stage, so that they can send to and ask each other by name."""
@@ -230,6 +234,10 @@ class TestWorld:
     @property
     def machine(self) -> Machine:
         return self._actor.life.machine
+
+    @property
+    def address(self) -> ids.Address:
+        return self._actor.life.at
 
     @property
     def head(self) -> journal.Head:

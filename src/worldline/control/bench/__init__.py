@@ -89,7 +89,8 @@ def sentence(figures: dict[str, Any]) -> str:
     found, floor = figures["A"], figures["floor"][f"commits_{workloads.SENDERS}"]
     return (
         f"{found['per_s']:,.0f} durable increments per second over {workloads.WORLDS} worlds, "
-        f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms (the bare engine: {floor['per_s']:,.0f} commits per second)"
+        f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms "
+        f"(the bare engine: {floor['per_s']:,.0f} commits per second)"
     )
 
 

@@ -1,23 +1,25 @@
 """What every command shares: the options, opening the store, asking a person, waiting for an answer.
 
-A command is an async function that takes a `Desk` first and returns nothing, or the exit code of a negative answer.
+A command is a function, mostly async, that takes a `Desk` first and returns nothing, or the exit code of a negative
+answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import shlex
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import click
 
 from worldline.base import errors
-from worldline.control import loading, looking, sdk
+from worldline.control import compose, loading, looking, sdk
 from worldline.control.cli import output, places
 from worldline.kernel.program import Program
 from worldline.layers import worlds
@@ -47,21 +49,28 @@ class Desk:
         return said if self.place.universe == places.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
 
     @asynccontextmanager
-    async def open(self, *, create: bool = False, programs: list[Program] | None = None) -> AsyncIterator[sdk.Universe]:
+    async def open(
+        self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
+    ) -> AsyncIterator[sdk.Universe]:
         """The universe, as a client that knows the project's programs."""
         known = loading.load_all(self.place.apps) if programs is None else programs
-        logging.getLogger("worldline").setLevel(logging.ERROR)
-        opened = sdk.open(self.place.store, universe=self.place.universe, objects=self.place.objects, create=create)
-        async with opened as universe:
-            for program in reversed(known):
-                universe.programs[program.name] = program
-            yield universe
+        named = universe or self.place.universe
+        with quiet_logs():
+            async with sdk.open(self.place.store, universe=named, objects=self.place.objects, create=create) as opened:
+                for program in reversed(known):
+                    opened.programs[program.name] = program
+                yield opened
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncIterator[compose.Store]:
+        async with compose.store(self.place.store, create=False, objects_url=self.place.objects) as store:
+            yield store
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
         if self._yes:
             return
-        if not sys.stdin.isatty():
+        if not has_terminal():
             raise errors.BadInput(f"{question} Nobody can be asked here: add --yes")
         if not click.confirm(question, err=True):
             raise output.Declined("nothing was done")
@@ -82,6 +91,22 @@ class Desk:
     ) -> T:
         """Wait for something that the world must do, as long as somebody is there to do it."""
         return await wait(universe, world, work, timeout, self.option)
+
+
+def has_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """What goes wrong is said once, as the command's error, and not in a log besides."""
+    log = logging.getLogger("worldline")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 async def wait(
@@ -170,7 +195,8 @@ def _wrapped(function: Function) -> Function:
         )
         quiet = bool(given.pop("quiet", False))
         desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
-        return asyncio.run(_main(function(desk, **given)))
+        answer = function(desk, **given)
+        return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
 
     return run
 

@@ -29,12 +29,11 @@ class Cell(msgspec.Struct, frozen=True):
     value: Any
 
 
-
 @common.command("list", many=True)
 @click.option("--label", metavar="NAME[=VALUE]", help="Only worlds with this label.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only worlds of this status.")
 @click.option("--program", metavar="NAME", help="Only worlds of this program.")
-async def list_(desk: Desk, label: str | None, status: str | None, program: str | None, limit: int) -> None:
+async def list_(desk: Desk, *, label: str | None, status: str | None, program: str | None, limit: int) -> None:
     """List worlds, newest first."""
     async with desk.open(programs=[]) as universe:
         found = await looking.list_worlds(universe, label=label, status=status, program=program, limit=limit)
@@ -43,6 +42,7 @@ async def list_(desk: Desk, label: str | None, status: str | None, program: str 
         "CHANGED": "changed", "LABELS": "labels",
     }  # fmt: skip
     desk.out.many(found, columns, none="no worlds here; make one with `worldline create NAME`", key="name")
+
 
 @common.command("show")
 @click.argument("world")
@@ -55,6 +55,7 @@ async def show(desk: Desk, world: str) -> None:
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
     desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
 
+
 @common.command("why", app=True)
 @click.argument("world")
 async def why(desk: Desk, world: str) -> None:
@@ -63,12 +64,13 @@ async def why(desk: Desk, world: str) -> None:
         found = await reasons.why(universe, universe.world(world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
+
 @common.command("state", app=True)
 @click.argument("world")
 @click.argument("reducer", required=False)
 @click.argument("key", required=False)
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="As it was at this height.")
-async def state(desk: Desk, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
+async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
     """Show a world's state: all cells, those of a reducer, or one of them."""
     async with desk.open() as universe:
         found = universe.world(world)
@@ -81,12 +83,11 @@ async def state(desk: Desk, world: str, reducer: str | None, key: str | None, at
     desk.out.many(cells, columns, none="no cells yet", key="key")
 
 
-
 @common.command("journal", many=True)
 @click.argument("world")
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Entries above a height, oldest first.")
 @click.option("--export", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it all to a file.")
-async def journal(desk: Desk, world: str, above: int | None, file: Path | None, limit: int) -> None:
+async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
     """Show a world's journal: the last entries, newest first; or those above a height."""
     async with desk.open(programs=[]) as universe:
         found = universe.world(world)
@@ -116,7 +117,7 @@ async def journal(desk: Desk, world: str, above: int | None, file: Path | None, 
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Begin above this height, not now.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many entries.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End, with exit code 6, after so long.")
-async def follow(desk: Desk, world: str, above: int | None, count: int | None, timeout: float | None) -> None:
+async def follow(desk: Desk, *, world: str, above: int | None, count: int | None, timeout: float | None) -> None:
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
@@ -191,3 +192,6 @@ async def _export(desk: Desk, world: sdk.World, above: int, file: Path) -> None:
         exporting.write(exported, file)
     said = {"world": world.name, "file": str(file), "above": exported.start.height, "entries": len(exported.entries)}
     desk.out.one(said, [f"{said['entries']} entries written to {file}"])
+
+
+COMMANDS: list[click.Command] = [list_, show, why, state, journal, follow]

@@ -1,7 +1,7 @@
 """Words of a command line as an event or as a workflow's arguments.
 
-`account=bob cents=5` are fields by name, `--data` takes them all as JSON. Where the program is known, each value becomes
-what its annotation says and the whole is checked before anything is sent. Where it is not, values are JSON if they can
+`account=bob cents=5` are fields by name, `--data` takes them all as JSON. Where the program is known, values become
+what their annotations say and the whole is checked before anything is sent. Where it is not, a value is JSON if it can
 be read so, else text.
 """
 

@@ -34,13 +34,14 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a command is about. `given`: the store was named on the command line."""
+    """What a command is about. `given`: the store was named on the command line; so, `universe_given`, the universe."""
 
     store: str
     universe: str
     objects: str | None
     apps: list[str]
     given: bool
+    universe_given: bool
 
 
 def choose(*, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool) -> Place:
@@ -55,6 +56,7 @@ def choose(*, store: str | None, universe: str | None, apps: tuple[str, ...], gi
         objects,
         list(apps) or [_beside(folder, each) for each in named],
         given,
+        universe is not None,
     )
 
 

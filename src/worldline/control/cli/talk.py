@@ -1,4 +1,4 @@
-"""Talking to worlds: create, send, ask, run. Durable once they return; waiting for more is asked for or can be refused."""
+"""Talking to worlds: create, send, ask, run. What is sent is durable, whether or not anybody waits for the answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from worldline.codec import structs
 from worldline.control import describing, sdk, talking
 from worldline.control.cli import common, output, payloads
 from worldline.control.cli.common import Desk
-from worldline.kernel import commands, values
+from worldline.kernel import commands
 from worldline.kernel.program import Program
 from worldline.kernel.runs import RunStatus
 from worldline.layers import worlds
-from worldline.model import inbox, journal
+from worldline.model import inbox
 from worldline.model.journal import Kind
 
 DATA = click.option("--data", metavar="JSON|@FILE|-", help="All fields as JSON: here, from a file, or from stdin.")
@@ -33,7 +33,6 @@ class Answered(msgspec.Struct, frozen=True):
     result: Any = None
 
 
-
 @common.command("create", app=True)
 @click.argument("world")
 @click.option("--program", "name", metavar="NAME", help="Which program, if the file declares several.")
@@ -47,6 +46,7 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
     said = {"name": world, "id": at.world.hex(), "program": program.name}
     desk.out.one(said, [f"world {world} of program {program.name}"])
 
+
 @common.command("send", app=True)
 @click.argument("world")
 @click.argument("event")
@@ -57,7 +57,7 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
 @click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
 @TIMEOUT
 async def send(
-    desk: Desk, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
+    desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
     client_id: str | None, waits: bool, timeout: float | None,
 ) -> int:  # fmt: skip
     """Send an event: `worldline send alice Deposited account=bob cents=5`."""
@@ -78,7 +78,6 @@ async def send(
     return 0 if reason is None else output.NEGATIVE
 
 
-
 @common.command("ask", app=True)
 @click.argument("world")
 @click.argument("request")
@@ -87,7 +86,7 @@ async def send(
 @click.option("--id", "client_id", metavar="ID", help="The same id again is the same question.")
 @TIMEOUT
 async def ask(
-    desk: Desk, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
+    desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
     timeout: float | None,
 ) -> None:  # fmt: skip
     """Ask a world and show its answer: `worldline ask alice Withdraw account=bob cents=5`."""
@@ -110,7 +109,7 @@ async def ask(
 @click.option("--detach", is_flag=True, help="Do not wait for its result.")
 @TIMEOUT
 async def run(
-    desk: Desk, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
+    desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
     detach: bool, timeout: float | None,
 ) -> None:  # fmt: skip
     """Run a workflow and show its result: `worldline run alice greet name=Alice`."""
@@ -124,7 +123,7 @@ async def run(
             answered = Answered(world, wanted.run, workflow, "started")
             desk.out.one(answered, [wanted.run])
             return
-        result = await desk.answer(universe, found, _result(found, wanted, program), timeout)
+        result = await desk.answer(universe, found, _result(found, wanted), timeout)
     desk.out.one(Answered(world, wanted.run, workflow, "finished", result), [_shown(result)])
 
 
@@ -180,18 +179,13 @@ async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
     await talking.enqueue(universe, at, item)
 
 
-async def _result(world: sdk.World, wanted: commands.StartRun, program: Program | None) -> Any:
+async def _result(world: sdk.World, wanted: commands.StartRun) -> Any:
     since = (await world.head()).height
     standing = structs.decode(commands.Standing, await world.command(commands.RUN, wanted))
     if standing.status is RunStatus.BLOCKED:
-        raise errors.Closed(
-            f"run {wanted.run!r} is blocked: its code has changed under it; see `worldline why {world.name}`"
-        )
+        raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
     found: sdk.Run[Any] = sdk.Run(world, None, wanted.run, standing, since)
-    result = await found.result()
-    del program
-    return describing.plain(values.plain(result))
+    return describing.plain(await found.result())
 
 
-def inputs(entries: list[journal.Entry]) -> list[journal.Entry]:
-    return [entry for entry in entries if entry.kind in journal.INPUTS]
+COMMANDS: list[click.Command] = [create, send, ask, run]

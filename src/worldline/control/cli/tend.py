@@ -10,12 +10,12 @@ from worldline.control.cli.common import Desk
 from worldline.model.world import Status
 
 
-
 @common.command("pause")
 @click.argument("world")
 async def pause(desk: Desk, world: str) -> None:
     """Stop a world where it stands. It still takes input, and goes on when it is resumed."""
     await _change(desk, world, Status.PAUSED)
+
 
 @common.command("resume")
 @click.argument("world")
@@ -23,11 +23,13 @@ async def resume(desk: Desk, world: str) -> None:
     """Let a paused or archived world go on."""
     await _change(desk, world, Status.ACTIVE)
 
+
 @common.command("archive")
 @click.argument("world")
 async def archive(desk: Desk, world: str) -> None:
     """Stop a world and refuse input. It can be read, and resumed."""
     await _change(desk, world, Status.ARCHIVED)
+
 
 @common.command("delete", asks=True)
 @click.argument("world")
@@ -38,6 +40,7 @@ async def delete(desk: Desk, world: str) -> None:
         desk.confirm(f"Delete world {world!r} and all that happened to it?")
         await changing.change(universe, at, status=Status.DELETED, alias=world)
     desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
+
 
 @common.command("label")
 @click.argument("world")
@@ -53,9 +56,8 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
             else:
                 wanted |= talk.labels_of((word,))
         changed = await changing.change(universe, await found.address(), labels=wanted)
-    shown = " ".join(f"{name}={value}" if value else name for name, value in changed.meta.labels.items())
+    shown = " ".join(f"{name}={value}" if value else name for name, value in sorted(changed.meta.labels.items()))
     desk.out.one({"name": world, "labels": changed.meta.labels}, [shown or "no labels"])
-
 
 
 async def _change(desk: Desk, world: str, status: Status) -> None:
@@ -65,35 +67,33 @@ async def _change(desk: Desk, world: str, status: Status) -> None:
     desk.out.one({"name": changed.meta.name, "status": name}, [f"{changed.meta.name} is {name}"])
 
 
-@group.group("ref")
-def ref() -> None:
-    """Names: any number of them may point to a world."""
-
 @common.command("list", many=True)
-async def list_(desk: Desk, limit: int) -> None:
+async def list_refs(desk: Desk, limit: int) -> None:
     """List names and the worlds they point to."""
     async with desk.open(programs=[]) as universe:
         found = [each async for each in looking.names(universe)]
     columns = {"NAME": "name", "WORLD": "world", "ID": "id", "OWN": "own"}
     desk.out.many(found[:limit], columns, none="no names here", key="name")
 
+
 @common.command("set", asks=True)
 @click.argument("name")
 @click.argument("world")
-async def set_(desk: Desk, name: str, world: str) -> None:
+async def set_ref(desk: Desk, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
         at = await universe.world(world).address()
-        known = next((each.world async for each in looking.names(universe) if each.name == name), None)
-        if known is not None and known != world:
-            desk.confirm(f"Move the name {name!r} from world {known!r} to {world!r}?")
+        known = [each.world async for each in looking.names(universe) if each.name == name]
+        if known and known != [world]:
+            desk.confirm(f"Move the name {name!r} from world {known[0]!r} to {world!r}?")
         await changing.point(universe, name, at)
     desk.out.one({"name": name, "world": world}, [f"{name} points to {world}"])
+
 
 @common.command("rename", asks=True)
 @click.argument("world")
 @click.argument("name")
-async def rename(desk: Desk, world: str, name: str) -> None:
+async def rename_ref(desk: Desk, world: str, name: str) -> None:
     """Give a world another name of its own."""
     async with desk.open(programs=[]) as universe:
         at = await universe.world(world).address()
@@ -101,11 +101,19 @@ async def rename(desk: Desk, world: str, name: str) -> None:
         await changing.rename(universe, at, name)
     desk.out.one({"name": name, "before": world}, [f"{world} is now {name}"])
 
+
 @common.command("delete", asks=True)
 @click.argument("name")
-async def delete(desk: Desk, name: str) -> None:
+async def delete_ref(desk: Desk, name: str) -> None:
     """Take a name away. The world stays."""
     async with desk.open(programs=[]) as universe:
         desk.confirm(f"Take the name {name!r} away?")
         await changing.free(universe, name)
     desk.out.one({"name": name, "deleted": True}, [f"{name} is free"])
+
+
+ref = click.Group(
+    "ref", commands=[list_refs, set_ref, rename_ref, delete_ref], help="Names: any number of them may point to a world."
+)
+
+COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, ref]

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: opening them, and what their failures mean. The only file that knows the driver.
 
 A `Session` is one connection with its settings and prepared statements; it runs one statement at a time and is thrown
-away after any failure that leaves its state in doubt. A `Pool` lends sessions and opens new ones when it has none.
+away after any failure that leaves its state in doubt. A `Pool` keeps idle sessions and opens new ones when it has none.
 
 What a failed statement means is decided here, once:
 
@@ -36,9 +36,11 @@ CLOSE_SECONDS = 5.0
 MARGIN_MS = 1_000
 
 _SERIALIZATION, _DEADLOCK, _UNIQUE = "40001", "40P01", "23505"
-_AGAIN = (_SERIALIZATION, _DEADLOCK, _UNIQUE)
+_AGAIN = (_SERIALIZATION, _DEADLOCK, _UNIQUE, sql.HASTY)
 _MISSING = ("42P01", "42883", "3F000")
 _LOGIN = ("28000", "28P01")
+# Where the server waits for synchronous standbys, and warns if it stops to.
+_STANDBY_WAIT = "SyncRepWaitForLSN"
 # What the driver says, before it sends anything, on a connection that the server has ended but not closed yet.
 _UNSENT = "cannot switch to state"
 
@@ -69,9 +71,12 @@ class Session:
         return self._connection.is_closed()
 
     async def identify(self) -> Row:
-        """Settle the session, and tell what `sql.IDENTITY` asks."""
-        await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.commit_timeout_ms}")
+        """What `sql.IDENTITY` asks."""
         return await self.row(sql.IDENTITY, self._address.schema, sql.commit_name())
+
+    async def settle(self) -> None:
+        """Make the session's settings those that the statements rest on."""
+        await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.commit_timeout_ms}")
 
     async def prepare(self, base: int) -> None:
         self.base = base
@@ -79,10 +84,10 @@ class Session:
         await self._prepare_read(backwards=False)
 
     async def commit(self, arguments: Sequence[object]) -> Row:
-        """Run one group. A warning beside the answer makes it doubtful.
+        """Run one group.
 
-        The server warns when it could not wait for a synchronous standby: committed here, perhaps not there. Asking
-        again is the right answer to that too, since a repeat waits for the standby anew.
+        The server warns if it was made to stop waiting for a synchronous standby: committed here, perhaps not there.
+        That is no `Ok`. Asking again is the right answer to it too, since a repeat waits for the standby anew.
         """
         assert self._commit is not None
         self._warned = False
@@ -153,37 +158,29 @@ class Session:
             raise
 
     def _note_warning(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        self._warned = self._warned or message.severity_en == "WARNING"
+        """Not every warning is about the commit. Texts are translated, the names of the server's functions are not."""
+        if message.server_source_function == _STANDBY_WAIT:
+            self._warned = True
 
 
 class Pool:
-    """Lends up to `size` sessions at a time. Idle ones are kept, the last used first; dead ones are dropped."""
+    """Idle sessions, the last used first: its server process is the warmest. Whoever takes them bounds their number."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Session]], size: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Session]]) -> None:
         self._connect = connect
         self._idle: list[Session] = []
-        self._free = asyncio.Semaphore(size)
 
     async def take(self) -> Session:
-        await self._free.acquire()
-        try:
-            while self._idle:
-                session = self._idle.pop()
-                if not session.closed:
-                    return session
-            return await self._connect()
-        except BaseException:
-            self._free.release()
-            raise
+        while self._idle:
+            session = self._idle.pop()
+            if not session.closed:
+                return session
+        return await self._connect()
 
     def give(self, session: Session) -> None:
+        """Keep a session for others, unless it broke."""
         if not session.closed:
             self._idle.append(session)
-        self._free.release()
-
-    def add(self, session: Session) -> None:
-        """Keep a session that was opened elsewhere."""
-        self._idle.append(session)
 
     async def close(self) -> None:
         while self._idle:

@@ -59,8 +59,8 @@ class PostgresEngine:
         self._hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self._hints, listen, env, schema, settings.notify_pause_ms)
-        self._readers = Pool(connect, settings.read_connections)
-        self._committers = Pool(connect, settings.commit_connections)
+        self._sessions = Pool(connect)
+        self._readers = asyncio.Semaphore(settings.read_connections)
         self._queue = groups.Queue(
             batches_max=settings.group_batches_max,
             bytes_max=settings.group_bytes_max,
@@ -74,7 +74,7 @@ class PostgresEngine:
 
     def adopt(self, session: Session) -> None:
         """Use the session by which the store was opened."""
-        self._readers.add(session)
+        self._sessions.give(session)
 
     async def start(self) -> None:
         await self._notices.start()
@@ -96,6 +96,8 @@ class PostgresEngine:
         entries = [groups.Entry(batch, loop.create_future()) for batch in batches]
         self._queue.add(entries)
         self._pump()
+        if len(entries) == 1:
+            return _outcomes([await entries[0].answer])
         return _outcomes(await asyncio.gather(*(entry.answer for entry in entries)))
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
@@ -114,8 +116,7 @@ class PostgresEngine:
             await asyncio.wait(list(self._under_way))
         await self._quiet.wait()
         await self._notices.stop()
-        await self._committers.close()
-        await self._readers.close()
+        await self._sessions.close()
 
     def _pump(self) -> None:
         """Start a statement for each free connection that has something to send."""
@@ -147,11 +148,11 @@ class PostgresEngine:
             if attempt > 1:
                 await self._pause(attempt)
             try:
-                session = await self._committers.take()
+                session = await self._sessions.take()
             except errors.Error as error:
                 return [error] * len(group)
             try:
-                row = await session.commit(groups.encode(session.base, group))
+                row = await session.commit(groups.encode(session.base, group, hasty=not attempt))
             except Again as error:
                 undone = str(error)
                 continue
@@ -160,7 +161,7 @@ class PostgresEngine:
             except errors.StoreError as error:
                 return [error] * len(group)
             finally:
-                self._committers.give(session)
+                self._sessions.give(session)
             answers = groups.decode(group, row)
             self._tell(group, answers)
             return answers
@@ -178,24 +179,28 @@ class PostgresEngine:
         """Run a statement that changes nothing, on another connection if the first one breaks."""
         self._reading += 1
         self._quiet.clear()
-        reason: Exception | None = None
         try:
-            for attempt in range(self._settings.read_attempts):
-                if attempt > 1:
-                    await self._pause(attempt)
-                session = await self._readers.take()
-                try:
-                    return session.base, await call(session)
-                except (Again, Broken) as error:
-                    reason = error
-                finally:
-                    self._readers.give(session)
-            text = f"no answer to a read in {self._settings.read_attempts} attempts; check the server: {reason}"
-            raise errors.StoreUnavailable(text) from reason
+            async with self._readers:
+                return await self._read_from_any(call)
         finally:
             self._reading -= 1
             if not self._reading:
                 self._quiet.set()
+
+    async def _read_from_any(self, call: Callable[[Session], Awaitable[Sequence[Row]]]) -> tuple[int, Sequence[Row]]:
+        reason: Exception | None = None
+        for attempt in range(self._settings.read_attempts):
+            if attempt > 1:
+                await self._pause(attempt)
+            session = await self._sessions.take()
+            try:
+                return session.base, await call(session)
+            except (Again, Broken) as error:
+                reason = error
+            finally:
+                self._sessions.give(session)
+        text = f"no answer to a read in {self._settings.read_attempts} attempts; check the server: {reason}"
+        raise errors.StoreUnavailable(text) from reason
 
     async def _pause(self, attempt: int) -> None:
         delay_ms = envs.backoff_ms(self._env, attempt, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)

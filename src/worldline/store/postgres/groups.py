@@ -12,30 +12,60 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from worldline.base import errors, limits
 from worldline.store import kv
 from worldline.store.postgres import sql
 
 Answer = kv.Outcome | errors.Error
+Run = tuple[int, list[bytes]]  # its kind and its keys
+
+# Fewer deletes than this are not worth a run of their own.
+BLOCK_MIN = 8
+# The server walks through all keys to find a run, so there must not be many. Beyond this, what is only expected is
+# locked like what is written, and deleted keys are named once more instead of as parts of the locked ones.
+RUNS_MAX = 48
+PARTS_MAX = 16
+
+
+class Locks(NamedTuple):
+    """The keys to lock, in order, cut into runs of one kind; and the deletes of each batch that come after that."""
+
+    keys: list[bytes]
+    run_ends: list[int]
+    run_kinds: list[int]
+    deletes: list[tuple[int, list[bytes]]]
 
 
 class Entry:
     """A waiting batch: what it touches, and where its answer goes."""
 
-    __slots__ = ("answer", "appended", "batch", "expected", "ranges", "size", "written")
+    __slots__ = ("answer", "batch", "expected", "ranges", "written")
 
     def __init__(self, batch: kv.Batch, answer: asyncio.Future[Answer]) -> None:
         self.batch = batch
         self.answer = answer
-        self.ranges = _merged(batch.ranges)
+        self.ranges = _merged(batch.ranges) if batch.ranges else []
         self.written = [*batch.puts, *batch.deletes, *batch.counts]
-        self.appended = dict.fromkeys([append.prefix for append in batch.appends])
         self.expected = [key for key in batch.expects if not self._writes(key)]
-        self.size = _size(batch)
+
+    @property
+    def appended(self) -> dict[bytes, None]:
+        return dict.fromkeys([append.prefix for append in self.batch.appends])
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the statement carries for it."""
+        batch = self.batch
+        keys = sum(map(len, [*batch.expects, *self.written]))
+        values = sum([len(value) for value in batch.expects.values() if value is not None])
+        values += sum([len(put.value) for put in batch.puts.values()])
+        appends = sum([len(append.prefix) + len(append.value) for append in batch.appends])
+        return keys + values + appends + limits.COUNTER_BYTES * len(batch.counts)
 
     def resolve(self, answer: Answer) -> None:
         """Answer the caller, unless he went away."""
@@ -44,7 +74,9 @@ class Entry:
 
     def _writes(self, key: bytes) -> bool:
         batch = self.batch
-        return key in batch.puts or key in batch.deletes or key in batch.counts or _inside(key, self.ranges)
+        if key in batch.puts or key in batch.deletes or key in batch.counts:
+            return True
+        return bool(self.ranges) and _inside(key, self.ranges)
 
 
 class Claims:
@@ -54,11 +86,13 @@ class Claims:
     only what they share is counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[Entry]) -> None:
         self._written: dict[bytes, None] = {}
         self._ranges: dict[tuple[bytes, bytes], None] = {}
         self._expected: dict[bytes, int] = {}
         self._appended: dict[bytes, int] = {}
+        for entry in entries:
+            self.add(entry)
 
     def add(self, entry: Entry) -> None:
         self._written.update(dict.fromkeys(entry.written))
@@ -96,11 +130,16 @@ class Claims:
 
 
 class Queue:
-    """The batches that wait, and what those under way touch."""
+    """The batches that wait, and those under way.
+
+    What those under way touch is worked out only when another batch is there to be compared with it: a caller alone
+    pays nothing for it.
+    """
 
     def __init__(self, *, batches_max: int, bytes_max: int, scan_max: int) -> None:
         self._waiting: deque[Entry] = deque()
-        self._held = Claims()
+        self._under_way: dict[Entry, None] = {}
+        self._claims: Claims | None = None
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._scan_max = scan_max
@@ -113,35 +152,52 @@ class Queue:
 
     def take(self) -> list[Entry]:
         """The next group; empty if everything that waits meets something under way. Give it back by `release`."""
-        group: list[Entry] = []
-        passed: list[Entry] = []
-        before = Claims()
-        size = 0
-        for _ in range(min(len(self._waiting), self._scan_max)):
-            entry = self._waiting[0]
-            if group and (len(group) >= self._batches_max or size + entry.size > self._bytes_max):
-                break
-            self._waiting.popleft()
-            if entry.answer.cancelled():
-                continue
-            if self._held.meet(entry) or (passed and before.meet(entry)):
-                passed.append(entry)
-                before.add(entry)
-                continue
-            self._held.add(entry)
-            group.append(entry)
-            size += entry.size
-        self._waiting.extendleft(reversed(passed))
+        if len(self._waiting) == 1 and not self._under_way:
+            group = [entry for entry in self._waiting if not entry.answer.cancelled()]
+            self._waiting.clear()
+        else:
+            group = self._take_compared()
+        self._under_way.update(dict.fromkeys(group))
         return group
 
     def release(self, group: Iterable[Entry]) -> None:
         for entry in group:
-            self._held.remove(entry)
+            del self._under_way[entry]
+            if self._claims is not None and self._under_way:
+                self._claims.remove(entry)
+        if not self._under_way:
+            self._claims = None
+
+    def _take_compared(self) -> list[Entry]:
+        claims = self._claims = self._claims or Claims(self._under_way)
+        group: list[Entry] = []
+        passed: list[Entry] = []
+        before = Claims([])
+        size = 0
+        for _ in range(min(len(self._waiting), self._scan_max)):
+            entry = self._waiting[0]
+            entry_size = entry.size
+            if group and (len(group) >= self._batches_max or size + entry_size > self._bytes_max):
+                break
+            self._waiting.popleft()
+            if entry.answer.cancelled():
+                continue
+            if claims.meet(entry) or (passed and before.meet(entry)):
+                passed.append(entry)
+                before.add(entry)
+                continue
+            claims.add(entry)
+            group.append(entry)
+            size += entry_size
+        self._waiting.extendleft(reversed(passed))
+        return group
 
 
-def encode(base: int, group: Sequence[Entry]) -> list[Any]:
-    """The arguments of the commit function, in its order."""
-    expects: list[tuple[bytes, bytes | None, int]] = []
+def encode(base: int, group: Sequence[Entry], *, hasty: bool) -> list[Any]:
+    """The arguments of the commit function, in its order. With `hasty`, long runs of deletes need not wait."""
+    expect_keys: list[bytes] = []
+    expect_values: list[bytes | None] = []
+    expect_batches: list[int] = []
     inserts: list[tuple[bytes, bytes, int | None, int | None, int]] = []
     puts: list[tuple[bytes, bytes, int | None, int]] = []
     counts: list[tuple[bytes, bytes, int]] = []
@@ -149,24 +205,26 @@ def encode(base: int, group: Sequence[Entry]) -> list[Any]:
     ordinal = 0
     for index, entry in enumerate(group):
         batch = entry.batch
-        expects += [(key, value, index) for key, value in batch.expects.items()]
-        for put in batch.puts.values():
-            stamp = None if put.stamp is None else ordinal + put.stamp
-            if batch.expects.get(put.key, b"") is None:
-                inserts.append((put.key, put.value, None, stamp, index))
+        expect_keys += batch.expects
+        expect_values += batch.expects.values()
+        expect_batches += [index] * len(batch.expects)
+        for key, value, stamp in [(put.key, put.value, put.stamp) for put in batch.puts.values()]:
+            place = None if stamp is None else ordinal + stamp
+            if batch.expects.get(key, b"") is None:
+                inserts.append((key, value, None, place, index))
             else:
-                puts.append((put.key, put.value, stamp, index))
-        counts += [(key, kv.counter_add(None, delta), index) for key, delta in batch.counts.items()]
+                puts.append((key, value, place, index))
         for append in batch.appends:
             inserts.append((append.prefix, append.value, ordinal, None, index))
             ordinal += 1
+        counts += [(key, kv.counter_add(None, delta), index) for key, delta in batch.counts.items()]
         ranges += [(begin, end, index) for begin, end in entry.ranges]
-    inserts.sort(key=_first)
-    puts.sort(key=_first)
-    counts.sort(key=_first)
-    keys, run_ends, run_kinds = _runs(group)
-    arguments = [base, keys, run_ends, run_kinds, *_columns(expects, 3), *_columns(inserts, 5), *_columns(puts, 4)]
-    arguments += [*_columns(counts, 3), *_columns(_deletes(group, keys), 3), *_columns(ranges, 3)]
+    locks = _locks(group, hasty=hasty)
+    if len(locks.run_ends) > RUNS_MAX:
+        locks = _locks(group, hasty=False, coarse=True)
+    arguments = [base, locks.keys, locks.run_ends, locks.run_kinds, expect_keys, expect_values, expect_batches]
+    arguments += [*_columns(inserts, 5), *_columns(puts, 4), *_columns(counts, 3)]
+    arguments += [*_deletes(locks), *_columns(ranges, 3)]
     assert len(arguments) == len(sql.COMMIT_PARAMETERS)
     return arguments
 
@@ -190,80 +248,103 @@ def decode(group: Sequence[Entry], row: Iterable[Any]) -> list[Answer]:
     return answers
 
 
-def _runs(group: Sequence[Entry]) -> tuple[list[bytes], list[int], list[int]]:
-    """The keys to lock, in order, cut into runs of one kind.
+def _locks(group: Sequence[Entry], *, hasty: bool, coarse: bool = False) -> Locks:
+    """What to lock, and what of it to delete after that.
 
     A key expected absent has no row, or the batch is lost anyway. The batches do not meet, so ranges overlap no other
     batch's keys; keys inside a batch's own range are locked with the range.
     """
     written: list[bytes] = []
-    others: dict[bytes, bytes | None] = {}  # what cuts the written keys: expected ones, and ranges with their ends
-    for entry in group:
-        expects = entry.batch.expects
-        if None in expects.values():
-            written += [key for key in entry.written if expects.get(key, b"") is not None]
-        else:
-            written += entry.written
-        others.update(dict.fromkeys(entry.expected))
-        others.update(entry.ranges)
-    written.sort()
-    keys: list[bytes] = []
-    run_ends: list[int] = []
-    run_kinds: list[int] = []
-    done = 0
-    for key in sorted(others):
-        place = bisect.bisect_left(written, key, done)
-        if place > done:
-            keys += written[done:place]
-            run_ends.append(len(keys))
-            run_kinds.append(sql.RUN_WRITE)
-            done = place
-        end = others[key]
-        keys += [key] if end is None else [key, end]
-        if end is None and run_kinds and run_kinds[-1] == sql.RUN_SHARE:
-            run_ends[-1] = len(keys)
-        else:
-            run_ends.append(len(keys))
-            run_kinds.append(sql.RUN_SHARE if end is None else sql.RUN_RANGE)
-    if done < len(written):
-        keys += written[done:]
-        run_ends.append(len(keys))
-        run_kinds.append(sql.RUN_WRITE)
-    return keys, run_ends, run_kinds
-
-
-def _deletes(group: Sequence[Entry], keys: list[bytes]) -> list[tuple[int, int, int]]:
-    """The deleted keys as parts of the locked ones: first and last place, counted from 1, and the batch."""
-    parts: list[tuple[int, int, int]] = []
+    between: dict[bytes, Run] = {}
+    late: list[tuple[int, list[bytes]]] = []
+    blocks: list[tuple[int, list[bytes]]] = []
     for index, entry in enumerate(group):
-        deletes = sorted(entry.batch.deletes)
-        done = 0
-        while done < len(deletes):
-            first = bisect.bisect_left(keys, deletes[done])
-            assert keys[first] == deletes[done], "what is deleted is locked"
-            count = len(deletes) - done
-            if keys[first : first + count] != deletes[done:]:
-                count = next(n for n in range(1, count) if keys[first + n : first + n + 1] != [deletes[done + n]])
-            parts.append((first + 1, first + count, index))
-            done += count
-    return parts
+        batch = entry.batch
+        expects = batch.expects
+        between.update({begin: (sql.RUN_RANGE, [begin, end]) for begin, end in entry.ranges})
+        if not coarse:
+            between.update({key: (sql.RUN_SHARE, [key]) for key in entry.expected})
+        written += [key for key in [*batch.puts, *batch.counts] if expects.get(key, b"") is not None]
+        if batch.deletes:
+            many = hasty and len(batch.deletes) >= BLOCK_MIN and not any(key in batch.deletes for key in expects)
+            (blocks if many else late).append((index, sorted(batch.deletes)))
+    if coarse:
+        written += dict.fromkeys([key for entry in group for key in entry.expected])
+    written += [key for _, some in late for key in some]
+    if blocks and _are_apart([some for _, some in blocks], sorted([*written, *between])):
+        between.update({some[0]: (sql.RUN_DELETE, some) for _, some in blocks})
+    else:
+        late += blocks
+        written += [key for _, some in blocks for key in some]
+    return Locks(*_runs(sorted(written), between), late)
 
 
-def _columns(rows: list[tuple[Any, ...]] | list[Any], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+def _are_apart(blocks: list[list[bytes]], others: list[bytes]) -> bool:
+    """Whether nothing else that the group locks stands between the keys of a block. Both are sorted."""
+    bounds = sorted([(block[0], block[-1]) for block in blocks])
+    if any(first <= last for (_, last), (first, _) in itertools.pairwise(bounds)):
+        return False
+    return all(bisect.bisect_left(others, first) == bisect.bisect_left(others, last) for first, last in bounds)
+
+
+def _runs(written: list[bytes], between: dict[bytes, Run]) -> tuple[list[bytes], list[int], list[int]]:
+    """All keys in order, where each run ends among them, and its kind. `between` has runs by their first keys."""
+    keys: list[bytes] = []
+    ends: list[int] = []
+    kinds: list[int] = []
+
+    def add(kind: int, more: list[bytes]) -> None:
+        keys.extend(more)
+        if kinds and kinds[-1] == kind == sql.RUN_SHARE:
+            ends[-1] = len(keys)
+        else:
+            ends.append(len(keys))
+            kinds.append(kind)
+
+    done = 0
+    for first in sorted(between):
+        place = bisect.bisect_left(written, first, done)
+        if place > done:
+            add(sql.RUN_WRITE, written[done:place])
+        done = place
+        add(*between[first])
+    if done < len(written):
+        add(sql.RUN_WRITE, written[done:])
+    return keys, ends, kinds
+
+
+def _deletes(locks: Locks) -> list[list[Any] | None]:
+    """What is deleted after the locks, with its batches: parts of the locked keys, or if these were many, keys."""
+    parts = [(first, last, index) for index, some in locks.deletes for first, last in _parts(some, locks.keys)]
+    if len(parts) <= PARTS_MAX:
+        return [None, *_columns(parts, 3)]
+    keys = [key for _, some in locks.deletes for key in some]
+    return [keys, None, None, [index for index, some in locks.deletes for _ in some]]
+
+
+def _parts(deletes: list[bytes], keys: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Where these keys stand among all, as first and last places, counted from 1."""
+    done = 0
+    while done < len(deletes):
+        first = bisect.bisect_left(keys, deletes[done])
+        assert keys[first] == deletes[done], "what is deleted is locked"
+        count = len(deletes) - done
+        if keys[first : first + count] != deletes[done:]:
+            count = next(n for n in range(1, count) if keys[first + n : first + n + 1] != [deletes[done + n]])
+        yield first + 1, first + count
+        done += count
+
+
+def _columns(rows: list[tuple[Any, ...]] | list[Any], width: int) -> list[list[Any] | None]:
+    """One array for each column, in key order; nothing instead of empty ones, which is quicker to send and receive."""
+    if not rows:
+        return [None] * width
+    rows.sort(key=_first)
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _first(row: tuple[Any, ...]) -> Any:
     return row[0]
-
-
-def _size(batch: kv.Batch) -> int:
-    """About what the statement carries for it."""
-    keys = sum(map(len, [*batch.expects, *batch.puts, *batch.deletes, *batch.counts]))
-    values = sum([len(value) for value in batch.expects.values() if value is not None])
-    values += sum([len(put.value) for put in batch.puts.values()])
-    appends = sum([len(append.prefix) + len(append.value) for append in batch.appends])
-    return keys + values + appends + limits.COUNTER_BYTES * len(batch.counts)
 
 
 def _merged(ranges: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group_batches_max: int = 256
     group_bytes_max: int = 2 * limits.BATCH_BYTES_MAX
     scan_batches_max: int = 2_048
-    notify_pause_ms: int = 5
+    notify_pause_ms: int = 10
     server_version_min: int = 140_000
 
     def __post_init__(self) -> None:

@@ -8,11 +8,13 @@ version, and where the stamps of this cluster begin.
 function is VOLATILE and the isolation READ COMMITTED, so each statement inside has a snapshot of its own:
 
 1. Lock every row that the group expects or writes, in key order: FOR UPDATE what is written or swept, FOR SHARE what is
-   only expected. The caller cuts the sorted keys into runs of one kind.
+   only expected. The caller cuts the sorted keys into runs of one kind. A long run of keys that are deleted whatever
+   they hold is deleted here already, which locks as well and saves a visit to each row.
 2. Look at the expectations on a snapshot taken *after* the locks: whoever we waited for is in it. What was found can
    no longer change, so a batch is judged, and its conflict told, by one consistent view.
 3. Write for the batches that held: puts, counters and appends first, deletes and ranges last, so that a row met by a
-   put means that its writer's other rows are met by the deletes.
+   put means that its writer's other rows are met by the deletes. If a batch did not hold after rows were deleted in
+   step 1, the whole statement is undone, and run again with locks only.
 
 A key that is expected absent has no row to lock. It is inserted plainly: if somebody was quicker, the unique index
 waits for him, then unique_violation undoes the whole statement and it is run again, on a snapshot that shows the row.
@@ -38,8 +40,10 @@ LAYOUT = 1
 # More transaction ids than a cluster uses in its life; what a move to another cluster adds to `store.base`.
 BASE_STEP = 1 << 48
 
-# Kinds of runs of locked keys. A range run holds two keys, its bounds.
-RUN_SHARE, RUN_WRITE, RUN_RANGE = 0, 1, 2
+# Kinds of runs of locked keys. A range run holds two keys, its bounds; a delete run is deleted instead of locked.
+RUN_SHARE, RUN_WRITE, RUN_RANGE, RUN_DELETE = 0, 1, 2, 3
+# What the function raises if it deleted too early.
+HASTY = "WL001"
 
 # Only generic plans, and only ones that walk the primary key: the planner knows nothing of a table that was empty when
 # the plan was made. Isolation is part of the algorithm, so a server's other default must not reach it.
@@ -113,7 +117,11 @@ END
 $body$;
 """
 
-# In the order of the function's parameters; `groups.encode` makes them. Deletes are parts of the locked keys.
+# Up to so many expectations, a lookup for each is quicker than a join.
+_FEW = 16
+
+# In the order of the function's parameters; `groups.encode` makes them, with NULL for what a group does not have.
+# Deletes that are not runs of their own are parts of runs, or keys.
 COMMIT_PARAMETERS = (
     ("base", "bigint"),
     ("lock_keys", "bytea[]"),
@@ -134,6 +142,7 @@ COMMIT_PARAMETERS = (
     ("count_keys", "bytea[]"),
     ("count_values", "bytea[]"),
     ("count_batches", "integer[]"),
+    ("delete_keys", "bytea[]"),
     ("delete_firsts", "integer[]"),
     ("delete_lasts", "integer[]"),
     ("delete_batches", "integer[]"),
@@ -155,12 +164,20 @@ DECLARE
     refused integer[];
     swept bytea[];
     stamp bytea;
+    deleted bigint;
+    hasty boolean := false;
+    missing boolean := false;
 BEGIN
     FOR run IN 1 .. cardinality(run_ends) LOOP
         IF run_kinds[run] = {share} THEN
             PERFORM FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]) ORDER BY kv.key FOR SHARE;
         ELSIF run_kinds[run] = {write} THEN
             PERFORM FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]) ORDER BY kv.key FOR UPDATE;
+        ELSIF run_kinds[run] = {delete} THEN
+            DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]);
+            GET DIAGNOSTICS deleted = ROW_COUNT;
+            hasty := true;
+            missing := missing OR deleted <= run_ends[run] - first;
         ELSE
             PERFORM FROM {schema}.kv WHERE kv.key >= lock_keys[first] AND kv.key < lock_keys[first + 1]
             ORDER BY kv.key FOR UPDATE;
@@ -168,13 +185,22 @@ BEGIN
         first := run_ends[run] + 1;
     END LOOP;
 
-    -- The rows are locked already, all but those that appeared since: FOR SHARE holds these as well.
-    SELECT array_agg(e.batch), array_agg(e.key), array_agg(held.value)
-    INTO found_batches, found_keys, found_values
-    FROM unnest(expect_keys, expect_values, expect_batches) AS e(key, value, batch)
-    LEFT JOIN (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key = ANY (expect_keys) FOR SHARE) AS held
-        ON held.key = e.key
-    WHERE held.value IS DISTINCT FROM e.value;
+    -- The rows are locked already, all but those that appeared since: FOR SHARE holds these as well. Few keys are
+    -- looked up one by one, many by one walk through the index.
+    IF cardinality(expect_keys) <= {few} THEN
+        SELECT array_agg(e.batch), array_agg(e.key), array_agg(held.value)
+        INTO found_batches, found_keys, found_values
+        FROM unnest(expect_keys, expect_values, expect_batches) AS e(key, value, batch)
+        LEFT JOIN LATERAL (SELECT kv.value FROM {schema}.kv WHERE kv.key = e.key FOR SHARE) AS held ON true
+        WHERE held.value IS DISTINCT FROM e.value;
+    ELSE
+        SELECT array_agg(e.batch), array_agg(e.key), array_agg(held.value)
+        INTO found_batches, found_keys, found_values
+        FROM unnest(expect_keys, expect_values, expect_batches) AS e(key, value, batch)
+        LEFT JOIN (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key = ANY (expect_keys) FOR SHARE) AS held
+            ON held.key = e.key
+        WHERE held.value IS DISTINCT FROM e.value;
+    END IF;
 
     IF cardinality(count_keys) > 0 THEN
         SELECT array_agg(c.batch), array_agg(c.key) INTO broken_batches, broken_keys
@@ -184,6 +210,9 @@ BEGIN
     END IF;
 
     refused := found_batches || broken_batches;
+    IF refused IS NOT NULL AND hasty THEN
+        RAISE EXCEPTION USING ERRCODE = '{hasty}', MESSAGE = 'a batch did not hold, and rows were deleted already';
+    END IF;
     IF refused IS NOT NULL THEN
         SELECT array_agg(w.key), array_agg(w.value), array_agg(w.key_stamp), array_agg(w.value_stamp)
         INTO insert_keys, insert_values, insert_key_stamps, insert_value_stamps
@@ -197,8 +226,10 @@ BEGIN
         SELECT array_agg(w.key), array_agg(w.value) INTO count_keys, count_values
         FROM unnest(count_keys, count_values, count_batches) AS w(key, value, batch)
         WHERE w.batch <> ALL (refused);
-        SELECT array_agg(w.first), array_agg(w.last) INTO delete_firsts, delete_lasts
-        FROM unnest(delete_firsts, delete_lasts, delete_batches) AS w(first, last, batch)
+        SELECT array_agg(w.key) FILTER (WHERE w.key IS NOT NULL),
+               array_agg(w.first) FILTER (WHERE w.first IS NOT NULL), array_agg(w.last)
+        INTO delete_keys, delete_firsts, delete_lasts
+        FROM unnest(delete_keys, delete_firsts, delete_lasts, delete_batches) AS w(key, first, last, batch)
         WHERE w.batch <> ALL (refused);
         SELECT array_agg(w.begins), array_agg(w.ends) INTO range_begins, range_ends
         FROM unnest(range_begins, range_ends, range_batches) AS w(begins, ends, batch)
@@ -228,6 +259,19 @@ BEGIN
     FOR part IN 1 .. coalesce(cardinality(delete_firsts), 0) LOOP
         DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[delete_firsts[part]:delete_lasts[part]]);
     END LOOP;
+    IF cardinality(delete_keys) > 0 THEN
+        DELETE FROM {schema}.kv WHERE kv.key = ANY (delete_keys);
+    END IF;
+    IF missing THEN
+        -- What was not there when its turn came may have been made by somebody whom a later lock waited for.
+        first := 1;
+        FOR run IN 1 .. cardinality(run_ends) LOOP
+            IF run_kinds[run] = {delete} THEN
+                DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]);
+            END IF;
+            first := run_ends[run] + 1;
+        END LOOP;
+    END IF;
     IF cardinality(range_begins) > 0 THEN
         swept := ARRAY(
             SELECT held.key FROM unnest(range_begins, range_ends) AS r(begins, ends)
@@ -302,6 +346,9 @@ def commit_functions(schema: str) -> str:
         parameters=parameters,
         share=RUN_SHARE,
         write=RUN_WRITE,
+        delete=RUN_DELETE,
+        hasty=HASTY,
+        few=_FEW,
         counter_bytes=limits.COUNTER_BYTES,
     )
 

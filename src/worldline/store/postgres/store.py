@@ -101,6 +101,7 @@ async def _identify(session: Session, address: Address, settings: Settings) -> I
         )
     if identity.read_only:
         raise connections.read_only(address)
+    await session.settle()
     return identity
 
 

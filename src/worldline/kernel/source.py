@@ -1,0 +1,112 @@
+"""Reading code: the syntax of functions and classes, and what the names in them stand for.
+
+Everything here looks and never runs anything. Where a question has no certain answer, the answer is `UNKNOWN`, or no
+tree at all; whoever asks decides what that means.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+_WRAPPERS_MAX = 100
+UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
+
+
+def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
+    """The syntax of a function or class; None where its source is not to be had."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+
+
+def unwrapped(thing: Any) -> FunctionType | None:
+    """The plain function behind decorators that say what they wrap, if it is one."""
+    for _ in range(_WRAPPERS_MAX):
+        inner = thing.fget if isinstance(thing, property) else inspect.getattr_static(thing, "__wrapped__", None)
+        if inner is None or isinstance(inner, GetSetDescriptorType | MemberDescriptorType):
+            inner = thing.__func__ if isinstance(thing, classmethod | staticmethod) else None
+        if inner is None:
+            break
+        thing = inner
+    return thing if isinstance(thing, FunctionType) else None
+
+
+def is_at_home(thing: Any, module: str) -> bool:
+    """Whether something is of this module, or of the package that the module belongs to."""
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == module.partition(".")[0]
+
+
+class Scope:
+    """What names mean inside a function."""
+
+    def __init__(self, function: FunctionType, tree: ast.Module | None) -> None:
+        self._globals = function.__globals__
+        self._closed = _closed(function)
+        self._local = dict.fromkeys(_assigned(tree)) if tree is not None else {}
+
+    def resolve(self, node: ast.expr) -> Any:
+        """What an expression of names and attributes stands for. Locals are unknown: they may be anything."""
+        if isinstance(node, ast.Attribute):
+            inner = self.resolve(node.value)
+            return UNKNOWN if inner is UNKNOWN else inspect.getattr_static(inner, node.attr, UNKNOWN)
+        return self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
+
+    def named(self, name: str) -> Any:
+        if name in self._closed:
+            return self._closed[name]
+        if name in self._local:
+            return UNKNOWN
+        return self._globals.get(name, getattr(builtins, name, UNKNOWN))
+
+
+def mentioned(function: FunctionType, tree: ast.Module | None) -> Iterator[Any]:
+    """Whatever a function's code mentions by name, directly or as an attribute, and that can be told."""
+    scope = Scope(function, tree)
+    if tree is None:
+        for name in _names(function.__code__):
+            yield scope.named(name)
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield scope.resolve(node)
+
+
+def _closed(function: FunctionType) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            found[name] = UNKNOWN  # not assigned yet
+    return found
+
+
+def _assigned(tree: ast.Module) -> Iterator[str]:
+    """The names that mean something of the function's own, or of functions inside it."""
+    outermost = tree.body[0] if tree.body else None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.ExceptHandler):
+            yield node.name or ""
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node is not outermost:
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from code.co_freevars
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

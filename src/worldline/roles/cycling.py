@@ -1,0 +1,315 @@
+"""The cycle: read, step, commit, act, once for some worlds that a worker holds.
+
+One read for all of them -> their steps in the kernel's thread, within budgets -> one batch for each, one commit for all
+-> only then act: answer callers, hand out claimed work, publish entries. A world whose batch did not hold is reported
+back as lost; the others are not touched by it.
+
+A ready hint stays until a read has found its world's inbox empty, so whoever dies in between leaves it for the next.
+After it is cleared, the inbox is read once more: a producer may have counted on the hint just before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.kernel import snapshots as kernel_snapshots
+from worldline.layers import blobs as blob_layer
+from worldline.layers import commit, ready, snapshots, worlds
+from worldline.layers import inbox as inboxes
+from worldline.model import payload
+from worldline.model.settings import WorkerSettings
+from worldline.roles import committing, holding, restoring
+from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated
+from worldline.store import kv, transact
+
+Acted = Callable[[Hosted, Done, committing.Built], None]
+
+
+class Clock:
+    """The store's time, carried on by our own clock since it was last read."""
+
+    def __init__(self, env: envs.Env) -> None:
+        self._env = env
+        self._read = (0, 0)
+
+    def set(self, store_us: int) -> None:
+        self._read = (store_us, self._env.monotonic_us())
+
+    def now_us(self) -> int:
+        store_us, ours_us = self._read
+        return store_us + (self._env.monotonic_us() - ours_us)
+
+
+class Given(msgspec.Struct, eq=False):
+    """One world's part of a cycle."""
+
+    hosted: Hosted
+    handed: list[Handover]
+    unread: list[tuple[inboxes.Unread, bytes]] = []
+    empty: bool = False  # the inbox was read, and there was nothing in it
+    stepped: bool = False  # its machine may have moved on from what is committed
+    late: bool = False  # there was no time left for it
+
+
+class Worked(msgspec.Struct, eq=False):
+    """A world that made steps, and their batch."""
+
+    given: Given
+    done: Done
+    built: committing.Built | None = None
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A world whose steps were not committed: its memory is worth nothing any more."""
+
+    worked: Worked
+    why: kv.Conflict | errors.BadInput
+
+
+class Cycle:
+    """What all cycles of one worker share. Several may run at once, over different worlds."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        *,
+        blobs: blob_layer.Blobs,
+        claims: committing.Claims,
+        settings: WorkerSettings,
+        kernel: Executor,
+        clock: Clock,
+        acted: Acted,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._claims = claims
+        self._settings = settings
+        self._kernel = kernel
+        self._clock = clock
+        self._acted = acted
+
+    def take(self, hosted: Hosted) -> Given:
+        """What was handed over to a world that takes part in the next cycle."""
+        return Given(hosted, hosted.take_handed(1 if hosted.careful else self._settings.max_inbox_batch))
+
+    async def run(self, given: Sequence[Given]) -> list[Lost]:
+        """The whole cycle for these worlds, all marked busy. Returns those that are lost.
+
+        If it raises, nothing is known of the worlds that have `stepped`; the others are as they were.
+        """
+        time_us = await self._read(given)
+        await self._clear_hints(given)
+        for each in given:
+            each.stepped = True
+        worked = await asyncio.get_running_loop().run_in_executor(self._kernel, self._step_all, given, time_us)
+        return await self._commit(worked, time_us)
+
+    # --- Read -------------------------------------------------------------------------------------------------
+
+    async def _read(self, given: Sequence[Given]) -> int:
+        """Unread items with their payloads at hand; repeats of client ids answered. Returns the store's time."""
+        named = [(each, handover) for each in given for handover in each.handed if handover.client_id is not None]
+        if named:
+            await self._answer_repeats(named)
+        reading = [each for each in given if each.hosted.unread]
+        if not reading:
+            return self._clock.now_us()
+        limit = self._settings.max_inbox_batch
+        read = await self._engine.read(
+            *(inboxes.read_range(each.hosted.at, start=each.hosted.mark, count_max=limit) for each in reading)
+        )
+        self._clock.set(read.time_us)
+        for index, each in enumerate(reading):
+            page = read.page(index)
+            each.unread = [await self._load(item) for item in inboxes.decode(page.items)]
+            each.empty = not page.items
+        for index, each in enumerate(reading):  # not before: a payload out of reach must not make us forget them
+            each.hosted.unread = read.page(index).more
+        return read.time_us
+
+    async def _load(self, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
+        """An item with its payload. One whose payload is gone for good is as good as undecodable."""
+        carried: payload.Payload | None = getattr(unread.item, "payload", None)
+        if carried is None:
+            return unread, b""
+        if carried.inline is not None:
+            return unread, carried.inline
+        try:
+            return unread, await self._blobs.load(carried)
+        except (errors.NotFound, errors.Corrupt) as error:
+            return msgspec.structs.replace(unread, item=None, error=f"its payload is not to be had: {error}"), b""
+
+    async def _answer_repeats(self, named: list[tuple[Given, Handover]]) -> None:
+        """Client ids that were used before get their first answer again, instead of spoiling the commit of others."""
+        for start in range(0, len(named), limits.READ_REQUESTS_MAX):
+            part = named[start : start + limits.READ_REQUESTS_MAX]
+            read = await self._engine.read(
+                *(inboxes.get_seen(each.hosted.at, handover.client_id or "") for each, handover in part)
+            )
+            for index, (each, handover) in enumerate(part):
+                found = read.value(index)
+                if found is not None:
+                    each.handed.remove(handover)
+                    repeat(handover, found)
+
+    async def _clear_hints(self, given: Sequence[Given]) -> None:
+        """Hints of worlds whose inboxes were empty. A conflict means a newer hint, which stays and will be found."""
+        cleared = [each.hosted for each in given if each.empty and each.hosted.hint is not None]
+        batches: list[kv.Batch] = []
+        for hosted in cleared:
+            assert hosted.hint is not None
+            batch = kv.Batch()
+            ready.clear(batch, hosted.at, priority=hosted.hint[0], raw=hosted.hint[1])
+            batches.append(batch)
+            hosted.hint = None
+        if batches:
+            await transact.commit(self._engine, self._env, *batches)
+        for hosted in cleared:
+            hosted.unread = True
+
+    # --- Step, in the kernel's thread -------------------------------------------------------------------------
+
+    def _step_all(self, given: Sequence[Given], time_us: int) -> list[Worked]:
+        """A world that has nothing to do is left out; so is one whose turn does not come in time."""
+        settings = self._settings
+        deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
+        worked: list[Worked] = []
+        for each in given:
+            hosted = each.hosted
+            if not (each.unread or each.handed or hosted.machine.unfinished):
+                each.stepped = False
+            elif worked and self._env.monotonic_us() > deadline_us:
+                each.stepped, each.late = False, True
+                hosted.unread = hosted.unread or bool(each.unread)
+            else:
+                steps_max = 1 if hosted.careful else settings.max_tick_steps_per_cycle
+                budget = Budget(deadline_us, steps_max, settings.max_effects_per_cycle)
+                done = hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
+                worked.append(Worked(each, done))
+        return worked
+
+    # --- Commit -----------------------------------------------------------------------------------------------
+
+    async def _commit(self, worked: list[Worked], time_us: int) -> list[Lost]:
+        lost: list[Lost] = []
+        try:
+            for each in worked:
+                try:
+                    each.built = await self._build(each, time_us)
+                except errors.BadInput as error:
+                    lost.append(Lost(each, error))
+            good = [each for each in worked if each.built is not None]
+            outcomes = await self._commit_all(good) if good else []
+        except BaseException:
+            for each in worked:
+                self._give_back(each)
+            raise
+        for each, outcome in zip(good, outcomes, strict=True):
+            if isinstance(outcome, kv.Ok):
+                self._act(each)
+            else:
+                self._give_back(each)
+                lost.append(Lost(each, outcome))
+        return lost
+
+    async def _build(self, worked: Worked, time_us: int) -> committing.Built:
+        hosted, done = worked.given.hosted, worked.done
+        routes: list[committing.Route] = []
+        if done.large or done.outgoing or done.wanted:
+            await committing.put_large(hosted, done)
+            routes = await committing.route(self._engine, hosted, done.outgoing)
+        return committing.build(hosted, done, routes, self._claims, time_us=time_us)
+
+    async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | errors.BadInput]:
+        """One outcome for each. A batch that breaks a rule of the store fails alone."""
+        batches = [each.built.batch for each in worked if each.built is not None]
+        try:
+            return [*await transact.commit(self._engine, self._env, *batches)]
+        except errors.BadInput:
+            bad = [_refusal(batch) for batch in batches]
+            if not any(bad):
+                raise
+        good = iter(
+            await transact.commit(
+                self._engine, self._env, *(batch for batch, why in zip(batches, bad, strict=True) if why is None)
+            )
+        )
+        return [next(good) if why is None else why for why in bad]
+
+    def _give_back(self, worked: Worked) -> None:
+        if worked.built is not None:
+            self._claims.give_back([claimed.work.token for claimed in worked.built.claimed])
+
+    # --- Act --------------------------------------------------------------------------------------------------
+
+    def _act(self, worked: Worked) -> None:
+        """The steps are durable: now, and only now, the outside may learn of them."""
+        given, done, built = worked.given, worked.done, worked.built
+        assert built is not None
+        hosted = given.hosted
+        hosted.head = done.after
+        hosted.head_raw = built.head_raw
+        hosted.entries_since += len(done.entries)
+        hosted.active_us = self._env.monotonic_us()
+        given.stepped = False
+        given.handed = given.handed[len(done.handed) :]
+        if done.cut or built.answers_self or (hosted.hint is not None and given.unread):
+            hosted.unread = True
+        if not hosted.unread and not given.handed and not hosted.handed:
+            hosted.careful = False
+        for handover, applied in done.handed:
+            if handover.done is not None and not handover.done.done():
+                handover.done.set_result(applied)
+        self._acted(hosted, done, built)
+
+    # --- A cycle of its own -----------------------------------------------------------------------------------
+
+    async def step_and_save(self, hosted: Hosted, handover: Handover, world: worlds.World) -> None:
+        """Take one input and make the state after it the baseline, in one commit: a change of program."""
+        time_us = self._clock.now_us()
+        budget = Budget(2**62, 1, limits.STEP_EFFECTS_MAX)
+
+        def run() -> tuple[Done, list[bytes]]:
+            done = hosted.run([], [handover], budget, time_us=time_us, env=self._env)
+            return done, kernel_snapshots.save(hosted.machine)
+
+        done, parts = await asyncio.get_running_loop().run_in_executor(self._kernel, run)
+        await committing.put_large(hosted, done)
+        routes = await committing.route(self._engine, hosted, done.outgoing)
+        built = committing.build(hosted, done, routes, committing.Claims(), time_us=time_us)
+        root, size = await restoring.save_parts(self._blobs, parts)
+        taken = snapshots.at_head(done.after, root=root, size=size, program_hash=hosted.program.hash)
+        raw = holding.new_baseline(built.batch, hosted, taken)
+        worlds.change(built.batch, world, program=(hosted.program.name, hosted.program.hash))
+        [outcome] = await transact.commit(self._engine, self._env, built.batch)
+        if isinstance(outcome, kv.Conflict):
+            raise commit.lost(outcome, hosted.lease)
+        self._act(Worked(Given(hosted, [handover]), done, built))
+        hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+
+
+def repeat(handover: Handover, found: bytes) -> None:
+    """Tell a producer that its client id was used before."""
+    assert handover.client_id is not None
+    try:
+        stamp = inboxes.seen_stamp(found, handover.item, client_id=handover.client_id)
+    except errors.IdReused as error:
+        handover.fail(error)
+    else:
+        handover.fail(Repeated(stamp))
+
+
+def _refusal(batch: kv.Batch) -> errors.BadInput | None:
+    try:
+        kv.check(batch)
+    except errors.BadInput as error:
+        return error
+    return None

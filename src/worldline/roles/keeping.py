@@ -1,0 +1,127 @@
+"""Looking after the worlds that a worker holds: snapshots by policy, letting go of those that are not needed.
+
+Everything here happens beside the cycles. A world is busy while it is saved, so no step is taken meanwhile; one that
+cannot be saved now goes on and is tried again later, because nothing but a longer restore depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.kernel import snapshots as kernel_snapshots
+from worldline.layers import leases
+from worldline.model.settings import WorkerSettings
+from worldline.roles import holding
+from worldline.roles.hosted import Hosted
+from worldline.store import kv
+
+log = logging.getLogger("worldline.worker")
+
+AT_ONCE = 16
+SAVE_AGAIN_MS = 60_000  # after a failure
+TURN_MAX = 512  # worlds saved or let go in one turn
+
+
+class Dropped(Protocol):
+    def __call__(self, hosted: Hosted, *, again: bool = False) -> None: ...
+
+
+class Keeper:
+    """`dropped` is told when a world turns out not to be ours; `freed` when one is free for steps again."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        settings: WorkerSettings,
+        kernel: Executor,
+        *,
+        dropped: Dropped,
+        freed: Callable[[Hosted], None],
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._settings = settings
+        self._kernel = kernel
+        self._dropped = dropped
+        self._freed = freed
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Begin nothing more of a turn that is under way."""
+        self._stopping = True
+
+    async def turn(self, held: Iterable[Hosted]) -> None:
+        """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
+        settings, now_us = self._settings, self._env.monotonic_us()
+        worlds = [hosted for hosted in held if not hosted.lost]
+        due = [hosted for hosted in worlds if holding.wants_saving(hosted, settings, now_us)]
+        await self._each(due[:TURN_MAX], self._try_save)
+        idle_us = settings.idle_release_ms * 1000
+        tired = [hosted for hosted in worlds if now_us - hosted.active_us > idle_us and _quiet(hosted)]
+        await self._each(tired[:TURN_MAX], self.let_go)
+
+    async def make_room(self, held: list[Hosted]) -> None:
+        """Let go of the worlds that have been idle for longest, as long as there are too many."""
+        quiet = [hosted for hosted in held if _quiet(hosted)]
+        excess = min(TURN_MAX, len(held) - self._settings.max_worlds_warm)
+        if excess > 0:
+            await self._each(heapq.nsmallest(excess, quiet, key=lambda hosted: hosted.active_us), self.let_go)
+
+    async def save(self, hosted: Hosted) -> None:
+        """Take a snapshot and make it the baseline. Waits until no step is under way."""
+        await hosted.quiet()
+        if hosted.lost or not hosted.entries_since:
+            return
+        hosted.busy = True
+        try:
+            parts = await asyncio.get_running_loop().run_in_executor(
+                self._kernel, lambda: kernel_snapshots.save(hosted.machine)
+            )
+            outcome = await holding.save(self._engine, self._env, hosted, parts)
+            if isinstance(outcome, kv.Ok):
+                hosted.saved_us = self._env.monotonic_us()
+            else:  # fenced, or an earlier save of ours that nobody waited for: what is known of it is worth nothing
+                self._dropped(hosted, again=not leases.fenced(outcome, hosted.lease))
+        finally:
+            hosted.busy = False
+            self._freed(hosted)
+
+    async def let_go(self, hosted: Hosted, *, whatever: bool = False) -> None:
+        """Release a world properly: saved, its lease free, a hint left if something is unread.
+
+        One that has something to do again is kept, unless it must go `whatever` waits for it.
+        """
+        try:
+            await self.save(hosted)
+        except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
+            log.warning("world %s cannot be saved: %s", hosted.at.world.hex(), error)
+        await hosted.quiet()
+        if hosted.lost or (hosted.ready and not whatever):
+            return
+        self._dropped(hosted)
+        await holding.release(self._engine, self._env, hosted.lease)
+
+    async def _try_save(self, hosted: Hosted) -> None:
+        try:
+            await self.save(hosted)
+        except errors.StoreError as error:
+            hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
+            log.warning("world %s cannot be saved now: %s", hosted.at.world.hex(), error)
+
+    async def _each(self, chosen: list[Hosted], do: Callable[[Hosted], Awaitable[None]]) -> None:
+        for start in range(0, len(chosen), AT_ONCE):
+            if self._stopping:
+                return
+            await asyncio.gather(*(do(hosted) for hosted in chosen[start : start + AT_ONCE]))
+
+
+def _quiet(hosted: Hosted) -> bool:
+    return not hosted.busy and not hosted.lost and not hosted.ready

@@ -1,0 +1,282 @@
+"""Performing one claimed effect: from the claim to the answer, or to the next pause.
+
+An attempt that fails is tried again after a pause that grows, until attempts or time run out: then the world gets an
+`error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
+function runs; whoever loses it stops, and can change nothing any more. An attempt whose process died counts, so work
+that kills its processes ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.kernel import handling, runs
+from worldline.kernel.calls import Effect, Options
+from worldline.layers import blobs as blob_layer
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready, worlds
+from worldline.layers import work as works
+from worldline.model import inbox
+from worldline.model import world as world_model
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.settings import AdapterSettings
+from worldline.roles import attempts, committing, hub, limiter
+from worldline.roles.attempts import Ended
+from worldline.roles.hosted import Applied, Handover, Superseded
+from worldline.roles.world_worker import WorldWorker
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.adapter")
+
+CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone before it is looked at again
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """An effect's declaration with what its call overrides."""
+
+    attempts: int | None
+    timeout_us: int | None
+    park: bool
+    first_us: int
+    factor: float
+    most_us: int
+
+    def delay_us(self, attempt: int) -> int:
+        return int(min(self.most_us, self.first_us * self.factor ** min(attempt - 1, 64)))
+
+
+class Claimed:
+    """A claim that is kept alive while the work goes on. Made in the task that does the work."""
+
+    def __init__(self, performer: Performer, claim: works.Open) -> None:
+        self._performer = performer
+        self._task = asyncio.current_task()
+        self.claim = claim
+        self.lost = False
+
+    async def renew(self, every_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                renewed = await self._performer.renew(self.claim)
+            except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
+                log.warning("effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error)
+                continue
+            if renewed is None:
+                break
+            self.claim = renewed
+        self.lost = True
+        log.warning("effect %s: the claim was lost while it ran", self.claim.intent.hex())
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Performer:
+    """What all attempts of one process share."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        *,
+        blobs: blob_layer.Blobs,
+        live: hub.Hub,
+        settings: AdapterSettings,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._hub = live
+        self._settings = settings
+        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
+        self._thread = threading.get_ident()
+        self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
+        self.local: WorldWorker | None = None
+        self.performed = 0
+
+    async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
+        """One attempt. `params` are known if the world is held here."""
+        held = self._held[claim.intent] = Claimed(self, claim)
+        renewing = asyncio.ensure_future(held.renew(self._settings.renew_ms / 1000))
+        try:
+            policy, ended = await self._attempt(effect, claim, params, slot)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            del self._held[claim.intent]
+        if not held.lost:
+            await self._conclude(held.claim, policy, ended)
+
+    async def give_back(self, claims: list[works.Open]) -> None:
+        """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
+        try:
+            now_us = (await self._engine.read()).time_us
+            batches = []
+            for claimed in claims:
+                batch = kv.Batch()
+                works.take_back(batch, claimed, now_us=now_us)
+                batches.append(batch)
+            if batches:
+                await transact.commit(self._engine, self._env, *batches)  # a conflict means that the claim was lost
+        except errors.StoreError as error:
+            log.warning("%d claims could not be given back: %s", len(claims), error)
+
+    def held(self) -> list[works.Open]:
+        return [each.claim for each in self._held.values() if not each.lost]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- One attempt ------------------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot
+    ) -> tuple[Policy, Ended]:
+        work = claim.work
+        try:
+            arguments, options = handling.unpack_effect(
+                await self._blobs.load(work.params) if params is None else params
+            )
+        except (errors.NotFound, errors.Corrupt) as error:
+            message = f"the parameters of {effect.name}() are not to be had: {error}"
+            return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
+        policy = policy_of(effect, options)
+        if policy.attempts is not None and work.attempt > policy.attempts:
+            message = f"attempt {policy.attempts} was the last, and its process died before it ended"
+            return policy, Ended(False, code="abandoned", message=message)
+        left_us: int | None = None
+        if work.deadline_us:
+            left_us = work.deadline_us - (await self._engine.read()).time_us
+            if left_us <= 0:
+                return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
+        this = attempts.Attempt(options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk))
+        try:
+            async with asyncio.timeout(None if left_us is None else left_us / 1_000_000):
+                await slot.start()
+                ended = await attempts.run(effect, arguments, this, timeout_us=policy.timeout_us, threads=self._threads)
+        except TimeoutError:
+            ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
+        finally:
+            slot.close()
+        self.performed += 1
+        return policy, ended
+
+    def _emit(self, claim: works.Open, chunk: object) -> None:
+        """Pass a chunk to followers: from an effect on the loop at once, from one in a thread by way of the loop."""
+        work = claim.work
+        piece = hub.Chunk(claim.intent, work.name, work.correlation, work.attempt, chunk)
+        if threading.get_ident() == self._thread:
+            self._hub.stream(claim.at, piece)
+        else:
+            self._hub.stream_from_thread(claim.at, piece)
+
+    async def renew(self, claim: works.Open) -> works.Open | None:
+        """The claim, renewed; None if it is lost."""
+        now_us = (await self._engine.read()).time_us
+        batch = kv.Batch()
+        renewed = works.renew(batch, claim, until_us=now_us + self._settings.claim_ttl_ms * 1000)
+        [outcome] = await transact.commit(self._engine, self._env, batch)
+        return renewed if isinstance(outcome, kv.Ok) else None
+
+    # --- What comes of it -------------------------------------------------------------------------------------
+
+    async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> None:
+        work = claim.work
+        if ended.ok:
+            await self._answer(claim, ReceiptStatus.OK, ended.data)
+            return
+        now_us = (await self._engine.read()).time_us
+        due_us = now_us + max(policy.delay_us(work.attempt), ended.after_us)
+        out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
+        out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
+        batch = kv.Batch()
+        if not ended.final and not out_of_time and not out_of_attempts:
+            works.back_off(batch, claim, due_us=due_us, error=ended.message)
+            await transact.commit(self._engine, self._env, batch)
+        elif policy.park and not ended.final:
+            works.park(batch, claim, error=ended.message)
+            await transact.commit(self._engine, self._env, batch)
+        else:
+            status = ReceiptStatus.TIMEOUT if ended.timed_out or out_of_time else ReceiptStatus.ERROR
+            tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
+            await self._answer(claim, status, runs.failure(ended.code, ended.message, attempts=tried))
+
+    async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
+        """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
+        carried = await self._blobs.carry(data)
+        receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
+        if not await self._hand_over(claim, receipt, data):
+            await self._enqueue(claim, receipt)
+
+    async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
+        """Whether the world, held here, has taken the answer, or somebody else's instead."""
+        if self.local is None:
+            return False
+        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim)):
+            return False
+        try:
+            await done
+        except Superseded:
+            return True
+        except errors.Error:
+            return False  # not taken, or nobody knows: the inbox takes it only if the claim still stands
+        return True
+
+    async def _enqueue(self, claim: works.Open, receipt: inbox.Receipt) -> None:
+        """Answer through the inbox: receipt and settlement in one commit that expects the claim."""
+
+        async def attempt() -> transact.Done[None] | transact.Write[None]:
+            hint = ready.get(claim.at, priority=committing.READY_PRIORITY)
+            read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent), hint)
+            world = worlds.find(claim.at, read.value(0))
+            if world is None or read.value(1) != claim.raw:
+                return transact.Done(None)  # nobody wants the answer, or somebody else has the work
+            batch = kv.Batch()
+            if world.meta.status not in world_model.TAKES_INPUT:
+                works.back_off(
+                    batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
+                )
+                return transact.Write(batch, lambda _: None)
+            works.settle(batch, claim)
+            worlds.expect_open(batch, world)
+            index = inboxes.enqueue_once(batch, claim.at, receipt)
+            ready.mark(batch, claim.at, priority=committing.READY_PRIORITY, seen=read.value(2), append=index)
+            return transact.Write(batch, lambda _: None)
+
+        await transact.run(self._engine, self._env, attempt)
+        if self.local is not None:
+            self.local.poke(claim.at)
+
+
+Slot = limiter.Slot
+
+
+def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: int) -> bool:
+    """Whether an effect must not be tried now: its world is gone, or takes no answer as long as it is archived."""
+    world = worlds.find(due.at, meta)
+    if world is None:
+        works.close_gone(batch, due)
+    elif world.meta.status not in world_model.TAKES_INPUT:
+        works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
+    return world is None or world.meta.status not in world_model.TAKES_INPUT
+
+
+def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
+    retry = effect.retry
+    return Policy(
+        attempts=retry.attempts if options.attempts is None else (options.attempts or None),
+        timeout_us=effect.timeout_us if options.timeout_us is None else options.timeout_us,
+        park=retry.then == "park" if options.park is None else options.park,
+        first_us=retry.first_us if options.first_us is None else options.first_us,
+        factor=retry.factor if options.factor is None else options.factor,
+        most_us=retry.most_us if options.most_us is None else options.most_us,
+    )

@@ -1,0 +1,164 @@
+"""Guards that can be switched off, in simulation alone: the test of the tester.
+
+Each guard of the design that a batch carries can be taken out of it right before it is applied. The simulator must then
+find the invariant that the guard was there for; a guard whose removal nobody notices is a hole in the simulator. Real
+engines never see any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import msgspec
+
+from worldline.codec import tuples
+from worldline.keys import leases as lease_keys
+from worldline.model import ids, lease
+from worldline.model.settings import Settings
+from worldline.sim import reading
+from worldline.sim.loop import Host
+from worldline.store import kv
+
+if TYPE_CHECKING:
+    from worldline.sim.faults import Truth
+
+NEVER_MS = 100_000_000
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """What is switched off, and the invariants one of which must be seen broken."""
+
+    does: str
+    breaks: tuple[str, ...]
+
+
+GUARDS = {
+    "epoch": Guard("steps and snapshots expect the lease's epoch", ("L3", "L6")),
+    "acquire": Guard("taking a lease expects the epoch and the holder that were read", ("L1", "L2")),
+    "epoch-kept": Guard("releasing a lease keeps its epoch", ("L2",)),
+    "head": Guard("a step expects the head it was made upon", ("J3", "J4", "J6")),
+    "consume": Guard("a step deletes what it consumed in the same batch", ("J6",)),
+    "seen": Guard("an enqueue expects its id to be new", ("J2",)),
+    "claim": Guard("whoever answers, renews or gives back work expects its claim", ("E4", "E5", "E7")),
+    "atomic-ack": Guard("answer and settlement are one batch", ("E6",)),
+    "durable-ok": Guard("an answered commit is applied", ("E3", "J1", "V1", "V3", "BUG")),
+    "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3")),
+    "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
+}
+
+
+async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.Outcome:
+    """Commit a batch, without one guard if so asked."""
+    match without:
+        case "epoch":
+            batch = relaxed(truth, batch, ("epoch",), unless_put=True)
+        case "acquire" if reading.about(batch) == "acquire":
+            batch = relaxed(truth, batch, ("epoch", "holder", "worker"))
+        case "epoch-kept" if reading.about(batch) == "release":
+            batch = _forgetting_epoch(batch)
+        case "head":
+            batch = relaxed(truth, batch, ("head",))
+        case "consume" if reading.about(batch) == "step":
+            batch = _not_deleting(batch, "inbox")
+        case "seen":
+            batch = relaxed(truth, batch, ("seen",))
+        case "claim":
+            batch = relaxed(truth, batch, ("open",))
+        case "atomic-ack" if reading.about(batch) == "settle":
+            return await _in_two(truth, host, batch)
+        case "durable-ok" if reading.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
+            truth.commits += 1
+            return kv.Ok(tuple(kv.stamp(2**40 + truth.commits, index) for index in range(len(batch.appends))))
+        case _:
+            pass
+    return await truth.commit(host, batch)
+
+
+def settings_without(settings: Settings, without: str) -> Settings:
+    """The settings of a run: without scanning, nobody looks before he is told."""
+    if without != "scan":
+        return settings
+    replace = msgspec.structs.replace
+    return replace(
+        settings,
+        worker=replace(settings.worker, scan_ms=NEVER_MS),
+        adapter=replace(settings.adapter, scan_ms=NEVER_MS),
+        timer=replace(settings.timer, scan_ms=NEVER_MS),
+    )
+
+
+@contextlib.contextmanager
+def patched(without: str) -> Iterator[None]:
+    """The guards that are no part of a batch, switched off for the length of a block."""
+    if without != "world-scoped-id":
+        yield
+        return
+    real: Callable[..., ids.IntentId] = ids.intent_id
+
+    def unscoped(address: ids.Address, **rest: object) -> ids.IntentId:
+        nowhere = ids.Address(address.universe, ids.WorldId(bytes(16)))
+        return real(nowhere, **rest)
+
+    with mock.patch.object(ids, "intent_id", unscoped):
+        yield
+
+
+def relaxed(truth: Truth, batch: kv.Batch, whats: tuple[str, ...], *, unless_put: bool = False) -> kv.Batch:
+    """The batch without its expectations of such keys."""
+    made = _copy(batch)
+    for key in batch.expects:
+        if reading.place(key).what in whats and not (unless_put and key in batch.puts):
+            del made.expects[key]
+    return _guarded(truth, made)
+
+
+def _guarded(truth: Truth, batch: kv.Batch) -> kv.Batch:
+    """Engines refuse a batch without a guard: give it one that always holds, under a key of no meaning."""
+    key = tuples.pack(("ablated", truth.commits))
+    batch.absent(key)
+    batch.put(key, b"")
+    return batch
+
+
+def _copy(batch: kv.Batch) -> kv.Batch:
+    made = kv.Batch()
+    made.expects = dict(batch.expects)
+    made.puts = dict(batch.puts)
+    made.deletes = dict(batch.deletes)
+    made.ranges = list(batch.ranges)
+    made.counts = dict(batch.counts)
+    made.appends = list(batch.appends)
+    return made
+
+
+def _not_deleting(batch: kv.Batch, what: str) -> kv.Batch:
+    made = _copy(batch)
+    made.deletes = {key: None for key in batch.deletes if reading.place(key).what != what}
+    return made
+
+
+def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
+    made = _copy(batch)
+    for key in batch.expects:
+        if reading.place(key).what == "epoch":
+            made.put(key, lease_keys.EPOCH.pack(lease.Epoch(0, bytes(16))))
+    return made
+
+
+async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+    """Settle first, answer afterwards."""
+    settled, answered = _copy(batch), kv.Batch()
+    settled.appends = []
+    settled.puts = {key: put for key, put in batch.puts.items() if put.stamp is None}
+    first = await truth.commit(host, settled)
+    if not isinstance(first, kv.Ok):
+        return first
+    for append in batch.appends:
+        answered.append(append.prefix, append.value)
+    for put in batch.puts.values():
+        if put.stamp is not None:
+            answered.put(put.key, put.value, stamp=put.stamp)
+    return await truth.commit(host, _guarded(truth, answered))

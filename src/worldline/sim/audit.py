@@ -1,0 +1,340 @@
+"""The auditor: looks at every batch as it is applied and keeps account of what must never happen.
+
+It knows the store's format and nothing of the layers' code paths: what a batch did is read from its keys and values,
+who did it from the host that sent it. So it also notices what a layer forgot to guard. Violations are collected, not
+raised: a run goes on, and the first one is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from worldline.codec import structs
+from worldline.kernel import values
+from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
+from worldline.keys import leases as lease_keys
+from worldline.keys import work as work_keys
+from worldline.model import ids, inbox, journal, lease
+from worldline.model import work as works
+from worldline.model.journal import Kind
+from worldline.model.work import WorkKind, WorkState
+from worldline.roles import hosted
+from worldline.sim import reading
+from worldline.sim.faults import Applied
+from worldline.sim.workloads import Called
+
+VIOLATIONS_MAX = 20
+ROGUE = "rogue"  # the host of whoever answers without being asked
+
+
+class Violation(msgspec.Struct, frozen=True):
+    invariant: str
+    what: str
+    time_us: int = 0
+
+
+class Life:
+    """What the auditor knows of one world."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.owner = ""  # the label of the host that last acquired it
+        self.head = journal.GENESIS
+        self.stamp = b""
+        self.intents: dict[bytes, WorkKind] = {}
+        self.consumed: dict[bytes, None] = {}
+        self.cancelled: dict[bytes, None] = {}
+        self.messages: dict[bytes, None] = {}
+
+
+class Audit:
+    def __init__(self) -> None:
+        self.worlds: dict[ids.Address, Life] = {}
+        self.violations: list[Violation] = []
+        self.checked = 0
+        self.on_broken: Callable[[], None] = lambda: None
+        self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
+        self._lives: dict[bytes, lease.Worker | None] = {}
+        self._posted: dict[bytes, None] = {}
+        self._called: dict[tuple[str, int], None] = {}
+        self._now_us = 0
+
+    def broken(self, invariant: str, what: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(invariant, what, self._now_us))
+        self.on_broken()
+
+    # --- Each commit ----------------------------------------------------------------------------------------
+
+    def look(self, applied: Applied) -> None:
+        self._now_us = applied.time_us
+        self.checked += 1
+        at = next((where.at for where in map(reading.place, applied.batch.puts) if where.what == "head"), None)
+        if at is not None and any(reading.place(key).what == "meta" and not old for key, old in applied.before.items()):
+            self._born(at)
+            return
+        entries = self._step(applied, at) if at is not None else []
+        for key, old in applied.before.items():
+            self._changed(applied, key, old, entries)
+        for append in applied.batch.appends:
+            self._appended(applied, append.value)
+
+    def _born(self, at: ids.Address) -> None:
+        if at in self.worlds:
+            self.broken("L2", "a world was made twice")
+        self.worlds[at] = Life()
+        self.worlds[at].epoch = 0
+
+    def _changed(self, applied: Applied, key: bytes, old: bytes | None, entries: list[journal.Entry]) -> None:
+        where = reading.place(key)
+        put = applied.batch.puts.get(key)
+        new = None if put is None else put.value
+        match where.what:
+            case "epoch":
+                self._epoch(applied, where, new)
+            case "worker":
+                self._lives[key] = lease_keys.WORKER.get(new)
+            case "holder":
+                self._holder(applied, where, old, new)
+            case "snapshot" | "baseline":
+                self._owner_only(applied, where.at, "L3", "wrote a snapshot")
+            case "seen" if old is not None and new is not None:
+                self.broken("J2", "an id that was used before was taken for new")
+            case "open":
+                self._work(applied, where, old, new, entries)
+            case "inbox" if not entries:
+                self.broken("J6", "an item was deleted without a step")
+            case _:
+                pass
+
+    def _life(self, at: ids.Address | None) -> Life:
+        assert at is not None
+        return self.worlds.setdefault(at, Life())
+
+    def _epoch(self, applied: Applied, where: reading.Place, new: bytes | None) -> None:
+        life = self._life(where.at)
+        if new is None:
+            self.broken("L2", "an epoch was deleted")
+            return
+        number = lease_keys.EPOCH.unpack(new).number
+        if number <= life.epoch:
+            self.broken("L2", f"epoch {number} after {life.epoch}")
+        life.epoch, life.owner = number, applied.host.label
+
+    def _holder(self, applied: Applied, where: reading.Place, old: bytes | None, new: bytes | None) -> None:
+        """A lease is given back by who has it, or for one whose life sign has run out."""
+        if new is not None:
+            if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
+                self.broken("L1", "a holder under another epoch than the world's")
+        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old), applied.time_us):
+            self._owner_only(applied, where.at, "L6", "gave the lease back")
+
+    def _is_dead(self, holder: lease.Holder, now_us: int) -> bool:
+        sign = self._lives.get(lease_keys.worker_key(ids.WorkerId(holder.worker)))
+        return sign is None or sign.incarnation != holder.incarnation or sign.heartbeat_us + sign.ttl_us <= now_us
+
+    def _owner_only(self, applied: Applied, at: ids.Address | None, invariant: str, did: str) -> None:
+        life = self._life(at)
+        if life.owner != applied.host.label:
+            self.broken(invariant, f"{applied.host.label} {did}; {life.owner} has the lease, epoch {life.epoch}")
+
+    # --- Steps ----------------------------------------------------------------------------------------------
+
+    def _step(self, applied: Applied, at: ids.Address) -> list[journal.Entry]:
+        """A batch that moves a head. Returns the entries it wrote."""
+        self._owner_only(applied, at, "L3", "journaled a step")
+        life = self._life(at)
+        entries: list[journal.Entry] = []
+        for key, put in sorted(applied.batch.puts.items()):
+            if reading.place(key).what == "journal":
+                if applied.before[key] is not None:
+                    self.broken("J4", "a frame was written again")
+                entries += [structs.decode(journal.Entry, raw) for raw in journal_keys.unpack_frame(put.value)]
+        entries.sort(key=lambda entry: entry.height)
+        head = journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value)
+        self._contiguous(life, entries, head)
+        self._consumed(applied, at, life, entries)
+        life.head = head
+        for group in _by_step(entries):
+            self._entries_of_step(applied, at, life, group)
+        return entries
+
+    def _contiguous(self, life: Life, entries: list[journal.Entry], head: journal.Head) -> None:
+        heights = [entry.height for entry in entries]
+        if heights != list(range(life.head.height + 1, head.height + 1)):
+            self.broken("J3", f"heights {heights} after {life.head.height}, and the head says {head.height}")
+        steps = list(dict.fromkeys(entry.step for entry in entries))
+        if steps != list(range(life.head.step + 1, head.step + 1)):
+            self.broken("J3", f"steps {steps} after {life.head.step}, and the head says {head.step}")
+        times = [life.head.time_us, *(entry.time_us for entry in entries)]
+        if times != sorted(times):
+            self.broken("J8", "logical time has gone back")
+
+    def _consumed(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
+        """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
+        taken = [entry.stamp for entry in entries if entry.stamp]
+        deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if reading.place(key).what == "inbox"]
+        deleted = [stamp for stamp in deleted if hosted.step_of_handed(stamp) is None]  # never was in the inbox
+        if sorted(taken) != sorted(deleted):
+            self.broken("J6", f"{len(taken)} items journaled, {len(deleted)} deleted")
+        for stamp in deleted:
+            if applied.before[inbox_keys.item_key(at, stamp)] is None:
+                self.broken("J6", "an item was journaled that was not in the inbox any more")
+        for stamp in taken:
+            if stamp <= life.stamp:
+                self.broken("J5", "items were journaled in another order than they came, or twice")
+            life.stamp = stamp
+
+    def _entries_of_step(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
+        first = entries[0]
+        ignored = any(entry.kind is Kind.IGNORED for entry in entries)
+        if first.kind in (Kind.RECEIPT, Kind.TIMER_FIRED) and not first.blob:
+            item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
+            assert isinstance(item, inbox.Receipt | inbox.TimerFired)
+            if isinstance(item, inbox.TimerFired) and item.due_us > applied.time_us:
+                self.broken("T2", f"a timer fired {item.due_us - applied.time_us} us before its time")
+            if not ignored:
+                self._answer(life, item.intent, "T1" if isinstance(item, inbox.TimerFired) else "E1")
+        for entry in entries:
+            self._derived(at, life, entry)
+
+    def _answer(self, life: Life, intent: bytes, invariant: str) -> None:
+        if intent in life.consumed:
+            self.broken(invariant, f"intent {intent.hex()} was answered twice")
+        if intent in life.cancelled:
+            self.broken("T3", f"intent {intent.hex()} was answered after it was cancelled")
+        if intent not in life.intents and intent not in life.messages:
+            self.broken(invariant, f"intent {intent.hex()} was answered and never asked for")
+        life.consumed[intent] = None
+
+    def _derived(self, at: ids.Address, life: Life, entry: journal.Entry) -> None:
+        match entry.kind:
+            case Kind.INTENT | Kind.TIMER_SET if not entry.blob:
+                ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
+                intent = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
+                life.intents[intent] = WorkKind.EFFECT if entry.kind is Kind.INTENT else WorkKind.TIMER
+                self._unique(at, intent, entry.step, ordinal)
+            case Kind.MESSAGE_SENT if entry.correlation:
+                life.messages[bytes.fromhex(entry.correlation)] = None
+            case _:
+                pass
+
+    def _unique(self, at: ids.Address, intent: bytes, step: int, ordinal: int) -> None:
+        here = (at.world, step, ordinal)
+        if self._intents.setdefault(intent, here) != here:
+            self.broken("F3", f"two worlds share the id {intent.hex()}")
+
+    # --- Open work ------------------------------------------------------------------------------------------
+
+    def _work(
+        self,
+        applied: Applied,
+        where: reading.Place,
+        old_raw: bytes | None,
+        new_raw: bytes | None,
+        entries: list[journal.Entry],
+    ) -> None:
+        life, intent = self._life(where.at), reading.intent_of(where)
+        old, new = work_keys.WORK.get(old_raw), work_keys.WORK.get(new_raw)
+        if new is None:
+            self._closed(applied, life, intent, old, entries)
+        elif old is None:
+            if intent not in life.intents:
+                self.broken("E2", "work was opened that no step has asked for")
+        else:
+            self._moved(applied, intent, old, new)
+
+    def _closed(
+        self, applied: Applied, life: Life, intent: ids.IntentId, old: works.Work | None, entries: list[journal.Entry]
+    ) -> None:
+        """Deleted: answered or cancelled by the world's own step."""
+        if not entries:
+            self.broken("E4", "open work was deleted without a step")
+            return
+        if intent not in life.consumed:
+            life.cancelled[intent] = None
+        for entry in entries:
+            if entry.kind is Kind.RECEIPT and not entry.stamp and not entry.blob:
+                item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+                assert isinstance(item, inbox.Receipt)
+                if item.intent == intent and (old is None or item.attempt != old.attempt):
+                    self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
+
+    def _moved(self, applied: Applied, intent: ids.IntentId, old: works.Work, new: works.Work) -> None:
+        same = old.token == new.token
+        match old.state, new.state:
+            case ((WorkState.WAITING | WorkState.CLAIMED), WorkState.CLAIMED) if not same:
+                if new.attempt != old.attempt + 1:
+                    self.broken("E5", f"attempt {new.attempt} after {old.attempt}")
+                if old.due_us > applied.time_us:
+                    self.broken("E5", f"claimed {old.due_us - applied.time_us} us before it was due")
+            case WorkState.CLAIMED, WorkState.CLAIMED:
+                if new.attempt != old.attempt or new.due_us <= old.due_us:
+                    self.broken("E5", "a renewal that does not renew")
+            case WorkState.CLAIMED, (WorkState.WAITING | WorkState.PARKED):
+                if new.attempt != old.attempt:
+                    self.broken("E5", f"attempt {new.attempt} was given back while {old.attempt} was under way")
+            case WorkState.CLAIMED, WorkState.SETTLED if same:
+                self._one_append(applied, intent, inbox.Receipt)
+            case WorkState.WAITING, WorkState.SETTLED if old.kind is WorkKind.TIMER:
+                if old.due_us > applied.time_us:
+                    self.broken("T2", "a timer fired before its time")
+                self._one_append(applied, intent, inbox.TimerFired)
+            case before, after:
+                what = f"{before.name} became {after.name}, {'the same' if same else 'another'} token"
+                self.broken("E5" if before is WorkState.CLAIMED else "E4", what)
+
+    def _one_append(self, applied: Applied, intent: ids.IntentId, kind: type) -> None:
+        """Settled work is answered by the same batch."""
+        items = [inbox_keys.ITEM.unpack(append.value) for append in applied.batch.appends]
+        if not any(isinstance(item, kind) and getattr(item, "intent", b"") == intent for item in items):
+            self.broken("E6", "work was settled by a batch that has no answer in it")
+
+    def _appended(self, applied: Applied, value: bytes) -> None:
+        item = inbox_keys.ITEM.unpack(value)
+        if isinstance(item, inbox.Message):
+            if item.message in self._posted:
+                self.broken("F1", f"message {item.message.hex()} was posted twice")
+            self._posted[item.message] = None
+        elif (
+            isinstance(item, inbox.Receipt) and applied.host.name != "rogue" and not self._settles(applied, item.intent)
+        ):
+            self.broken("E6", "an answer by a batch that settles nothing")
+
+    def _settles(self, applied: Applied, intent: bytes) -> bool:
+        """Whether the batch settles this work, or is the step of a world that answers its own message."""
+        if applied.host.name == ROGUE:
+            return True  # nobody keeps an outsider from answering; what comes of it is E1
+        for key in applied.batch.puts:
+            where = reading.place(key)
+            if where.what == "head" or (where.what == "open" and reading.intent_of(where) == intent):
+                return True
+        return False
+
+    def find(self, intent: bytes) -> tuple[ids.Address | None, bool]:
+        """The world that asked for an intent, and whether it still waits for the answer."""
+        for at, life in self.worlds.items():
+            if intent in life.intents:
+                return at, intent not in life.consumed and intent not in life.cancelled
+        return None, False
+
+    # --- The outside ----------------------------------------------------------------------------------------
+
+    def called(self, call: Called) -> None:
+        """An effect has reached the outside."""
+        intent = bytes.fromhex(call.key)
+        if intent not in self._intents:
+            self.broken("E3", f"{call.name} was called for an intent that is in no journal")
+        if (call.key, call.attempt) in self._called:
+            self.broken("E7", f"attempt {call.attempt} of {call.name} was made twice")
+        self._called[call.key, call.attempt] = None
+
+
+def _by_step(entries: list[journal.Entry]) -> list[list[journal.Entry]]:
+    groups: dict[int, list[journal.Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.step, []).append(entry)
+    return list(groups.values())

@@ -1,0 +1,217 @@
+"""The invariants of the system by id, what holds each of them in simulation, and the checks at the end of a run.
+
+`INVARIANTS` is the table: every id of reliability.md, section 2.1. `audit` are checked with every commit
+(`sim/audit.py`), `end` here at quiescence, `other` by a test elsewhere, `absent` when this design has nothing to break.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from worldline.base import errors
+from worldline.base.failures import Diverged
+from worldline.control import proving, sdk
+from worldline.keys import work as work_keys
+from worldline.layers import snapshots as snapshot_layer
+from worldline.model import journal
+from worldline.model.work import WorkState
+from worldline.roles import restoring
+from worldline.sim import reading, workloads
+from worldline.sim.audit import Audit, Violation
+from worldline.sim.cluster import Cluster
+from worldline.store import kv
+
+
+class Held(msgspec.Struct, frozen=True):
+    """How an invariant is held: where it is checked, or why it cannot be broken."""
+
+    where: str
+    how: str
+
+
+INVARIANTS = {
+    "K1": Held("end", "the engine's contents equal a plain copy made commit by commit"),
+    "K2": Held("end", "what was answered is there: K1, and every answered operation is found (J1)"),
+    "K3": Held("other", "conformance: a batch whose expectation changed is refused"),
+    "K4": Held("other", "conformance: `stable`; here by J5"),
+    "K5": Held("other", "conformance: limits"),
+    "K6": Held("end", "hints are lost, late and made up in most seeds; all other invariants hold"),
+    "L1": Held("audit", "the holder's epoch is the world's"),
+    "L2": Held("audit", "an epoch is never deleted and never repeated"),
+    "L3": Held("audit", "steps and snapshots come from the host that acquired the current epoch"),
+    "L4": Held("audit", "follows from L3: a fenced host's next commit would be one of another's epoch"),
+    "L5": Held("audit", "clocks are skewed, drift and jump in half of the seeds; L1 to L3 hold"),
+    "L6": Held("audit", "a lease is given back only by who has it"),
+    "J1": Held("end", "every answered operation is found exactly once in its world's state"),
+    "J2": Held("audit", "an id is recorded once; at the end each counts once"),
+    "J3": Held("audit", "heights and steps are contiguous and the head names the last"),
+    "J4": Held("audit", "a frame is written once; the chain is recomputed at the end"),
+    "J5": Held("audit", "stamps in the journal only grow"),
+    "J6": Held("audit", "a step deletes exactly the items it journals, and they were there"),
+    "J7": Held("other", "codec: canonical round trips"),
+    "J8": Held("audit", "entry times never decrease"),
+    "E1": Held("audit", "a receipt that is not ignored answers an open intent, once"),
+    "E2": Held("end", "the open work of the restored world is exactly what is in the queue"),
+    "E3": Held("audit", "an effect reaches the outside only for a journaled intent"),
+    "E4": Held("audit", "the authority moves along the table of `layers/work.py` only"),
+    "E5": Held("audit", "claims come when due, with the next attempt; answers and renewals under the same token"),
+    "E6": Held("audit", "settlement and answer are one batch"),
+    "E7": Held("audit", "an attempt is made once"),
+    "E8": Held("absent", "an intent's authority is its own record; nothing is deduplicated by a window"),
+    "T1": Held("audit", "a timer fires into its world once; at the end none is left (V1)"),
+    "T2": Held("audit", "nothing fires before its time on the store's clock"),
+    "T3": Held("audit", "nothing is answered after it was cancelled; replay agrees (R3)"),
+    "T4": Held("other", "layers: due order is (time, world, intent)"),
+    "F1": Held("audit", "a message id is posted once"),
+    "F2": Held("audit", "a send is answered by one receipt: E1"),
+    "F3": Held("audit", "ids of two asks never meet, also between worlds"),
+    "F4": Held("absent", "there are no sends to another universe yet"),
+    "W1": Held("absent", "forks come with part 4"),
+    "W2": Held("absent", "forks come with part 4"),
+    "W3": Held("absent", "forks come with part 4"),
+    "W4": Held("absent", "forks come with part 4"),
+    "W5": Held("end", "every world is restored from its first snapshot on"),
+    "C1": Held("end", "objects are damaged in some seeds; damage is an error, and never data (R3)"),
+    "C2": Held("end", "follows from C1: a blob is its digest"),
+    "C3": Held("end", "everything the replay needs is readable"),
+    "C4": Held("absent", "garbage collection comes with part 5"),
+    "C5": Held("absent", "garbage collection comes with part 5"),
+    "R1": Held("absent", "compaction comes with part 5"),
+    "R2": Held("absent", "compaction comes with part 5"),
+    "R3": Held("end", "replayed from every retained snapshot, the end is the same"),
+    "R4": Held("end", "every snapshot comes out of the replay from birth as it was saved"),
+    "R5": Held("absent", "a snapshot carries open work, so there is no horizon"),
+    "D1": Held("end", "another host's restore has the same state and open work: R3, E2"),
+    "D2": Held("other", "import contracts and the tidy test"),
+    "V1": Held("end", "after the faults end, everything is done within a bound"),
+    "V2": Held("other", "roles: dead letters"),
+    "V3": Held("end", "V1 in the seeds whose hints are all lost"),
+    "V4": Held("absent", "throughput is measured by the benchmark"),
+    "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
+    "V6": Held("end", "V1 in the seeds where a host stays dead"),
+    "PROGRAM": Held("end", "what the programs promise: sums, payments, compensations"),
+    "BUG": Held("end", "no role is stopped by a bug, no task fails unseen"),
+}
+
+
+async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
+    """Everything that is checked when a run has come to rest."""
+    if left:
+        hints_lost = cluster.profile.hints == "none"
+        audit.broken("V3" if hints_lost else "V1", f"not done after {cluster.quiet_after_seconds()} s: {left[:8]}")
+    for member in cluster.members:
+        for bug in member.bugs:
+            audit.broken("BUG", f"{member.name}: {type(bug).__name__}: {bug}")
+    for complaint in cluster.loop.complaints:
+        audit.broken("BUG", complaint)
+    await _same_contents(cluster, audit)
+    universe = sdk.Universe(cluster.calm(), cluster.universe, "simulated", [], cluster.settings)
+    universe.programs.update({program.name: program for program in workloads.PROGRAMS})
+    for name, _ in cluster.plan.worlds:
+        try:
+            await _replayed(universe, name, audit)
+        except (errors.Error, Diverged) as error:
+            audit.broken("R3", f"{name}: {error}")
+    if not left:
+        await promises(cluster, universe, audit)
+
+
+async def _same_contents(cluster: Cluster, audit: Audit) -> None:
+    """K1: what the engine holds is what was applied."""
+    found: dict[bytes, bytes] = {}
+    begin = b"\x00"
+    while True:
+        page = (await cluster.truth.engine.read(kv.Range(begin, b"\xff", count_max=10_000))).page(0)
+        found.update(page.items)
+        if not page.more:
+            break
+        begin = page.items[-1][0] + b"\x00"
+    if found != cluster.truth.copy:
+        audit.broken("K1", "the store does not hold what was committed")
+
+
+async def _replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
+    """R3, R4, D1, E2: from birth, and from every snapshot there is."""
+    world = universe.world(name)
+    proof = await proving.prove(universe, world)
+    if proof.difference is not None or proof.unverifiable:
+        audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
+    at, engine = await world.address(), universe.store.engine
+    read = await engine.read(snapshot_layer.latest_range(at, up_to=2**40, count_max=1_000))
+    head = await world.head()
+    program = universe.programs[(await world.describe()).meta.program]
+    for saved in snapshot_layer.decode(at, read.page(0)):
+        material = await restoring.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
+        restored = restoring.build(material, program)
+        _same_end(name, saved.record.step, head, restored, audit)
+        restored.machine.close()
+
+
+def _same_end(name: str, step: int, head: journal.Head, restored: restoring.Restored, audit: Audit) -> None:
+    if (restored.head.height, restored.head.chain) != (head.height, head.chain):
+        audit.broken("R3", f"{name}: another end when replayed from step {step}")
+    if restored.entries and restored.machine.state != head.state:
+        audit.broken("R3", f"{name}: another state when replayed from step {step}")
+
+
+# --- What the programs promise ------------------------------------------------------------------------------
+
+
+async def promises(cluster: Cluster, universe: sdk.Universe, audit: Audit) -> None:
+    """Every operation was answered; its traces must be in the worlds, once."""
+    names = dict(cluster.plan.worlds)
+    ops = [op for each in cluster.plan.ops for op in each]
+    for name in [name for name, program in names.items() if program == "counters"]:
+        await _counted(universe, name, [op for op in ops if op.world == name], audit)
+    accounts = [name for name, program in names.items() if program == "bank"]
+    if accounts:
+        await _conserved(cluster, universe, accounts, ops, audit)
+    _paid(cluster, [op for op in ops if op.kind == "order"], audit)
+    for op in ops:
+        if op.id not in cluster.history.answered:
+            audit.broken("J1", f"operation {op.id} was never answered")
+    _queue_is_derived(cluster, audit)
+
+
+async def _counted(universe: sdk.Universe, name: str, ops: list[workloads.Op], audit: Audit) -> None:
+    counter = await universe.world(name).state(workloads.Counter)
+    if counter.ids != {op.id: 1 for op in ops}:
+        wrong = {op.id: counter.ids.get(op.id, 0) for op in ops if counter.ids.get(op.id, 0) != 1}
+        audit.broken("J1", f"{name}: counted {wrong}")
+    if counter.total != sum(op.amount for op in ops):
+        audit.broken("PROGRAM", f"{name}: the total is {counter.total}")
+
+
+async def _conserved(
+    cluster: Cluster, universe: sdk.Universe, accounts: list[str], ops: list[workloads.Op], audit: Audit
+) -> None:
+    held = {name: await universe.world(name).state(workloads.Account) for name in accounts}
+    total = sum(account.balance for account in held.values())
+    if total != workloads.OPENING * len(accounts):
+        audit.broken("PROGRAM", f"the bank holds {total} instead of {workloads.OPENING * len(accounts)}")
+    for op in ops:
+        if op.kind == "transfer":
+            arrived = held[op.to].transfers.get(op.id, 0)
+            if arrived != int(cluster.history.answered.get(op.id) is True):
+                audit.broken("PROGRAM", f"transfer {op.id} arrived {arrived} times")
+
+
+def _paid(cluster: Cluster, ops: list[workloads.Op], audit: Audit) -> None:
+    """Each order is one charge, and one parcel or one refund."""
+    done = Counter(service for service, _ in cluster.outside.done)
+    answers = Counter(cluster.history.answered.get(op.id) for op in ops)
+    if done["charge"] != len(ops) or done["refund"] != answers["refunded"] or done["ship"] < answers["shipped"]:
+        audit.broken("PROGRAM", f"{len(ops)} orders were answered {dict(answers)}, outside happened {dict(done)}")
+
+
+def _queue_is_derived(cluster: Cluster, audit: Audit) -> None:
+    """E2 at rest: nothing is open, so nothing may be in the queue but pointers whose authority is gone."""
+    for key, value in cluster.truth.copy.items():
+        if reading.place(key).what == "open" and work_keys.WORK.unpack(value).state is not WorkState.PARKED:
+            audit.broken("E2", "work is open in a world that has nothing to do")
+
+
+def first(violations: list[Violation]) -> str:
+    return violations[0].invariant if violations else ""

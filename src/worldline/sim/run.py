@@ -1,0 +1,105 @@
+"""Running seeds: one seed in, one result out, the same every time.
+
+`run(seed)` draws a profile and a workload, runs the phases, checks everything and says what broke. The trace is a hash
+over every read, commit and crash with its virtual time, host and task: equal traces mean equal runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from worldline.sim import ablations, checkers, faults, workloads
+from worldline.sim.audit import Audit, Violation
+from worldline.sim.cluster import Cluster
+from worldline.sim.loop import Deadlock, Halted, SimLoop, Stuck
+
+SECONDS_MAX = 3_000.0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of one seed."""
+
+    seed: int
+    trace: str
+    failures: list[Violation]
+    cells: dict[tuple[str, str], int]
+    commits: int
+    turns: int
+    virtual_seconds: float
+    crashes: int
+    lines: list[str] = []
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+def run(
+    seed: int, *, without: str = "", profile: faults.Profile | None = None, plan: workloads.Plan | None = None,
+    keep: int = 0, halt: bool = False,
+) -> Result:  # fmt: skip
+    """Run one seed. `without`: with one guard switched off. `keep`: so many lines of the trace in words. `halt`: end at
+    the first violation.
+    """
+    assert not without or without in ablations.GUARDS, f"no guard {without!r}"
+    drawn = profile or faults.draw(seed)
+    planned = plan or workloads.draw(seed, drawn.clients)
+    loop = SimLoop(str(seed), shuffle=drawn.shuffle)
+    cluster = Cluster(loop, seed, drawn, planned, without=without)
+    cluster.trace.keep = keep
+    audit = Audit()
+    if halt:
+        audit.on_broken = lambda: setattr(loop, "halted", True)
+    with _calm(), ablations.patched(without):
+        try:
+            loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
+        except Halted:
+            pass
+        except (Deadlock, Stuck) as error:
+            audit.broken("V1", str(error)[:500])
+        finally:
+            loop.finish()
+    return Result(
+        seed=seed,
+        trace=cluster.trace.hex(),
+        failures=audit.violations,
+        cells={cell: count for cell, count in sorted(cluster.faults.cells.items()) if cell[0]},
+        commits=cluster.truth.commits,
+        turns=loop.turns,
+        virtual_seconds=loop.time(),
+        crashes=cluster.crashes,
+        lines=cluster.trace.lines,
+    )
+
+
+async def _phases(cluster: Cluster, audit: Audit) -> None:
+    workloads.OUTSIDE.set(cluster.outside)
+    cluster.outside.on_call += [audit.called, cluster.called]
+    cluster.find = audit.find
+    await cluster.boot([audit.look])
+    await cluster.chaos()
+    cluster.heal()
+    left = await cluster.quiesce()
+    cluster.check_roles()
+    cluster.stop()
+    await checkers.at_end(cluster, audit, left)
+
+
+@contextlib.contextmanager
+def _calm() -> Iterator[None]:
+    """Without log lines, and without the collector, whose hour depends on everything."""
+    log = logging.getLogger("worldline")
+    level, collecting = log.level, gc.isenabled()
+    log.setLevel(logging.CRITICAL + 1)
+    gc.disable()
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if collecting:
+            gc.enable()

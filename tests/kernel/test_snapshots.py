@@ -1,0 +1,212 @@
+"""Snapshots: equal states have equal bytes, what is loaded is what was saved, and any state can be saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+import worldline as wl
+from tests.kernel import shop
+from worldline import testing
+from worldline.base import errors, limits
+from worldline.codec import canonical, structs
+from worldline.kernel import snapshots, values
+from worldline.kernel.machine import Machine
+from worldline.kernel.runs import Buffered, Op, OpKind, Outcome, Record, Resume
+from worldline.model import ids
+from worldline.model.inbox import ReceiptStatus
+
+HERE = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
+THERE = ids.Address(ids.UniverseId(b"v" * 16), ids.WorldId(b"x" * 16))
+
+app = wl.Program("big")
+
+
+@dataclass(frozen=True)
+class Stored:
+    key: str
+    size: int
+
+
+@app.effect
+async def fetch(text: str) -> str:
+    return text
+
+
+@app.reducer(key="key")
+@dataclass
+class Blob:
+    text: str = ""
+    seen: list[int] = field(default_factory=list)
+
+    @wl.on
+    def stored(self, event: Stored) -> None:
+        self.text = event.key * event.size
+        self.seen.append(event.size)
+
+
+@app.workflow
+async def busy(count: int) -> str:
+    _ = wl.start(busy_child(), id="child")
+    await wl.wait(shop.Approved)
+    for number in range(count):
+        await fetch(str(number))
+    async with wl.scope(timeout=100) as scope:
+        _ = scope.start(fetch("slow"))
+        await wl.sleep(1000)
+    return "done"
+
+
+@app.workflow
+async def busy_child() -> None:
+    await wl.wait(shop.Rejected)
+
+
+@app.workflow
+async def fans_out(count: int, size: int) -> int:
+    return len(await wl.gather(*[fetch("x" * size) for _ in range(count)]))
+
+
+def saved(machine: Machine) -> list[bytes]:
+    return snapshots.save(machine)
+
+
+def check(machine: Machine) -> None:
+    """What is loaded is what was saved, anywhere, and its bytes name no world."""
+    parts = saved(machine)
+    for home in (HERE, THERE):
+        loaded, program_hash = snapshots.load(machine.program, parts, home)
+        assert saved(loaded) == parts
+        assert program_hash == machine.program.hash
+        assert list(loaded.runs) == list(machine.runs)
+        assert loaded.live == {flow: runs for flow, runs in machine.live.items() if runs}
+        assert list(loaded.by_intent.values()) == sorted(machine.by_intent.values())
+        loaded.close()
+    everything = b"".join(parts)
+    assert bytes(HERE.world) not in everything
+    assert b"worldline/tests." not in everything
+
+
+def lived(world: testing.TestWorld) -> None:
+    world.start(busy(3), id="b")
+    world.send(Stored("a", 3))
+    world.send(Stored("b", 4))
+    world.send(shop.Approved("o1"))
+    world.send(shop.Approved("o2"), to="b")
+    world.start(busy(0), id="b2")
+
+
+def test_save_and_load_of_a_busy_world() -> None:
+    script = wl.Script().on(fetch, "x", "y", "z", wl.Script.never())
+    with testing.world(app, script) as world:
+        check(world.machine)
+        lived(world)
+        assert world.machine.open
+        check(world.machine)
+        world.advance(50)
+        check(world.machine)
+
+
+def test_equal_states_have_equal_bytes_warm_cold_and_elsewhere() -> None:
+    script = wl.Script().on(fetch, "x", "y", "z", wl.Script.never())
+    with testing.world(app, script, drops=False) as warm, testing.world(app, script) as cold:
+        other = warm.also("other", app, script)
+        for world in (warm, cold, other):
+            lived(world)
+        cold.crash()
+        assert saved(warm.machine) == saved(cold.machine) == saved(other.machine)
+        assert other.address != warm.address
+
+
+@pytest.mark.parametrize("size", [100, limits.INLINE_BYTES_MAX + 1, 1_000_000])
+def test_big_cells(size: int) -> None:
+    with testing.world(app, twice=False) as world:
+        world.send(Stored("a", size))
+        check(world.machine)
+        world.crash()
+        assert len(world.state(Blob, "a").text) == size
+        world.prove()
+
+
+def test_more_than_sixteen_mebibytes_in_all() -> None:
+    with testing.world(app, twice=False) as world:
+        for key in "abcdefghijklmnopqrst":
+            world.send(Stored(key, 1_000_000))
+        parts = saved(world.machine)
+        assert sum(map(len, parts)) > 16 * limits.MIB
+        assert max(map(len, parts)) < 3 * limits.MIB
+        check(world.machine)
+
+
+def record(**changes: Any) -> Record:
+    made = Record(
+        "r", "busy_child", values.dump({}), b"s" * 16, True, 1, ops=[], log=[], buffer=[], interrupts=[], number=1
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def outcome(size: int) -> Outcome:
+    return Outcome(ReceiptStatus.OK, values.dump("x" * size))
+
+
+@pytest.mark.parametrize(
+    "big",
+    [
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, 1, outcome(100_000)) for _ in range(200)]),
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, number) for number in range(30_000)]),
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, 1, outcome(16 * limits.MIB - 100_000))] * 2),
+        record(log=[Resume(number) for number in range(100_000)]),
+        record(buffer=[Buffered("Approved", b"x" * 10_000)] * 2_000),
+        record(args=b"a" * 15 * limits.MIB, data=b"d" * 15 * limits.MIB),
+    ],
+    ids=["outcomes", "operations", "huge outcomes", "resumptions", "buffer", "arguments and result"],
+)
+def test_a_run_of_any_size_can_be_saved(big: Record) -> None:
+    machine = Machine(app)
+    machine.add_run(big)
+    parts = saved(machine)
+    loaded, _ = snapshots.load(app, parts, HERE)
+    assert loaded.runs["r"].record == big
+    assert saved(loaded) == parts
+    assert max(map(len, parts)) <= limits.CBOR_BYTES_MAX
+
+
+def test_much_open_and_held_back_work_can_be_saved() -> None:
+    with testing.world(app, wl.Script().on(fetch, wl.Script.never()), twice=False) as world:
+        world.start(fans_out(1_500, 15_000), id="f")
+        assert len(world.machine.open) == 1_500
+        check(world.machine)
+    with testing.world(app, wl.Script().on(fetch, wl.Script.never()), twice=False) as world:
+        world.machine.unsent.extend([])
+        call = fans_out(200, 10)
+        world.start(call, id="f")
+        check(world.machine)
+
+
+def test_a_reducer_that_is_gone_keeps_its_cells() -> None:
+    less = wl.Program("big")
+    with testing.world(app) as world:
+        world.send(Stored("a", 3))
+        parts = saved(world.machine)
+    machine, _ = snapshots.load(less, parts, HERE)
+    loaded, _ = snapshots.load(app, saved(machine), HERE)
+    assert loaded.read_cell(Blob, "a").text == "aaa"
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    good = saved(Machine(app))
+    header = structs.decode(snapshots.Header, good[0])
+    newer = structs.encode(msgspec.structs.replace(header, version=99))
+    for parts, reason in [
+        ([newer], "snapshot version 99"),
+        ([b"\xff"], "canonical"),
+        ([good[0], canonical.encode({"a": 1})], "list of records"),
+        ([good[0], canonical.encode([b""])], "no known kind"),
+        ([good[0], canonical.encode([b"\x63\x80"])], "no known kind"),
+        ([good[0], canonical.encode([b"\x01\x80"])], "not a record"),
+    ]:
+        with pytest.raises(errors.DecodeError, match=reason):
+            snapshots.load(app, parts, HERE)

@@ -1,0 +1,312 @@
+"""Stores and processes for the tests of the roles.
+
+A `Kit` is one fresh store. `process` opens a universe on it that hosts programs, with an engine of its own, as another
+process would; `kill` ends it as kill -9 would: its engine is cut off first, so nothing of it is written any more, and
+its lock is released as the system releases that of a dead process.
+
+The environment is the real one with a wall clock that tests can move on, so that leases and claims run out at once.
+PostgreSQL has a clock of its own; there, `jump` waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import worldline as wl
+from tests.conformance import kits
+from worldline.base import env_os, errors
+from worldline.codec import digest
+from worldline.control import compose, sdk
+from worldline.kernel import commands
+from worldline.kernel.machine import Ended
+from worldline.layers import format as formats
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready
+from worldline.layers import work as works
+from worldline.model import ids, journal
+from worldline.model.journal import Kind
+from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
+from worldline.roles import committing
+from worldline.store import kv, objects, objects_folder, objects_memory
+
+Wrap = Callable[[kv.Engine], Any]
+
+LEASE_TTL_MS = 900
+CLAIM_TTL_MS = 600
+
+# Quick to notice what others did, and quick to let a dead one's leases run out.
+SETTINGS = Settings(
+    worker=WorkerSettings(lease_ttl_ms=LEASE_TTL_MS, heartbeat_ms=200, scan_ms=200),
+    adapter=AdapterSettings(claim_ttl_ms=CLAIM_TTL_MS, renew_ms=150, scan_ms=150),
+    timer=TimerSettings(scan_ms=150),
+)
+
+
+def settings(**changes: dict[str, Any]) -> Settings:
+    """`SETTINGS` with other values: `settings(worker={"max_inbox_batch": 7})`."""
+    parts = {name: msgspec.structs.replace(getattr(SETTINGS, name), **values) for name, values in changes.items()}
+    return msgspec.structs.replace(SETTINGS, **parts)
+
+
+class Env(env_os.OsEnv):
+    """The real environment, with a wall clock that can be moved on."""
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def wall_us(self) -> int:
+        return super().wall_us() + self.ahead_us
+
+
+class Cut:
+    """An engine that can be cut off from its store: from then on every call fails and nothing is written."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.off = False
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        self._check()
+        found: kv.Snapshot = await self.engine.read(*requests)
+        self._check()
+        return found
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        self._check()
+        outcomes: list[kv.Outcome] = await self.engine.commit(*batches)
+        self._check()
+        return outcomes
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        self._check()
+        return bool(await self.engine.wait(prefix, seen, timeout_ms))
+
+    async def durability(self) -> kv.Durability:
+        found: kv.Durability = await self.engine.durability()
+        return found
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    def _check(self) -> None:
+        if self.off:
+            raise errors.StoreUnavailable("this process is dead")
+
+
+class Process:
+    """A universe as one process has it."""
+
+    def __init__(self, universe: sdk.Universe, cut: Cut) -> None:
+        self.universe = universe
+        self._cut = cut
+        self._over = False
+
+    @property
+    def engine(self) -> kv.Engine:
+        return self.universe.store.engine
+
+    @property
+    def host(self) -> Any:
+        assert self.universe.host is not None
+        return self.universe.host
+
+    async def kill(self) -> None:
+        """End it as kill -9 would."""
+        self._cut.off = True
+        self._over = True
+        host = self.universe.host
+        if host is not None:
+            host.abandon()
+            tasks = [loop._task for loop in host._loops if loop._task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await _ended(self.universe)
+        await self._cut.close()
+
+    async def close(self) -> None:
+        """End it properly."""
+        if not self._over:
+            self._over = True
+            try:
+                await self.universe.close()
+            finally:
+                await self._cut.close()
+
+
+async def _ended(universe: sdk.Universe) -> None:
+    try:
+        await universe.close()
+    except errors.StoreError:
+        pass  # it has no store to say goodbye to
+
+
+class Kit:
+    def __init__(self, name: str, store: kits.Kit, env: Env, folder: Path) -> None:
+        self.name = name
+        self.env = env
+        self.folder = folder
+        self._store = store
+        self._objects: objects.Objects | None = None
+        self._processes: list[Process] = []
+
+    @property
+    def url(self) -> str:
+        return "memory://" if self.name == "memory" else self._store.place.where
+
+    async def engine(self) -> kv.Engine:
+        """A bare engine on the store, to look at it with."""
+        return await self._store.open()
+
+    async def process(
+        self, *programs: wl.Program, settings: Settings = SETTINGS, wrap: Wrap = lambda engine: engine
+    ) -> Process:
+        """Another process on this store. Without programs it is a client."""
+        engine = await self._store.open()
+        await formats.ensure(engine, self.env, create=True)
+        bare = compose.Store(self.url, engine, await self._bodies(), self.env)
+        found = await sdk._find_universe(bare, sdk.DEFAULT_UNIVERSE, create=True)
+        cut = Cut(wrap(engine))
+        store = compose.Store(self.url, cut, bare.objects, self.env)
+        universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, list(programs), settings)
+        process = Process(universe, cut)
+        self._processes.append(process)
+        universe.start()
+        return process
+
+    @asynccontextmanager
+    async def hosting(self, *programs: wl.Program, **options: Any) -> AsyncIterator[sdk.Universe]:
+        """A process for the length of a block."""
+        process = await self.process(*programs, **options)
+        try:
+            yield process.universe
+        finally:
+            await process.close()
+
+    async def jump(self, seconds: float) -> None:
+        """Let the store's clock move on."""
+        if self.name == "postgres":
+            await asyncio.sleep(seconds)
+        else:
+            self.env.ahead_us += int(seconds * 1_000_000)
+
+    async def _bodies(self) -> objects.Objects:
+        if self._objects is None:
+            if self.name == "lmdb":
+                self._objects = await objects_folder.open(self.folder / "objects", create=True)
+            else:
+                self._objects = objects_memory.MemoryObjects(self.env)
+        return self._objects
+
+    async def aclose(self) -> None:
+        for process in self._processes:
+            await process.kill() if not process._over else None
+        if self._objects is not None:
+            await self._objects.close()
+        await self._store.aclose()
+
+
+# --- Driving and looking -------------------------------------------------------------------------------------------
+
+
+async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
+    """`world.start` with a seed that depends on the id alone, so that two runs of a test draw the same."""
+    seed = digest.sha256(id.encode())[:16]
+    wanted = commands.StartRun(id, call.target.name, call.pack(), seed, named=True)
+    since = (await world.head()).height
+    data = await world.command(commands.RUN, wanted)
+    return sdk.Run(world, call, id, wl_decode(data), since)
+
+
+def wl_decode(data: bytes) -> commands.Standing:
+    from worldline.codec import structs
+
+    return structs.decode(commands.Standing, data)
+
+
+async def run(world: wl.World, call: wl.Call[Any], *, id: str) -> Any:
+    return await (await start(world, call, id=id)).result(30)
+
+
+async def entries(world: wl.World) -> list[journal.Entry]:
+    return await world.journal(limit=1_000_000)
+
+
+async def kinds(world: wl.World) -> list[Kind]:
+    return [entry.kind for entry in await entries(world)]
+
+
+async def unread(engine: kv.Engine, at: ids.Address) -> int:
+    return len((await engine.read(inboxes.read_range(at, count_max=10_000))).page(0).items)
+
+
+async def dead(engine: kv.Engine, at: ids.Address) -> list[inboxes.Letter]:
+    return inboxes.decode_dead((await engine.read(inboxes.dead_range(at, count_max=1_000))).page(0).items)
+
+
+async def opened(engine: kv.Engine, at: ids.Address) -> list[works.Open]:
+    return works.decode_open(at, (await engine.read(works.open_range(at, count_max=10_000))).page(0))
+
+
+async def hinted(engine: kv.Engine, at: ids.Address) -> bool:
+    read = await engine.read(ready.get(at, priority=committing.READY_PRIORITY))
+    return read.value(0) is not None
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Everything about a finished world that must not depend on what happened to its hosts."""
+
+    state: bytes
+    cells: dict[tuple[str, str], bytes]
+    runs: list[tuple[str, int, bytes]]
+    answers: list[tuple[str, int]]
+    letters: list[str]
+
+
+async def ends(world: wl.World, engine: kv.Engine) -> Ends:
+    """Where a world has got to. Receipts that were ignored do not count, whatever their number."""
+    from worldline.codec import structs
+    from worldline.model import inbox
+
+    found = await entries(world)
+    machine = await world.machine()
+    finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
+    answers: list[tuple[str, int]] = []
+    for index, entry in enumerate(found):
+        ignored = index + 1 < len(found) and found[index + 1].kind is Kind.IGNORED
+        if entry.kind is Kind.RECEIPT and not ignored:
+            receipt: inbox.Receipt = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+            answers.append((receipt.correlation, receipt.status))
+    return Ends(
+        (await world.head()).state,
+        {key: cell.data for key, cell in sorted(machine.cells.items())},
+        sorted((each.run, each.status, each.data) for each in finished),
+        answers,
+        [letter.dead.reason for letter in await dead(engine, await world.address())],
+    )
+
+
+async def prove(world: wl.World, program: wl.Program) -> journal.Head:
+    """Replay the whole journal from the world's birth under the program and compare everything."""
+    from worldline.layers import snapshots as snapshot_layer
+    from worldline.roles import restoring
+
+    at, engine = await world.address(), world.universe.store.engine
+    read = await engine.read(snapshot_layer.latest_range(at, up_to=0))
+    [birth] = snapshot_layer.decode(at, read.page(0))
+    head = await world.head()
+    material = await restoring.gather(engine, world.universe.blobs, at, baseline=birth.record, up_to=head.height)
+    restored = await asyncio.get_running_loop().run_in_executor(None, restoring.build, material, program)
+    restored.machine.close()
+    assert restored.head == head
+    return head
+
+
+def addresses(worlds: Sequence[wl.World]) -> Any:
+    return asyncio.gather(*(world.address() for world in worlds))

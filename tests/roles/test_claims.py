@@ -1,0 +1,276 @@
+"""Claims and receipts: renewed, lost, taken back, late, double and forged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from tests.roles.pausing import Pausing
+from worldline.control import talking
+from worldline.kernel import runs, values
+from worldline.model import ids, inbox, payload
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
+from worldline.model.settings import Settings
+from worldline.model.work import WorkState
+
+
+class Outside:
+    """An effect that waits for a word from the test, and remembers who called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, str]] = []
+        self.gates: dict[int, asyncio.Event] = {}
+        self.ended: list[int] = []
+
+    def program(self, retry: wl.Retry | None = None) -> wl.Program:
+        app = wl.Program("p")
+
+        @app.effect(retry=retry or wl.Retry(first=0))
+        async def touch() -> str:
+            number = wl.attempt().number
+            self.calls.append((number, wl.attempt().key))
+            try:
+                await self.gates.setdefault(number, asyncio.Event()).wait()
+            finally:
+                self.ended.append(number)
+            return f"by attempt {number}"
+
+        @app.workflow
+        async def go() -> str:
+            return await touch()
+
+        return app
+
+    def let(self, number: int) -> None:
+        self.gates.setdefault(number, asyncio.Event()).set()
+
+    async def called(self, times: int) -> None:
+        async def enough() -> bool:
+            return len(self.calls) >= times
+
+        await aio.until(enough)
+
+
+async def receipts(world: wl.World) -> tuple[int, int]:
+    """How many receipts were taken, and how many ignored."""
+    found = await kits.kinds(world)
+    ignored = sum(1 for one, two in zip(found, found[1:], strict=False) if (one, two) == (Kind.RECEIPT, Kind.IGNORED))
+    return found.count(Kind.RECEIPT) - ignored, ignored
+
+
+async def test_an_effect_longer_than_its_claim_completes_once(kit: Kit) -> None:
+    outside = Outside()
+    app = outside.program()
+    settings = kits.settings(adapter={"claim_ttl_ms": 150, "renew_ms": 40, "scan_ms": 30})
+    first = await kit.process(app, settings=settings)
+    await kit.process(app, settings=settings)  # would gladly take it
+    world = await first.universe.ensure("w", app)
+    run = await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    await asyncio.sleep(0.6)
+    assert len(outside.calls) == 1
+    outside.let(1)
+    assert await run.result(20) == "by attempt 1"
+    assert len(outside.calls) == 1
+    assert await receipts(world) == (1, 0)
+
+
+async def test_a_claim_lost_while_running_changes_nothing(kit: Kit) -> None:
+    """The first host stands still until another has taken over world and effect; then its own answer comes."""
+    outside = Outside()
+    app = outside.program()
+    pausing: list[Pausing] = []
+
+    def wrap(engine: Any) -> Pausing:
+        pausing.append(Pausing(engine))
+        return pausing[-1]
+
+    first = await kit.process(app, wrap=wrap)
+    world = await first.universe.ensure("w", app)
+    await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    pausing[0].pause()
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
+    second = await kit.process(app)
+    await outside.called(2)
+    outside.let(1)
+    await asyncio.sleep(0.05)
+    pausing[0].resume()  # its answer goes out now, under a claim that is not its own any more
+    await asyncio.sleep(0.3)
+    there = second.universe.world("w")
+    assert await receipts(there) == (0, 0)
+    outside.let(2)
+    assert await kits.run(there, app.workflows["go"](), id="r") == "by attempt 2"
+    assert await receipts(there) == (1, 0)
+    assert len(dict.fromkeys(key for _, key in outside.calls)) == 1, "the same key both times"
+    await kits.prove(there, app)
+
+
+async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
+    """The world gave the effect up in another process: the one that performs it learns so at the next renewal."""
+    outside = Outside()
+    app = outside.program()
+    settings = kits.settings(adapter={"renew_ms": 20})
+    hosting = await memory_kit.process(app)
+    hosting.host.adapter._kinds.clear()
+    performing = await memory_kit.process(app, settings=settings)
+    world = await hosting.universe.ensure("w", app)
+    run = await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    assert not performing.host.worlds.holds(await world.address())
+    await run.cancel("not wanted any more")
+
+    async def stopped() -> bool:
+        return outside.ended == [1]
+
+    await aio.until(stopped)
+    with pytest.raises(wl.RunCancelled):
+        await run.result(10)
+
+
+async def test_work_of_a_killed_process_is_tried_again(kit: Kit) -> None:
+    outside = Outside()
+    app = outside.program()
+    first = await kit.process(app)
+    world = await first.universe.ensure("w", app)
+    await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    await first.kill()
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with kit.hosting(app) as universe:
+        await outside.called(2)
+        outside.let(2)
+        assert await kits.run(universe.world("w"), app.workflows["go"](), id="r") == "by attempt 2"
+        assert [number for number, _ in outside.calls] == [1, 2]
+        assert len(dict.fromkeys(key for _, key in outside.calls)) == 1
+
+
+async def test_with_proof_of_death_nobody_waits(lmdb_kit: Kit) -> None:
+    """On one machine a released lock is proof: neither lease nor claim has to run out, and nobody has to ask."""
+    outside = Outside()
+    app = outside.program()
+    first = await lmdb_kit.process(app, settings=Settings())
+    world = await first.universe.ensure("w", app)
+    await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    await first.kill()
+    outside.let(2)
+    started = time.monotonic()
+    async with lmdb_kit.hosting(app, settings=Settings()) as universe:
+        await outside.called(2)
+        run = await universe.world("w").attach("r")
+        assert await run.result(20) == "by attempt 2"
+    assert time.monotonic() - started < 5 < Settings().adapter.claim_ttl_ms / 1000
+
+
+async def test_a_process_that_closes_gives_its_claims_back(kit: Kit) -> None:
+    outside = Outside()
+    app = outside.program()
+    first = await kit.process(app, settings=Settings())
+    world = await first.universe.ensure("w", app)
+    await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    at = await world.address()
+    await first.close()
+    [work] = await kits.opened(await kit.engine(), at)
+    assert work.work.state is WorkState.WAITING
+    outside.let(2)
+    started = time.monotonic()
+    async with kit.hosting(app, settings=Settings()) as universe:
+        assert await kits.run(universe.world("w"), app.workflows["go"](), id="r") == "by attempt 2"
+    assert time.monotonic() - started < 5
+
+
+async def test_work_that_kills_its_processes_ends(memory_kit: Kit) -> None:
+    """An attempt whose process died was an attempt."""
+    outside = Outside()
+    app = outside.program(wl.Retry(attempts=2, first=0))
+    for times in (1, 2):
+        process = await memory_kit.process(app)
+        world = await process.universe.ensure("w", app)
+        await kits.start(world, app.workflows["go"](), id="r")
+        await outside.called(times)
+        await process.kill()
+        await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with memory_kit.hosting(app) as universe:
+        with pytest.raises(wl.RunFailed) as failed:
+            await kits.run(universe.world("w"), app.workflows["go"](), id="r")
+        assert failed.value.code == "abandoned"
+    assert len(outside.calls) == 2
+
+
+async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
+    """Late, double, forged, of the wrong kind: journaled as ignored, and the state is what it was."""
+    outside = Outside()
+    app = outside.program()
+
+    @app.workflow
+    async def wait() -> None:
+        await wl.sleep(1_000)
+
+    async with kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        at, engine = await world.address(), universe.store.engine
+        run = await world.start(app.workflows["go"](), id="r")
+        await outside.called(1)
+        [effect] = await kits.opened(engine, at)
+        outside.let(1)
+        assert await run.result(20) == "by attempt 1"
+        await world.start(wait(), id="s")
+        [timer] = await kits.opened(engine, at)
+        before = await world.head()
+        answer = payload.inline(values.dump("forged"))
+        failure = payload.inline(runs.failure("forged", "forged"))
+        items: list[inbox.Item] = [
+            inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
+            inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
+            inbox.Receipt(effect.intent, ReceiptStatus.ERROR, failure, 7),
+            inbox.Receipt(ids.IntentId(bytes(16)), ReceiptStatus.OK, answer, 1),
+            inbox.Receipt(timer.intent, ReceiptStatus.OK, answer, 1),
+            inbox.Receipt(timer.intent, ReceiptStatus.CANCELLED, failure, 1),
+            inbox.TimerFired(effect.intent, 0),
+            inbox.TimerFired(ids.IntentId(bytes(16)), 2**60),
+            inbox.TimerFired(timer.intent, timer.work.due_us - 1),
+        ]
+        for item in items:
+            sending = await talking.enqueue(universe, at, item)
+            await talking.applied(universe, sending)
+        after = await world.head()
+        assert (after.state, after.step) == (before.state, before.step + len(items))
+        found = await world.journal(above=before.height)
+        assert [each.kind for each in found][1::2] == [Kind.IGNORED] * len(items)
+        assert [each.intent for each in await kits.opened(engine, at)] == [timer.intent]
+        await kits.prove(world, app)
+
+
+async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
+    """A forged receipt in the inbox is in time: then the effect's own is the late one."""
+    outside = Outside()
+    app = outside.program()
+    async with kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        run = await world.start(app.workflows["go"](), id="r")
+        await outside.called(1)
+        at, engine = await world.address(), universe.store.engine
+        [effect] = await kits.opened(engine, at)
+        answer = payload.inline(values.dump("in time"))
+        await talking.enqueue(universe, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
+        assert await run.result(20) == "in time"
+        state = (await world.head()).state
+        outside.let(1)
+
+        async def over() -> bool:
+            return not universe.host.adapter._tasks  # type: ignore[union-attr]
+
+        await aio.until(over)
+        assert (await receipts(world))[0] == 1
+        assert (await world.head()).state == state
+        await kits.prove(world, app)
