@@ -461,7 +461,11 @@ def cyclic() -> Any:
     return made
 
 
-@pytest.mark.parametrize("make", [object, cyclic, lambda: float("nan"), lambda: "\ud800", lambda: 2**70], ids=repr)
+@pytest.mark.parametrize(
+    "make",
+    [object, cyclic, lambda: float("nan"), lambda: "\ud800", lambda: 2**70],
+    ids=["object", "cyclic", "nan", "surrogate", "large"],
+)
 def test_a_result_that_cannot_be_stored_fails_the_run(make: Callable[[], Any]) -> None:
     app = wl.Program("raises")
 

@@ -11,7 +11,7 @@ PostgreSQL has a clock of its own; there, `jump` waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,21 @@ import msgspec
 import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
-from worldline.codec import digest
+from worldline.codec import digest, structs
 from worldline.control import compose, sdk
 from worldline.kernel import commands
-from worldline.kernel.machine import Ended
+from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.machine import Ended, Machine
+from worldline.keys import inbox as inbox_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
+from worldline.layers import snapshots as snapshot_layer
 from worldline.layers import work as works
-from worldline.model import ids, journal
+from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.roles import committing
+from worldline.roles import committing, restoring
 from worldline.store import kv, objects, objects_folder, objects_memory
 
 Wrap = Callable[[kv.Engine], Any]
@@ -221,13 +224,21 @@ async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
     wanted = commands.StartRun(id, call.target.name, call.pack(), seed, named=True)
     since = (await world.head()).height
     data = await world.command(commands.RUN, wanted)
-    return sdk.Run(world, call, id, wl_decode(data), since)
+    return sdk.Run(world, call, id, structs.decode(commands.Standing, data), since)
 
 
-def wl_decode(data: bytes) -> commands.Standing:
-    from worldline.codec import structs
+def item(entry: journal.Entry) -> inbox.Item:
+    """The input that an entry records."""
+    found: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+    return found
 
-    return structs.decode(commands.Standing, data)
+
+def item_of(raw: bytes) -> inbox.Item | None:
+    """The inbox item that these bytes are, if they are one."""
+    try:
+        return inbox_keys.ITEM.unpack(raw)
+    except errors.DecodeError:
+        return None
 
 
 async def run(world: wl.World, call: wl.Call[Any], *, id: str) -> Any:
@@ -236,6 +247,11 @@ async def run(world: wl.World, call: wl.Call[Any], *, id: str) -> Any:
 
 async def entries(world: wl.World) -> list[journal.Entry]:
     return await world.journal(limit=1_000_000)
+
+
+def parts(machine: Machine) -> list[bytes]:
+    """All of a machine's state, as it would be saved."""
+    return kernel_snapshots.save(machine)
 
 
 async def kinds(world: wl.World) -> list[Kind]:
@@ -271,9 +287,6 @@ class Ends(msgspec.Struct, frozen=True):
 
 async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     """Where a world has got to. Receipts that were ignored do not count, whatever their number."""
-    from worldline.codec import structs
-    from worldline.model import inbox
-
     found = await entries(world)
     machine = await world.machine()
     finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
@@ -281,7 +294,8 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     for index, entry in enumerate(found):
         ignored = index + 1 < len(found) and found[index + 1].kind is Kind.IGNORED
         if entry.kind is Kind.RECEIPT and not ignored:
-            receipt: inbox.Receipt = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+            receipt = item(entry)
+            assert isinstance(receipt, inbox.Receipt)
             answers.append((receipt.correlation, receipt.status))
     return Ends(
         (await world.head()).state,
@@ -294,9 +308,6 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
 
 async def prove(world: wl.World, program: wl.Program) -> journal.Head:
     """Replay the whole journal from the world's birth under the program and compare everything."""
-    from worldline.layers import snapshots as snapshot_layer
-    from worldline.roles import restoring
-
     at, engine = await world.address(), world.universe.store.engine
     read = await engine.read(snapshot_layer.latest_range(at, up_to=0))
     [birth] = snapshot_layer.decode(at, read.page(0))
@@ -306,7 +317,3 @@ async def prove(world: wl.World, program: wl.Program) -> journal.Head:
     restored.machine.close()
     assert restored.head == head
     return head
-
-
-def addresses(worlds: Sequence[wl.World]) -> Any:
-    return asyncio.gather(*(world.address() for world in worlds))

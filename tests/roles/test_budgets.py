@@ -16,8 +16,8 @@ from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.base import errors, limits
 from worldline.control import sdk
-from worldline.keys import journal as journal_keys
 from worldline.kernel import values
+from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, payload
 from worldline.roles import committing

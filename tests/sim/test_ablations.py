@@ -1,20 +1,34 @@
-"""The test of the tester: every guard, switched off, breaks what it is there for. Recorded seeds that show it."""
+"""The test of the tester: every guard, switched off, breaks what it is there for."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from worldline.sim import ablations, run
+from worldline.sim import ablations, campaign, run
 
-# The first seeds that catch a guard's absence, with one more in case the code moves on.
-CATCHING: dict[str, int] = dict.fromkeys(ablations.GUARDS, 40)
+SEEDS = int(os.environ.get("WORLDLINE_ABLATION_SEEDS", "60"))
+
+
+def caught(guard: str) -> run.Result:
+    for seed in range(SEEDS):
+        result = run.run(seed, without=guard, halt=True)
+        if result.failures:
+            return result
+    pytest.fail(f"nobody misses {guard!r} in {SEEDS} seeds")
 
 
 @pytest.mark.parametrize("guard", list(ablations.GUARDS))
 def test_a_missing_guard_is_noticed(guard: str) -> None:
-    for seed in range(CATCHING[guard]):
-        result = run.run(seed, without=guard, halt=True)
-        if result.failures:
-            assert result.failures[0].invariant in ablations.GUARDS[guard].breaks
-            return
-    pytest.fail(f"nobody misses {guard!r} in {CATCHING[guard]} seeds")
+    result = caught(guard)
+    assert result.failures[0].invariant in ablations.GUARDS[guard].breaks, result.failures[0]
+
+
+def test_a_failure_shrinks_to_what_it_takes() -> None:
+    """Steps that do not consume break with no fault at all, and with one operation."""
+    shrunk = campaign.shrink(3, without="consume")
+    assert shrunk is not None
+    assert shrunk.result.failures[0].invariant == "J6"
+    assert campaign.named(shrunk) == [f"{len(shrunk.plan.ops)} operations"]
+    assert campaign.shrink(0) is None

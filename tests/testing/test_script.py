@@ -70,7 +70,7 @@ async def keeps() -> str:
         ([scripts.Script.later(5, "slow"), "fast"], ["slow", "fast", "fast"]),
         ([scripts.Script.later(5, ConnectionError), "b"], ["b"] * 3),
     ],
-    ids=repr,
+    ids=["one", "two", "failures", "function", "attempt", "later", "later failure"],
 )
 def test_answers_are_used_up_and_the_last_one_stays(answers: list[Any], expected: list[str]) -> None:
     with testing.world(app, wl.Script().on(name, *answers)) as world:
@@ -102,7 +102,7 @@ def test_functions_are_given_the_calls_arguments() -> None:
         (name, [], "at least one answer"),
         (name, [wl.Script.later(5, 7)], "7 is not its answer"),
     ],
-    ids=repr,
+    ids=["type", "none", "record", "something", "object", "no answer", "later"],
 )
 def test_wrong_answers_are_found_when_the_script_is_written(
     effect: wl.Effect[..., Any], answers: list[Any], message: str

@@ -15,6 +15,7 @@ from worldline.base import errors, limits
 
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * limits.DIGEST_BYTES}}}")
 _LENGTH_BYTES: Final = 8
+_SHORT_LENGTHS: Final = tuple(length.to_bytes(_LENGTH_BYTES, "big") for length in range(256))  # nearly all there are
 
 
 def sha256(data: bytes) -> bytes:
@@ -26,7 +27,8 @@ def hash_parts(domain: bytes, *parts: bytes) -> bytes:
     assert domain, "a purpose has a name"
     pieces: list[bytes] = []
     for part in (domain, *parts):
-        pieces.append(len(part).to_bytes(_LENGTH_BYTES, "big"))
+        length = len(part)
+        pieces.append(_SHORT_LENGTHS[length] if length < 256 else length.to_bytes(_LENGTH_BYTES, "big"))
         pieces.append(part)
     return hashlib.sha256(b"".join(pieces)).digest()
 

@@ -83,6 +83,10 @@ class Signature:
         self._namespace = namespace
         self.parameters = inspect.signature(function)
         self._hints: dict[str, Any] | None = None
+        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        everything = self.parameters.parameters.values()
+        self._names = [each.name for each in everything] if all(each.kind is plain for each in everything) else None
+        self._required = [each.name for each in everything if each.default is each.empty]
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -92,6 +96,9 @@ class Signature:
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments by name, so that adding a parameter with a default changes nothing already recorded."""
+        names = self._names
+        if names is not None and not kwargs and len(self._required) <= len(args) <= len(names):
+            return values.dump(dict(zip(names, args, strict=False)))  # the usual case, and worth the difference
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
@@ -100,6 +107,8 @@ class Signature:
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = values.load(dict[str, Any], data)
+        if self._names is not None and all(name in given for name in self._names) and len(given) == len(self._names):
+            return tuple(values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
         bound = self.parameters.bind_partial()
         for name, parameter in self.parameters.parameters.items():
             if name in given:

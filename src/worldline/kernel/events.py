@@ -152,7 +152,7 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
             event = values.load(handler.event, data)
             # One event may be raised twice in a step and have several handlers: each call draws its own.
             which = machine.now.events.to_bytes(4, "big"), handler.reducer.encode(), handler.method.encode()
-            seed = digest.hash_parts(b"fold", machine.state, *which, data)
+            seed = (machine.state, *which, data)
             hands = handling.Handling(machine, time_us=machine.now.context.time_us, seed=seed)
             asked.append(hands)
             result = _call(machine, handler, event, hands, before)
@@ -186,7 +186,8 @@ def _call(
         cell.data = values.dump(cell.value)
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.
-        cell.value = values.load(reducer.cls, cell.data)
+        if not reducer.is_canonical(cell.value):
+            cell.value = values.load(reducer.cls, cell.data)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

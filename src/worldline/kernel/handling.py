@@ -29,13 +29,15 @@ HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 class Handling:
     """For one handler call or one resumption of a run."""
 
-    __slots__ = ("afters", "bytes", "emits", "machine", "made", "run", "schedules", "seed", "starts", "time_us")
+    __slots__ = ("_seed", "afters", "bytes", "emits", "machine", "made", "run", "schedules", "starts", "time_us")
 
-    def __init__(self, machine: Machine, *, time_us: int, seed: bytes, run: Run | None = None) -> None:
+    def __init__(
+        self, machine: Machine, *, time_us: int, seed: bytes | tuple[bytes, ...], run: Run | None = None
+    ) -> None:
         self.machine = machine
         self.run = run
         self.time_us = time_us
-        self.seed = seed
+        self._seed = seed
         self.emits: list[tuple[str, bytes]] = []
         self.afters: list[tuple[int, tuple[str, bytes], list[bool]]] = []
         self.starts: list[tuple[str, bytes, str]] = []
@@ -44,6 +46,13 @@ class Handling:
         self.schedules: list[tuple[str, schedules.Spec | None]] = []
 
     # --- For handlers and workflows ------------------------------------------------------------------
+
+    @property
+    def seed(self) -> bytes:
+        """What draws and ids are made from. Of a handler, hashed only if it is asked for: most never do."""
+        if isinstance(self._seed, tuple):
+            self._seed = digest.hash_parts(b"fold", *self._seed)
+        return self._seed
 
     def made_call(self, call: calls.Call[Any]) -> None:
         if self.machine.strict:
@@ -134,7 +143,7 @@ class Handling:
         return self.run
 
     def await_call(self, call: calls.Call[Any]) -> Generator[Any, Any, Any]:
-        run = self.workflow(f"awaiting {call!r}")
+        run = self.run or self.workflow(f"awaiting {call!r}")
         number = self.issue_call(call, OpKind.EFFECT if call.target.kind == "effect" else OpKind.CHILD)
         (data,) = yield All((number,))
         assert run is self.run

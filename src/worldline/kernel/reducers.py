@@ -7,6 +7,7 @@ checker cannot do.
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 _MARK = "__worldline_on__"
+_SCALARS = (int, float, str, bytes, bool)
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -35,10 +37,19 @@ class Handler(msgspec.Struct, frozen=True):
 
 
 class Reducer(msgspec.Struct, frozen=True):
+    """`scalars`: the fields and their types, if all are numbers, text, bytes or truth values."""
+
     name: str
     cls: Any
     key: str | None
     handlers: list[Handler]
+    scalars: list[tuple[str, type]] | None = None
+
+    def is_canonical(self, value: Any) -> bool:
+        """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
+        if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
+            return False
+        return all(type(getattr(value, name)) is kind for name, kind in self.scalars)
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -69,7 +80,8 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
     if not methods:
         raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
     scope = {**namespace, cls.__name__: cls}
-    return Reducer(name, cls, key, [_handler(name, label, fn, key, scope) for label, fn in methods])
+    handlers = [_handler(name, label, fn, key, scope) for label, fn in methods]
+    return Reducer(name, cls, key, handlers, _scalars(cls))
 
 
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
@@ -111,6 +123,18 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
             f"{reducer}.{label} returns {hints['return']!r}, but {event.__name__} is answered with {answers!r}"
         )
     return Handler(reducer, label, event, values.schema_name(event), answers, is_request)
+
+
+def _scalars(cls: type) -> list[tuple[str, type]] | None:
+    if hasattr(cls, "model_fields"):
+        return None
+    found = (
+        [(field.name, field.type) for field in msgspec.structs.fields(cls)] if issubclass(cls, msgspec.Struct) else []
+    )
+    if dataclasses.is_dataclass(cls):
+        hints = typing.get_type_hints(cls)
+        found = [(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
+    return found if all(kind in _SCALARS for _, kind in found) else None
 
 
 def answer_type(event: type) -> Any:

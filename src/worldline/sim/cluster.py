@@ -116,7 +116,9 @@ class Cluster:
     def calm(self) -> compose.Store:
         """The store as the simulation itself sees it: no faults, whatever the phase."""
         quiet = Faults(self.loop, self.seed, Profile(latency_us=0))
-        return compose.Store("memory://", HostEngine(self.truth, quiet, self.loop.root), self.objects, self.env)
+        return compose.Store(
+            "memory://", HostEngine(self.truth, quiet, self.loop.root, self.env), self.objects, self.env
+        )
 
     def _client(self, name: str, ops: list[workloads.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
         async def main(universe: sdk.Universe) -> None:
@@ -132,7 +134,7 @@ class Cluster:
         drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
         seed = f"{self.seed}:{host.label}"
         member.env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
-        member.engine = HostEngine(self.truth, self.faults, host)
+        member.engine = HostEngine(self.truth, self.faults, host, member.env)
         store = compose.Store("memory://", member.engine, self.objects, member.env)
         self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
 

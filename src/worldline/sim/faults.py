@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from worldline.base import env as envs
 from worldline.base import errors
 from worldline.codec import digest
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
@@ -48,6 +49,7 @@ UNREACHABLE = {
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper",
 }
 FAULTS = ("crash", "pause", "unknown", "partition")
+FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -65,7 +67,7 @@ class Profile(msgspec.Struct, frozen=True):
     hosts: int = 2
     clients: int = 2
     split: bool = False  # every role on machines of its own
-    focus: str = ""  # a kind of commit at which faults are ten times as likely
+    focus: str = ""  # a kind of commit at which every fault is likely, whatever the coins said
     shuffle: bool = False
     latency_us: int = 2_000
     slow: int = 0
@@ -79,6 +81,8 @@ class Profile(msgspec.Struct, frozen=True):
     hints: Literal["all", "some", "none"] = "all"
     skew_us: int = 0
     drift_ppm: int = 0
+    nth: int = 0  # exactly here, counted over all boundaries that are passed, and ...
+    nth_fault: Literal["crash", "pause", "partition"] = "crash"  # ... this happens
     adapters: Adapters = Adapters()
     heal: Literal["all", "core"] = "all"
     chaos_seconds: int = 20
@@ -96,7 +100,7 @@ def draw(seed: int) -> Profile:
         hosts=draws.choice([1, 2, 2, 3]),
         clients=draws.choice([1, 2, 3]),
         split=draws.random() < 0.4,
-        focus=draws.choice([*BOUNDARIES, ""]),
+        focus=draws.choice([kind for kind in BOUNDARIES if kind != "read"] + [""] * 3),
         shuffle=draws.random() < 0.5,
         latency_us=draws.choice([10, 500, 2_000, 20_000]),
         slow=coin(5, 50),
@@ -243,6 +247,7 @@ class Faults:
         self.profile = profile
         self.without = without
         self.active = False
+        self.passed = 0
         self.cells: Counter[tuple[str, str]] = Counter()
         self.on_crash: Callable[[Host], None] = lambda _: None
         self._draws = random.Random(f"{seed}:faults")
@@ -271,16 +276,18 @@ class Faults:
     async def boundary(self, link: Link, name: str) -> None:
         """Maybe the host dies, freezes or loses its link right here."""
         profile, host = self.profile, link.host
-        times = 10 if profile.focus and name in BOUNDARIES[profile.focus] and profile.focus != "read" else 1
-        if self.hit(profile.crash * times):
+        least = FOCUS if profile.focus and name in BOUNDARIES[profile.focus] else 0
+        self.passed += 1 if self.active else 0
+        nth = profile.nth_fault if self.active and self.passed == profile.nth else ""
+        if nth == "crash" or self.hit(max(profile.crash, least)):
             self.count(name, "crash")
             self.crash(host)
             await self.loop.create_future()  # nothing of a dead host goes on
-        if self.hit(profile.pause * times):
+        if nth == "pause" or self.hit(max(profile.pause, least)):
             self.count(name, "pause")
             self.pause(host)
             await asyncio.sleep(0)
-        if self.hit(profile.partition * times):
+        if nth == "partition" or self.hit(max(profile.partition, least)):
             self.count(name, "partition")
             self.cut(link)
 
@@ -318,10 +325,11 @@ class Link:
 class HostEngine:
     """The store as one host sees it."""
 
-    def __init__(self, truth: Truth, faults: Faults, host: Host) -> None:
+    def __init__(self, truth: Truth, faults: Faults, host: Host, env: envs.Env) -> None:
         self._truth = truth
         self._faults = faults
         self._host = host
+        self._env = env
         self.link = Link(host)
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
@@ -336,6 +344,8 @@ class HostEngine:
         if self.link.cut_back:
             await self._no_answer()
         await faults.boundary(self.link, BOUNDARIES["read"][1])
+        if faults.without == "store-time":
+            return kv.Snapshot(found.answers, self._env.wall_us(), found.seen)
         return found
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -353,13 +363,16 @@ class HostEngine:
         if faults.hit(profile.late):
             faults.count(before, "unknown")
             self._apply_later(batches)
-            return [kv.CommitUnknown("still under way") for _ in batches]
+            return self._unknown(batches, "still under way")
+        if faults.without == "output-gate" and before.startswith("B2"):
+            self._apply_later(batches)
+            return [ablations.pretended(self._truth, batch) for batch in batches]
         outcomes = [await self._apply(batch) for batch in batches]
         await asyncio.sleep(faults.latency())
         if after:
             await faults.boundary(self.link, after)
         if self.link.cut_back:
-            return [kv.CommitUnknown("the answer was lost") for _ in batches]
+            return self._unknown(batches, "the answer was lost")
         return outcomes
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
@@ -396,7 +409,12 @@ class HostEngine:
             else:
                 self._faults.count(before, "unknown")
         await asyncio.sleep(self._faults.latency())
-        return [kv.CommitUnknown("the answer was lost") for _ in batches]
+        return self._unknown(batches, "the answer was lost")
+
+    def _unknown(self, batches: tuple[kv.Batch, ...], why: str) -> list[kv.Outcome]:
+        if self._faults.without == "unknown":
+            return [ablations.pretended(self._truth, batch) for batch in batches]
+        return [kv.CommitUnknown(why) for _ in batches]
 
     def _apply_later(self, batches: tuple[kv.Batch, ...]) -> None:
         """The commit is still under way in the store, whatever becomes of the host."""

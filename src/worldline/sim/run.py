@@ -32,6 +32,7 @@ class Result(msgspec.Struct, frozen=True):
     turns: int
     virtual_seconds: float
     crashes: int
+    passed: int  # boundaries
     lines: list[str] = []
 
     @property
@@ -73,6 +74,7 @@ def run(
         turns=loop.turns,
         virtual_seconds=loop.time(),
         crashes=cluster.crashes,
+        passed=cluster.faults.passed,
         lines=cluster.trace.lines,
     )
 

@@ -22,8 +22,9 @@ from worldline.store.postgres import groups, notices, sql, store
 from worldline.store.postgres.connections import Again, Broken, Pool, Row, Session
 from worldline.store.postgres.settings import DEFAULTS, Settings, parse
 
-# More keys and bytes than the server can put into one row; with one added, still a 32-bit integer.
-_BOUND_MAX = 2**31 - 2
+# The server answers a range by one row, which must stay well below its gigabyte; a longer page says that there is more.
+_PAGE_BYTES_MAX = 256 * limits.MIB
+_PAGE_COUNT_MAX = 2**31 - 2  # with one added, still a 32-bit integer
 
 
 async def open(url: str, env: envs.Env, *, create: bool, settings: Settings = DEFAULTS) -> PostgresEngine:
@@ -218,8 +219,8 @@ def _ask(requests: Sequence[kv.Request]) -> list[object]:
         [request.key for request in requests if isinstance(request, kv.Get)],
         [request.begin for request in ranges],
         [request.end for request in ranges],
-        [min(request.count_max, _BOUND_MAX) for request in ranges],
-        [min(request.bytes_max, _BOUND_MAX) for request in ranges],
+        [min(request.count_max, _PAGE_COUNT_MAX) for request in ranges],
+        [min(request.bytes_max, _PAGE_BYTES_MAX) for request in ranges],
         [int(request.reverse) for request in ranges],
     ]
 

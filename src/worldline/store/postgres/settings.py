@@ -2,7 +2,8 @@
 
 The URL alone says which store it is: `postgresql://user@host:port/database?schema=name`, where the schema (default
 `worldline`) holds one store, so several share a database. All other parts mean what they mean to the driver; several
-hosts may be given, and the one that takes writes is used. Passwords are never shown: messages use `Address.shown`.
+hosts may be given, and the one that takes writes is used. A pooler in between must keep one server session for each
+connection, for settings, prepared statements and LISTEN. Passwords are never shown: messages use `Address.shown`.
 """
 
 from __future__ import annotations

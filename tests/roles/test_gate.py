@@ -1,0 +1,199 @@
+"""The output gate: nothing leaves a world before the commit that says so is known to have happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from worldline.base import errors
+from worldline.keys import journal as journal_keys
+from worldline.keys import work as work_keys
+from worldline.model import ids
+from worldline.model.journal import Entry
+from worldline.store import kv
+
+
+class Watched:
+    """Takes its time with every commit, and knows what has been committed so far."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+        self.written: dict[bytes, bytes] = {}  # by batches whose `Ok` was given out
+        self.fail: type[errors.StoreError] | None = None
+        self.going = asyncio.Event()
+        self.going.set()
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        await asyncio.sleep(0.01)
+        await self.going.wait()
+        if self.fail is not None:
+            raise self.fail("scripted")
+        outcomes = await self._engine.commit(*batches)
+        await asyncio.sleep(0.01)
+        self._note(batches, outcomes)
+        return outcomes
+
+    def _note(self, batches: Sequence[kv.Batch], outcomes: list[kv.Outcome]) -> None:
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if isinstance(outcome, kv.Ok):
+                self.written.update({key: put.value for key, put in batch.puts.items()})
+
+    def height(self, at: ids.Address) -> int:
+        raw = self.written.get(journal_keys.head_key(at))
+        return 0 if raw is None else journal_keys.HEAD.unpack(raw).height
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._engine.read(*requests)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+@dataclass(frozen=True)
+class Add(wl.Request[int]):
+    number: int
+
+
+def program(called: list[str], look: Callable[[str], None] = lambda _: None) -> wl.Program:
+    app = wl.Program("p")
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        total: int = 0
+
+        @wl.on
+        def add(self, event: Add) -> int:
+            self.total += event.number
+            return self.total
+
+    @app.effect
+    async def touch(number: int) -> int:
+        look(wl.attempt().key)
+        called.append(wl.attempt().key)
+        return number
+
+    @app.workflow
+    async def go(count: int) -> int:
+        return sum(await wl.gather(*(touch(number) for number in range(count))))
+
+    return app
+
+
+async def hosted(kit: Kit, app: wl.Program) -> tuple[kits.Process, Watched]:
+    made: list[Watched] = []
+
+    def wrap(engine: Any) -> Watched:
+        made.append(Watched(engine))
+        return made[-1]
+
+    return await kit.process(app, wrap=wrap), made[0]
+
+
+async def test_no_effect_is_called_before_its_commit(kit: Kit) -> None:
+    called: list[str] = []
+    early: list[str] = []
+
+    def look(key: str) -> None:
+        if work_keys.open_key(at, ids.IntentId(bytes.fromhex(key))) not in watched.written:
+            early.append(key)
+
+    app = program(called, look)
+    process, watched = await hosted(kit, app)
+    world = await process.universe.ensure("w", app)
+    at = await world.address()
+    assert await world.run(app.workflows["go"](20), timeout=20) == sum(range(20))
+    assert (len(called), early) == (20, [])
+    await process.close()
+
+
+async def test_no_caller_and_no_follower_is_told_before_the_commit(kit: Kit) -> None:
+    app = program([])
+    process, watched = await hosted(kit, app)
+    world = await process.universe.ensure("w", app)
+    at = await world.address()
+    seen: list[Entry] = []
+    early: list[int] = []
+
+    async def follow() -> None:
+        async for each in world.follow(above=0):
+            if isinstance(each, Entry):
+                seen.append(each)
+                if each.height > watched.height(at):
+                    early.append(each.height)
+
+    following = asyncio.ensure_future(follow())
+
+    async def ask(number: int) -> None:
+        await world.ask(Add(number), timeout=20)
+        heights.append(watched.height(at))
+
+    heights: list[int] = []
+    await asyncio.gather(*(ask(number) for number in range(10)))
+    for number in range(3):
+        sent = await world.send(Add(number))
+        assert await sent.applied() <= watched.height(at)
+    assert all(heights)
+
+    async def all_seen() -> bool:
+        return len(seen) == (await world.head()).height
+
+    await aio.until(all_seen)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert early == []
+    assert [each.height for each in seen] == list(range(1, len(seen) + 1))
+    await process.close()
+
+
+async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
+    """A step was computed and could not be written: its effect is not called, its caller is not answered."""
+    called: list[str] = []
+    app = program(called)
+    process, watched = await hosted(memory_kit, app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+    watched.going.clear()
+    asked = asyncio.ensure_future(world.ask(Add(10)))
+    starting = asyncio.ensure_future(world.start(app.workflows["go"](5), id="r"))
+    await asyncio.sleep(0.1)
+    assert called == []
+    assert not asked.done()
+    assert not starting.done()
+    watched.fail = errors.StoreUnavailable
+    watched.going.set()
+    results = await asyncio.gather(asked, starting, return_exceptions=True)
+    assert [type(each) for each in results] == [errors.StoreUnavailable, errors.StoreUnavailable]
+    assert called == []
+    watched.fail = None
+    assert await world.ask(Add(100), timeout=10) == 101
+    assert called == []
+    await process.close()
+
+
+async def test_an_answer_that_nobody_can_know_is_an_error(memory_kit: Kit) -> None:
+    """The store cannot say whether the step was written: the caller hears that, and is not silently served twice."""
+    app = program([])
+    process, watched = await hosted(memory_kit, app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+    watched.fail = errors.StoreUncertain
+    with pytest.raises(errors.StoreUncertain):
+        await world.ask(Add(10), timeout=10)
+    watched.fail = None
+    assert await world.ask(Add(100), timeout=10) == 101
+    await process.close()
