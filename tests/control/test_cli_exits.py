@@ -202,3 +202,12 @@ def test_a_universe_of_its_own(tmp_path: Path) -> None:
     assert run("list", "-q", "--store", tmp_path / "s").code == 3
     toml(tmp_path, 'store = "s"\nuniverse = "lab"')
     assert run("list", "-q", cwd=tmp_path).out == "a\n"
+
+
+def test_bench_is_one_object(tmp_path: Path) -> None:
+    said = run("bench", "--only", "B1", "--seconds", "0.1", "--json", cwd=tmp_path)
+    assert said.code == 0
+    assert {"B1", "floor", "store", "machine"} <= set(said.json)
+    assert said.json["B1"]["per_s"] > 0
+    assert not (tmp_path / ".worldline").exists(), "it measures in a folder of its own"
+    assert run("bench", "--only", "Z").code == 2

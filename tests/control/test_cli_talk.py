@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.control import cli_kit
+import worldline as wl
+from tests.control import cli_kit, shop
 from tests.control.cli_kit import SHOP, Said, run
 
 
@@ -138,6 +139,19 @@ def test_send_to_a_run(hosted: Path) -> None:
     assert run("run", "bob", "approval", "order=o9", "--detach", "--id", "o9", "--store", hosted).code == 0
     assert typed(hosted, "send", "bob", "Approved", "by=me", "--to", "o9", "--wait").code == 0
     assert cli_kit.wait_finished(hosted, "bob", "o9") == "o9 by me"
+
+
+def test_no_input_is_overlooked(hosted: Path) -> None:
+    """Two sent in a row: the second finds the first one's hint, which the host is about to take away."""
+
+    async def send(universe: wl.Universe) -> None:
+        world = universe.world("bob")
+        for _ in range(60):
+            await world.send(shop.Deposited("race", 1))
+            await (await world.send(shop.Deposited("race", 1))).applied(timeout=5)
+
+    cli_kit.with_universe(hosted, send)
+    assert typed(hosted, "state", "bob", "Account", "race").out == '{"cents":120}\n'
 
 
 def test_ask(hosted: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
-from tests.control import cli_kit, shop
+from tests.control import cli_kit
 from tests.control.cli_kit import SHOP, run
 from worldline.control import looking
 
@@ -114,13 +114,3 @@ def test_rename(store: Path) -> None:
 @pytest.mark.parametrize("verb", ["pause", "resume", "archive"])
 def test_a_world_that_is_not_there(stocked: Path, verb: str) -> None:
     assert run(verb, "nobody", "--store", stocked).code == 3
-
-
-def test_who_says_no_is_obeyed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a terminal a person is asked; here the terminal is made up, its answer is not yes."""
-    monkeypatch.setattr("worldline.control.cli.common.click.confirm", lambda *_, **__: False)
-    monkeypatch.setattr("worldline.control.cli.common.has_terminal", lambda: True)
-    said = run("delete", "alice", "--store", store)
-    assert (said.code, said.err) == (4, "error: nothing was done\n")
-    assert status(store, "alice") == "active"
-    assert shop.app.name == "shop"

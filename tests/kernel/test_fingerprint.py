@@ -209,6 +209,7 @@ def test_helpers_of_the_same_package_count(tmp_path: Path) -> None:
 
 EVENTS = """
 from __future__ import annotations
+import functools
 from dataclasses import dataclass
 import worldline
 import worldline as wl
@@ -242,6 +243,15 @@ async def caller(function) -> None:
 
 def plain(kind):
     return helper()
+
+def trampoline(function, *args):
+    return function(*args)
+
+waiter = functools.partial(wl.wait, B)
+
+class Waits:
+    def __await__(self):
+        return wl.wait(B).__await__()
 
 class Service:
     async def approve(self) -> None:
@@ -287,6 +297,10 @@ def make(kind, function):
         ("await Service().approve()", None),
         ("thing = Service()\n    await thing.approve()", None),
         ("await [helper][0]()", None),
+        ("await trampoline(helper)", ["B"]),
+        ("await trampoline(wl.wait, A)", None),
+        ("await waiter()", None),
+        ("await Waits()", None),
         ("from worldline import wait as w2\n    await w2(A)", None),
         ("for kind in known:\n        await wl.wait(kind)", None),
     ],

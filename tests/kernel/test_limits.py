@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 
 import worldline as wl
 from worldline import testing
 from worldline.base import limits
-from worldline.kernel import snapshots
+from worldline.codec import structs
+from worldline.kernel import commands, snapshots, values
+from worldline.model import ids, inbox, payload
 from worldline.model.journal import Entry, Kind
+from worldline.testing.life import Life
 
+HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("limits")
 
 
@@ -106,12 +111,34 @@ async def continues(left: int) -> str:
 
 
 @app.workflow
-async def gives_up(count: int) -> str:
+async def gives_up(count: int, stay: bool) -> str:
     try:
         await wl.gather(fetch("boom"), *[fetch("x") for _ in range(count)])
     except wl.EffectFailed as error:
+        if stay:
+            await wl.sleep(1)
         return error.code
     return "fine"
+
+
+@app.workflow
+async def leaves_behind(count: int) -> str:
+    for number in range(count):
+        wl.after(60, Go(str(number)))
+    wl.continue_as_new(waits("as another"))
+    return "not reached"
+
+
+@app.workflow
+async def late_riser(text: str) -> list[str]:
+    first = wl.now()
+    await wl.sleep(1)
+    return [text, first.isoformat()]
+
+
+@app.workflow
+async def wakes_many(count: int) -> int:
+    return len(await wl.gather(*[late_riser("x" * 10_000) for _ in range(count)]))
 
 
 @app.reducer()
@@ -232,12 +259,41 @@ def test_starts_held_back_happen_although_the_starter_has_ended() -> None:
         check(world)
 
 
-def test_giving_up_what_was_held_back() -> None:
+@pytest.mark.parametrize("stay", [True, False])
+def test_giving_up_what_was_held_back(stay: bool) -> None:
     script = wl.Script().on(fetch, lambda text: len(text) if text == "x" else failing())
     with testing.world(app, script, twice=False) as world:
-        assert world.run(gives_up(1_000)) == "boom"
+        assert world.run(gives_up(1_000, stay)) == "boom"
+        world.advance(1)
         assert not world.machine.open
+        assert sum(entry.kind is Kind.INTENT for entry in world.journal()) < 500
         check(world)
+
+
+def test_what_was_held_back_for_a_run_is_not_mixed_up_with_what_it_does_as_another() -> None:
+    with testing.world(app, twice=False) as world:
+        run = world.start(leaves_behind(200), id="l")
+        world.advance(100)
+        assert world.state(Heard).count == 200
+        assert run.result() == "as another"
+        check(world)
+
+
+def test_a_run_that_begins_in_a_later_step_begins_then() -> None:
+    """Its first moves are made at the time of that step, also when it is brought back."""
+    life = Life(app, HOME, drops=Random(0))
+    data = structs.encode(commands.StartRun("w", "wakes_many", wakes_many(100).pack(), b"s" * 16, named=True))
+    due = life.step(inbox.Control(commands.RUN, payload.inline(data), "c"), data, time_us=1_000_000).wanted
+    time_us = 1_000_000
+    while life.machine.unfinished:
+        time_us += 5_000_000
+        due += life.step(inbox.Control(commands.CONTINUE, payload.EMPTY), b"", time_us=time_us).wanted
+    assert len({each.opened_us for each in due}) > 1
+    for each in due:
+        life.step(inbox.TimerFired(each.intent, each.due_us), b"", time_us=time_us)
+    assert life.machine.runs["w"].record.data == values.dump(100)
+    life.prove()
+    life.machine.close()
 
 
 def failing() -> int:

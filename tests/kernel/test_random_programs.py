@@ -19,7 +19,7 @@ import worldline as wl
 from worldline import testing
 from worldline.kernel import snapshots
 
-EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "40"))
 Plan = list[Any]
 
 app = wl.Program("random")

@@ -369,27 +369,33 @@ def test_an_event_type_with_code_of_its_own_may_refuse() -> None:
         assert "must be positive" in stepped.dead
 
 
-def left_as(value: Any) -> wl.Program:
+def left_as(value: Any, *, scalars: bool) -> wl.Program:
     app = wl.Program("leaves")
 
-    @app.reducer()
     @dataclass
     class Left:
         number: int = 0
-        names: list[str] = field(default_factory=list)
 
         @wl.on
         def started(self, event: Started) -> None:
             self.number = value
 
+    @dataclass
+    class Longer(Left):
+        names: list[str] = field(default_factory=list)
+
+        started = Left.started
+
+    app.reducer(name="Left")(Left if scalars else Longer)
     return app
 
 
 @pytest.mark.parametrize(
     "value", [0.5, "text", None, [1], object(), 2**70, float("nan")], ids=lambda each: str(each)[:8]
 )
-def test_a_state_that_could_not_be_read_back_is_refused_at_once(value: Any) -> None:
-    with testing.world(left_as(value)) as world:
+@pytest.mark.parametrize("scalars", [True, False])
+def test_a_state_that_could_not_be_read_back_is_refused_at_once(value: Any, scalars: bool) -> None:
+    with testing.world(left_as(value, scalars=scalars)) as world:
         with pytest.raises(testing.NotTaken, match=r"Left\.started raised"):
             world.send(Started("x"))
         assert world.head.state == bytes(32)
@@ -414,6 +420,45 @@ def test_a_cell_is_what_its_bytes_say_also_before_it_is_restored() -> None:
             world.send(Started(name))  # done twice: on the warm cell, and on one read from its bytes
         assert world.state(Names).order == ["b", "zz", "aaa", "c"]
         world.prove()
+
+
+def test_a_cell_has_nothing_besides_its_fields() -> None:
+    app = wl.Program("besides")
+
+    @app.reducer()
+    @dataclass
+    class Secretive:
+        count: int = 0
+
+        @wl.on
+        def started(self, event: Started) -> None:
+            self.count += getattr(self, "hidden", 1)
+            self.hidden = 100
+
+    with testing.world(app, twice=False) as world:
+        world.send(Started("x"))
+        world.send(Started("x"))
+        assert world.state(Secretive).count == 2
+        world.prove()
+
+
+def test_handlers_of_one_event_are_called_in_the_order_of_their_reducers_names() -> None:
+    app = wl.Program("order")
+
+    def declare(name: str) -> None:
+        @app.reducer(name=name)
+        @dataclass
+        class Any:
+            @wl.on
+            def started(self, event: Started) -> None:
+                wl.emit(Undo(name))
+
+    for name in ("C", "A", "B"):
+        declare(name)
+    with testing.world(app) as world:
+        world.send(Started("x"))
+        raised = [entry.payload[-1:] for entry in world.journal() if entry.kind is Kind.EVENT_RAISED]
+        assert raised == [b"A", b"B", b"C"]
 
 
 def bad_reducers() -> dict[str, Any]:
@@ -560,6 +605,11 @@ def endless() -> wl.Program:
         def undo(self, event: Undo) -> None:
             self.count += 1
 
+        @wl.on
+        def deposited(self, event: shop.Deposited) -> None:
+            for _ in range(event.cents):
+                wl.emit(Undo("x" * 15_000))
+
     return app
 
 
@@ -579,5 +629,5 @@ def test_a_handler_that_asks_for_too_much_fails() -> None:
         with pytest.raises(testing.NotTaken, match="LimitExceeded"):
             world.send(Started("x" * 257))
         with pytest.raises(testing.NotTaken, match="LimitExceeded"):
-            world.send(Started("x" * 2_000))  # fewer than it would raise, but too many bytes
+            world.send(shop.Deposited("few, but large", 20))
         assert world.machine.cells["Round", ""].value.count == 257

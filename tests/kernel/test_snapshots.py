@@ -14,10 +14,11 @@ from worldline import testing
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel.machine import Machine, Pending
 from worldline.kernel.runs import Buffered, Op, OpKind, Outcome, Record, Resume
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
+from worldline.model.work import WorkKind
 
 HERE = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 THERE = ids.Address(ids.UniverseId(b"v" * 16), ids.WorldId(b"x" * 16))
@@ -184,6 +185,17 @@ def test_much_open_and_held_back_work_can_be_saved() -> None:
         call = fans_out(200, 10)
         world.start(call, id="f")
         check(world.machine)
+
+
+def test_very_many_timers_can_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CBOR_ITEMS_MAX", 20_000)  # a fiftieth, with as many fewer timers
+    machine = Machine(app)
+    for number in range(2_400):
+        key = (1, number)
+        machine.open[key] = Pending(WorkKind.TIMER, "sleep", b"12345678", *key, 1, 2, 0, "r", number)
+    parts = saved(machine)
+    loaded, _ = snapshots.load(app, parts, HERE)
+    assert loaded.open == machine.open
 
 
 def test_a_reducer_that_is_gone_keeps_its_cells() -> None:

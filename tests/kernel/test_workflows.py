@@ -12,6 +12,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
+from worldline.kernel import commands, values
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
 
@@ -264,6 +265,9 @@ def test_continue_as_new_starts_over_with_an_empty_record_under_the_same_id() ->
         run = world.start(poll(3, 0), id="poll")
         assert world.run(poll(3, 0), id="poll") == 6  # attaching goes by what it was first started with
         assert run.result() == 6
+        assert world.run(poll(3, 0), id="poll") == 6
+        with pytest.raises(wl.IdReused):
+            world.run(poll(0, 6), id="poll")  # what it continued with
         assert world.now - START == timedelta(seconds=4)
         started = [entry for entry in world.journal() if entry.kind is Kind.RUN_STARTED and entry.correlation == "poll"]
         assert len(started) == 4
@@ -487,6 +491,15 @@ def test_arguments_by_name_defaults_and_rest_come_back_typed() -> None:
     with testing.world(app) as world:
         assert world.run(shapes(shop.Approved("o"), 1, 2, x=1.5)) == "o (1, 2) True [('x', 1.5)]"
         assert world.run(shapes(order=shop.Approved("o"), flag=False)) == "o () False []"
+
+
+@pytest.mark.parametrize("args", [{}, {"name": 5}, {"name": "x", "more": 1}, {"more": 1}], ids=str)
+def test_arguments_that_do_not_fit_are_refused_before_anything_starts(args: dict[str, Any]) -> None:
+    with testing.world(shop.app) as world:
+        wanted = commands.StartRun("r", "greet", values.dump(args), b"s" * 16, named=True)
+        with pytest.raises(wl.BadInput, match=r"greet\(\)|not a str"):
+            world.command(commands.RUN, wanted)
+        assert not world.machine.runs
 
 
 def test_calls_of_another_program_are_refused() -> None:

@@ -321,6 +321,44 @@ async def test_hints_come_back_after_the_connection_was_lost(place: Faulty) -> N
             assert await waiting
 
 
+async def test_an_engine_alone_tells_nobody_until_somebody_greets(place: Faulty) -> None:
+    engine = await _ready(place, alone_after_ms=1)
+    raw = await place.raw()
+    heard: list[str] = []
+    await raw.add_listener(f"worldline_{place.schema}", lambda *event: heard.append(str(event[-1])))
+    await asyncio.sleep(0.01)
+    for index in range(5):
+        await batches.ok(engine, batches.once(index))
+    await raw.execute("SELECT pg_notify($1, 'somebody hello')", f"worldline_{place.schema}")
+
+    async def answered() -> bool:
+        return any(payload.endswith(" *") for payload in heard)
+
+    await aio.until(answered)
+    assert [payload.partition(" ")[2] for payload in heard] == ["hello", "*"]
+    await batches.ok(engine, batches.once("now"))
+
+    async def told() -> bool:
+        return any(b"once/now".hex() in payload for payload in heard)
+
+    await aio.until(told)
+    await raw.close()
+
+
+async def test_a_newcomer_looks_again_when_it_hears_of_others(place: Faulty) -> None:
+    """What another engine wrote while it believed to be alone was told to nobody. From then on both are told."""
+    first = await _ready(place, alone_after_ms=1)
+    await asyncio.sleep(0.01)
+    second = await place.open()
+    async with asyncio.timeout(20):
+        assert await second.wait(b"w/", 0, 60_000)
+    for name, writer, reader in ((b"w/1", first, second), (b"w/2", second, first)):
+        waiting = asyncio.ensure_future(reader.wait(b"w/", (await reader.read()).seen, 60_000))
+        await batches.ok(writer, batches.create(name, b""))
+        async with asyncio.timeout(20):
+            assert await waiting
+
+
 async def test_a_strange_notification_wakes_and_harms_nobody(place: Faulty) -> None:
     engine, raw = await _ready(place), await place.raw()
     for payload in ("", "x", "somebody zz,qq", "somebody *"):

@@ -365,6 +365,11 @@ def dead_row(letter: inboxes.Letter, world: str) -> Dead:
     return Dead(letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item)
 
 
+async def named(universe: Universe, name: str) -> ids.Address | None:
+    """Where a name points."""
+    return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
+
+
 async def names(universe: Universe) -> AsyncIterator[Name]:
     """Every name, in order, and where it points. One that points to a deleted world is left out."""
     begin, end = world_keys.names(universe.id)

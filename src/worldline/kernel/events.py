@@ -231,7 +231,9 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
     """The live runs whose workflow waits for this kind of event, in order of start."""
     routes = machine.program.routes
-    flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows])
+    # What a workflow waits for that the program does not have any more cannot be told: its blocked runs keep everything.
+    unknown = [flow for flow in machine.live if flow not in machine.program.workflows]
+    flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows, *unknown])
     found = [machine.runs[run_id] for flow in flows for run_id in machine.live.get(flow, {})]
     return found if len(flows) <= 1 else sorted(found, key=lambda run: run.record.number)
 

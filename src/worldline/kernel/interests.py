@@ -75,8 +75,13 @@ def _check_awaited(tree: ast.Module, scope: source.Scope) -> None:
 
 def _is_known(scope: source.Scope, node: ast.expr) -> bool:
     if isinstance(node, ast.Call):  # what a call returns is known only of ours: charge.options(key="o1")("card", 5)
-        return str(getattr(scope.resolve(node.func), "__module__", "")).startswith(_OWN)
-    return scope.resolve(node) is not source.UNKNOWN
+        return _is_own(scope.resolve(node.func))
+    thing = scope.resolve(node)
+    return isinstance(thing, calls.Target) or source.unwrapped(thing) is not None or _is_own(thing)
+
+
+def _is_own(thing: Any) -> bool:
+    return thing is not source.UNKNOWN and str(getattr(thing, "__module__", "")).startswith(_OWN)
 
 
 def _awaited(tree: ast.Module) -> list[ast.Call]:

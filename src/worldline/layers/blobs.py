@@ -19,6 +19,8 @@ from worldline.layers import cas, universes
 from worldline.model import blob, ids, payload
 from worldline.store import blob_cache, kv, objects, transact
 
+READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
+
 
 class Blobs:
     """The blobs of one universe."""
@@ -104,6 +106,7 @@ class Blobs:
 
     async def _fetch(self, of: bytes, record: blob.Blob) -> bytes:
         """The blob's bytes, verified. One that was collected and put again meanwhile has another object."""
+        damaged = 0
         for _ in range(limits.TRANSACT_ATTEMPTS_MAX):
             if record.object is None:
                 assert record.inline is not None
@@ -116,7 +119,13 @@ class Blobs:
                     raise errors.Corrupt(f"blob {of.hex()}: its object {record.object} is gone") from error
                 record = found
                 continue
-            digest.check(body, of, f"object {record.object}")
+            try:
+                digest.check(body, of, f"object {record.object}")
+            except errors.DigestMismatch:
+                damaged += 1
+                if damaged == READS_MAX:
+                    raise
+                continue  # bytes are damaged on their way more often than at rest
             return body
         raise errors.Conflicted(f"blob {of.hex()} was replaced again and again while it was read")
 

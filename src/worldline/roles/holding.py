@@ -134,8 +134,21 @@ def wants_saving(hosted: Hosted, settings: WorkerSettings, now_us: int) -> bool:
         return True
     if now_us - hosted.saved_us >= settings.snapshot_ms * 1000:
         return True
-    quiet = now_us - hosted.active_us >= settings.snapshot_idle_ms * 1000
+    quiet = not hosted.busy and now_us - hosted.active_us >= settings.snapshot_idle_ms * 1000
     return quiet and any(hosted.machine.live.values())
+
+
+def due_us(hosted: Hosted, settings: WorkerSettings) -> int:
+    """When a world wants to be saved or let go, if nothing happens to it until then."""
+    release_us = hosted.active_us + settings.idle_release_ms * 1000
+    if not hosted.entries_since:
+        return release_us
+    save_us = hosted.saved_us + settings.snapshot_ms * 1000
+    if hosted.entries_since >= settings.snapshot_entries:
+        save_us = hosted.save_again_us
+    elif hosted.busy or any(hosted.machine.live.values()):  # a busy one cannot be asked now
+        save_us = min(save_us, hosted.active_us + settings.snapshot_idle_ms * 1000)
+    return min(release_us, max(hosted.save_again_us, save_us))
 
 
 async def save(engine: kv.Engine, env: envs.Env, hosted: Hosted, parts: list[bytes]) -> transact.Certain:

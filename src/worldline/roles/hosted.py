@@ -29,6 +29,7 @@ from worldline.store import kv
 CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX  # of a cycle's batch, before its last step
 FOLLOW_UPS_MAX = 8  # steps in a row that only send what those before had no room for
 RECORD_BYTES = 256  # more or less what a record takes besides its payload: keys, numbers, digests
+NEVER_US = 2**62
 _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's own stamp
 
 assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX < limits.BATCH_BYTES_MAX, "a cycle's last step is a full one"
@@ -128,6 +129,7 @@ class Hosted:
         self.entries_since = restored.entries
         self.saved_us = now_us
         self.save_again_us = now_us  # not before; later after a failure
+        self.tend_us = NEVER_US  # when upkeep looks at it
         self.active_us = now_us
         self.handed: deque[Handover] = deque()
         self.unread = True  # the inbox may hold something

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -19,13 +19,14 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
 from worldline.model.settings import WorkerSettings
 from worldline.roles import holding
-from worldline.roles.hosted import Hosted
+from worldline.roles.hosted import NEVER_US, Hosted
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
 
 AT_ONCE = 16
 SAVE_AGAIN_MS = 60_000  # after a failure
+AGAIN_US = 200_000  # before a world is looked at again
 TURN_MAX = 512  # worlds saved or let go in one turn
 
 
@@ -53,20 +54,49 @@ class Keeper:
         self._dropped = dropped
         self._freed = freed
         self._stopping = False
+        self._due: list[tuple[int, int, Hosted]] = []  # a heap by when each wants something; the number breaks ties
+        self._count = 0
 
     def stop(self) -> None:
         """Begin nothing more of a turn that is under way."""
         self._stopping = True
 
-    async def turn(self, held: Iterable[Hosted]) -> None:
+    def watch(self, hosted: Hosted) -> None:
+        """A world was taken, or has made steps: it may want something sooner than was known."""
+        due_us = holding.due_us(hosted, self._settings)
+        if due_us < hosted.tend_us:
+            self._put(hosted, due_us)
+
+    def next_us(self) -> int:
+        """When the next turn has something to do."""
+        return self._due[0][0] if self._due else NEVER_US
+
+    def _put(self, hosted: Hosted, due_us: int) -> None:
+        self._count += 1
+        hosted.tend_us = due_us
+        heapq.heappush(self._due, (due_us, self._count, hosted))
+
+    async def turn(self) -> None:
         """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
-        settings, now_us = self._settings, self._env.monotonic_us()
-        worlds = [hosted for hosted in held if not hosted.lost]
-        due = [hosted for hosted in worlds if holding.wants_saving(hosted, settings, now_us)]
-        await self._each(due[:TURN_MAX], self._try_save)
-        idle_us = settings.idle_release_ms * 1000
-        tired = [hosted for hosted in worlds if now_us - hosted.active_us > idle_us and _quiet(hosted)]
-        await self._each(tired[:TURN_MAX], self.let_go)
+        saving: list[Hosted] = []
+        leaving: list[Hosted] = []
+        now_us = self._env.monotonic_us()
+        while self._due and self._due[0][0] <= now_us and len(saving) + len(leaving) < TURN_MAX:
+            due_us, _, hosted = heapq.heappop(self._due)
+            if hosted.lost or due_us != hosted.tend_us:
+                continue  # it is gone, or stands somewhere else in the queue
+            hosted.tend_us = NEVER_US
+            if holding.wants_saving(hosted, self._settings, now_us):
+                saving.append(hosted)
+            elif now_us - hosted.active_us >= self._settings.idle_release_ms * 1000 and _quiet(hosted):
+                leaving.append(hosted)
+            else:
+                self._put(hosted, max(holding.due_us(hosted, self._settings), now_us + AGAIN_US))
+        await self._each(saving, self._try_save)
+        await self._each(leaving, self.let_go)
+        for hosted in [*saving, *leaving]:
+            if not hosted.lost:
+                self._put(hosted, max(holding.due_us(hosted, self._settings), now_us + AGAIN_US))
 
     async def make_room(self, held: list[Hosted]) -> None:
         """Let go of the worlds that have been idle for longest, as long as there are too many."""

@@ -35,9 +35,10 @@ from worldline.store import kv, transact
 log = logging.getLogger("worldline.worker")
 
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
-UPKEEP_MS = 500
-CROWDED_MS = 50
+UPKEEP_MS = 50  # between turns, if there is anything to do
+REST_MS = 500
 LONG_AGO_US = -(2**62)
+REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
 
 class WorldWorker:
@@ -188,7 +189,7 @@ class WorldWorker:
                 self._cycles.append(asyncio.get_running_loop().create_task(self.cycle(chosen)))
                 await asyncio.sleep(0)
                 return
-        await self._watch.rest(min(self._settings.heartbeat_ms, self._settings.scan_ms, UPKEEP_MS))
+        await self._watch.rest(min(self._settings.heartbeat_ms, self._settings.scan_ms, REST_MS))
 
     def _choose(self) -> list[Hosted]:
         """Ready worlds, those that have waited longest first. What is still busy comes again when it is done."""
@@ -248,6 +249,7 @@ class WorldWorker:
 
     def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
+        self._keeper.watch(hosted)
         for at in built.touched:
             self.poke(at)
         self._hub.publish(hosted.at, done.entries)
@@ -275,7 +277,8 @@ class WorldWorker:
                     continue
             kept.append(handover)
         given.handed = []
-        self._drop(given.hosted, kept, again=not isinstance(error, errors.Fenced))
+        # Also after a fence: a lease that was revoked from a paused world may be free by now.
+        self._drop(given.hosted, kept, again=True)
 
     def _unfit(self, given: cycling.Given, done: Done, error: errors.BadInput) -> None:
         """Its steps do not fit into a commit. Several at once are tried one by one; a single one stops its world."""
@@ -405,6 +408,8 @@ class WorldWorker:
                 await holding.adopt(self, self._cycle, hosted, world, restored.program_hash)
         except (failures.Diverged, errors.Corrupt) as error:
             self._refused[world.at] = str(error)
+            if isinstance(error, errors.Corrupt):  # bytes may be whole again, code does not change while we run
+                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._refused.pop, world.at, None)
             log.warning("world %r cannot go on: %s", world.meta.name, error)
             raise
         return hosted
@@ -419,21 +424,22 @@ class WorldWorker:
             del self._careful[at]
             hosted.careful = True
         self._hosted[at] = hosted
+        self._keeper.watch(hosted)
         self._freed(hosted)
 
     # --- Upkeep and the end -----------------------------------------------------------------------------------
 
     def _start_upkeep(self, now_us: int) -> None:
         crowded = len(self._hosted) > self._settings.max_worlds_warm
-        pause_ms = CROWDED_MS if crowded else UPKEEP_MS
-        if "upkeep" in self._beside or now_us - self._tended_us < pause_ms * 1000:
-            return
-        self._tended_us = now_us
-        self._start_beside("upkeep", self._upkeep())
+        due = crowded or self._keeper.next_us() <= now_us
+        if due and "upkeep" not in self._beside and now_us - self._tended_us >= UPKEEP_MS * 1000:
+            self._tended_us = now_us
+            self._start_beside("upkeep", self._upkeep())
 
     async def _upkeep(self) -> None:
-        await self._keeper.turn(list(self._hosted.values()))
-        await self._keeper.make_room(list(self._hosted.values()))
+        await self._keeper.turn()
+        if len(self._hosted) > self._settings.max_worlds_warm:
+            await self._keeper.make_room(list(self._hosted.values()))
 
     async def save_when_free(self, hosted: Hosted) -> None:
         await self._keeper.save(hosted)

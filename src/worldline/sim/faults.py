@@ -49,6 +49,7 @@ UNREACHABLE = {
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper",
 }
 FAULTS = ("crash", "pause", "unknown", "partition")
+FLIPS_MAX = 2  # damage on the way does not come for ever; damage at rest is another matter
 FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
 
 
@@ -110,7 +111,7 @@ def draw(seed: int) -> Profile:
         unknown=coin(10, 100),
         late=coin(5, 50),
         unavailable=coin(5, 50),
-        objects=coin(10, 200),
+        objects=coin(50, 300),
         hints=draws.choice(["all", "some", "some", "none"]),
         skew_us=coin(1, 20_000_000),
         drift_ppm=coin(1, 5_000),
@@ -443,6 +444,7 @@ class FaultyObjects:
     def __init__(self, bodies: objects.Objects, faults: Faults) -> None:
         self._bodies = bodies
         self._faults = faults
+        self._flips: dict[str, int] = {}  # in a row, of each object
 
     async def put(self, name: str, body: bytes) -> None:
         if self._hit():
@@ -454,9 +456,12 @@ class FaultyObjects:
     async def get(self, name: str) -> bytes:
         body = await self._bodies.get(name)
         if not self._hit():
+            self._flips[name] = 0
             return body
-        if self._faults.pick(0, 1) and body:
+        if self._faults.pick(0, 1) and body and self._flips.get(name, 0) < FLIPS_MAX:
+            self._flips[name] = self._flips.get(name, 0) + 1
             return bytes([body[0] ^ 1]) + body[1:]
+        self._flips[name] = 0
         raise errors.StoreUnavailable("no answer from the objects")
 
     async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:

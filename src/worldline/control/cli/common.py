@@ -70,7 +70,7 @@ class Desk:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
         if self._yes:
             return
-        if not has_terminal():
+        if not sys.stdin.isatty():
             raise errors.BadInput(f"{question} Nobody can be asked here: add --yes")
         if not click.confirm(question, err=True):
             raise output.Declined("nothing was done")
@@ -91,10 +91,6 @@ class Desk:
     ) -> T:
         """Wait for something that the world must do, as long as somebody is there to do it."""
         return await wait(universe, world, work, timeout, self.option)
-
-
-def has_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 @contextmanager

@@ -83,9 +83,10 @@ async def set_ref(desk: Desk, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
         at = await universe.world(world).address()
-        known = [each.world async for each in looking.names(universe) if each.name == name]
-        if known and known != [world]:
-            desk.confirm(f"Move the name {name!r} from world {known[0]!r} to {world!r}?")
+        before = await looking.named(universe, name)
+        if before is not None and before != at:
+            known = (await looking.world_names(universe, [before]))[before]
+            desk.confirm(f"Move the name {name!r} from world {known!r} to {world!r}?")
         await changing.point(universe, name, at)
     desk.out.one({"name": name, "world": world}, [f"{name} points to {world}"])
 

@@ -59,7 +59,7 @@ class PostgresEngine:
         self._settings = settings
         self._hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
-        self._notices = notices.Notices(self._hints, listen, env, schema, settings.notify_pause_ms)
+        self._notices = notices.Notices(self._hints, listen, env, schema, settings)
         self._sessions = Pool(connect)
         self._readers = asyncio.Semaphore(settings.read_connections)
         self._queue = groups.Queue(

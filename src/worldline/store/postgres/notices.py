@@ -4,6 +4,10 @@ Notifications are sent after the commit they tell of, never inside it: NOTIFY ta
 is written while one is on its way goes into the next: many commits, few notifications. A payload names the sender and
 the keys, or everything (`*`) if they do not fit.
 
+Who is alone tells nobody. Every connection begins by a greeting, and whoever hears it answers "everything": so the
+newcomer knows that it is not alone, and looks again at what was written before the others knew of it. An engine that
+has heard nobody for a while after its own greeting keeps silent, until somebody greets.
+
 The connection comes back by itself. What was told meanwhile is unknown, so everybody is woken then.
 """
 
@@ -17,39 +21,56 @@ from worldline.base import errors, limits
 from worldline.store import hints
 from worldline.store.postgres import connections, sql
 from worldline.store.postgres.connections import Session
+from worldline.store.postgres.settings import Settings
 
 PAYLOAD_CHARACTERS_MAX = 7_900  # the server stops at 8000 bytes
 _EVERYTHING = "*"
+_GREETING = "hello"
+STOP_SECONDS = 2.0
 
 
 class Notices:
     """Feeds `hints` with what others wrote, and tells others what this process wrote."""
 
     def __init__(
-        self, noted: hints.Hints, connect: Callable[[], Awaitable[Session]], env: envs.Env, schema: str, pause_ms: int
+        self,
+        noted: hints.Hints,
+        connect: Callable[[], Awaitable[Session]],
+        env: envs.Env,
+        schema: str,
+        settings: Settings,
     ) -> None:
         self._hints = noted
         self._connect = connect
         self._env = env
         self._channel = sql.channel(schema)
-        self._pause_ms = pause_ms
+        self._settings = settings
         self._me = env.random_bytes(8).hex()
+        self._heard_others = False
+        self._alone_from_us = 0
         self._pending: dict[bytes, None] | None = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self) -> None:
         session = await self._open()
         self._task = asyncio.create_task(self._run(session), name="worldline postgres notices")
 
     async def stop(self) -> None:
+        """End, after what is pending has been sent: a process that writes and goes is heard, too."""
         if self._task is not None:
+            self._stopping = True
+            self._wake.set()
+            await asyncio.wait([self._task], timeout=STOP_SECONDS)
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
     def tell(self, keys: Iterable[bytes]) -> None:
-        """These keys were written here. Sent soon, with whatever else is written until then."""
+        """These keys were written here. Sent soon, with whatever else is written until then, unless nobody is there."""
+        if self._is_alone():
+            return
         if self._pending is not None:
             self._pending.update(dict.fromkeys(keys))
             if len(self._pending) > limits.HINT_KEYS_MAX:
@@ -62,15 +83,22 @@ class Notices:
         try:
             await session.execute("SET synchronous_commit = off")
             await session.listen(self._channel, self._heard, self._wake.set)
+            await session.row(sql.NOTIFY, self._channel, f"{self._me} {_GREETING}")
         except BaseException:
             session.abort()
             raise
+        self._alone_from_us = self._env.monotonic_us() + self._settings.alone_after_ms * 1000
         return session
+
+    def _is_alone(self) -> bool:
+        return not self._heard_others and self._env.monotonic_us() > self._alone_from_us
 
     async def _run(self, session: Session) -> None:
         try:
             while True:
                 await self._serve(session)
+                if self._stopping:
+                    return
                 session = await self._reopen()
                 self._hints.note(None)
         finally:
@@ -85,6 +113,8 @@ class Notices:
             self._wake.clear()
             message = self._payload()
             if message is None:
+                if self._stopping:
+                    return
                 continue
             try:
                 await session.row(sql.NOTIFY, self._channel, message)
@@ -93,7 +123,9 @@ class Notices:
                 self._wake.set()
                 session.abort()
                 return
-            await self._env.sleep(self._pause_ms / 1000)
+            if self._stopping:
+                return
+            await self._env.sleep(self._settings.notify_pause_ms / 1000)
 
     async def _reopen(self) -> Session:
         """Try for as long as the store is open: hints may be late, but must not stop for good."""
@@ -116,8 +148,17 @@ class Notices:
         sender, _, names = payload.partition(" ")
         if sender == self._me:
             return
-        try:
-            keys = None if names in (_EVERYTHING, "") else [bytes.fromhex(name) for name in names.split(",")]
-        except ValueError:
-            keys = None  # not a sender of ours; looking once too often does no harm
-        self._hints.note(keys)
+        if names == _GREETING or self._is_alone():
+            self._pending = None
+            self._wake.set()
+        self._heard_others = True
+        if names != _GREETING:
+            self._hints.note(_keys(names))
+
+
+def _keys(names: str) -> list[bytes] | None:
+    """The keys that a payload names; None for everything, and for what no sender of ours would write."""
+    try:
+        return None if names in (_EVERYTHING, "") else [bytes.fromhex(name) for name in names.split(",")]
+    except ValueError:
+        return None

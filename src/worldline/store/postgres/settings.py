@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group_bytes_max: int = 2 * limits.BATCH_BYTES_MAX
     scan_batches_max: int = 2_048
     notify_pause_ms: int = 10
+    alone_after_ms: int = 2_000
     server_version_min: int = 140_000
 
     def __post_init__(self) -> None:

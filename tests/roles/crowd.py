@@ -1,0 +1,106 @@
+"""A process with many worlds: `python -m tests.roles.crowd FOLDER COUNT IDLE_SECONDS` prints one JSON object.
+
+It creates the worlds, touches each once, and then does nothing for a while; what that took is what it prints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import worldline as wl
+from tests.roles.crashing import Counting
+from worldline.base import env_os
+from worldline.control import compose, sdk
+from worldline.layers import format as formats
+from worldline.model.settings import Settings
+from worldline.store import lmdb, objects_folder
+
+AT_ONCE = 64
+
+app = wl.Program("crowd")
+
+
+@dataclass(frozen=True)
+class Touched:
+    number: int
+
+
+@app.reducer()
+@dataclass
+class Being:
+    last: int = -1
+
+    @wl.on
+    def touched(self, event: Touched) -> None:
+        self.last = event.number
+
+
+def memory_bytes() -> int:
+    """The most this process has ever had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+async def each(count: int, do: Any) -> float:
+    """Do something for each number, some at once. Returns the seconds it took."""
+    started = time.monotonic()
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            await do(number)
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return time.monotonic() - started
+
+
+async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float]:
+    env = env_os.OsEnv()
+    engine = Counting(await lmdb.open(folder, env, create=True))
+    await formats.ensure(engine, env, create=True)
+    store = compose.Store(str(folder), engine, await objects_folder.open(folder / "objects", create=True), env)
+    found = await sdk._find_universe(store, "default", create=True)
+    before = memory_bytes()
+    universe = sdk.Universe(store, found, "default", [app], Settings())
+    universe.start()
+
+    async def create(number: int) -> None:
+        await universe.create(f"w{number}", app)
+
+    async def touch(number: int) -> None:
+        await universe.world(f"w{number}").send(Touched(number))
+
+    created_s = await each(count, create)
+    touched_s = await each(count, touch)
+    warm = len(universe.host.worlds._hosted)  # type: ignore[union-attr]
+    while len(universe.host.worlds._hosted) > Settings().worker.max_worlds_warm:  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+    engine.batches.clear()
+    await asyncio.sleep(1)
+    commits, cpu = engine.commits, cpu_seconds()
+    await asyncio.sleep(idle_seconds)
+    idle_commits, idle_cpu = engine.commits - commits, cpu_seconds() - cpu
+    state = await universe.world(f"w{count // 2}").state(Being)
+    assert state.last == count // 2
+    peak = memory_bytes()
+    await universe.close()
+    await store.close()
+    return {
+        "created_s": created_s, "touched_s": touched_s, "warm": warm, "idle_commits": idle_commits,
+        "idle_cpu_s": idle_cpu, "peak_bytes": peak, "bytes_per_world": (peak - before) / count,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))))

@@ -1,0 +1,78 @@
+"""Client ids: one id is one input, however often it comes, by whichever way, and whatever else is in its cycle."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+import worldline as wl
+from tests.roles.kit import Kit
+from worldline.base import errors
+
+
+@dataclass(frozen=True)
+class Add(wl.Request[int]):
+    number: int
+
+
+def program() -> wl.Program:
+    app = wl.Program("p")
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        total: int = 0
+
+        @wl.on
+        def add(self, event: Add) -> int:
+            self.total += event.number
+            return self.total
+
+    return app
+
+
+async def test_one_id_is_one_input(kit: Kit) -> None:
+    """From the holder and from a client, one after the other and at once."""
+    app = program()
+    async with kit.hosting(app) as universe, kit.hosting() as client:
+        here = await universe.ensure("w", app)
+        there = client.world("w")
+        heights = [await (await world.send(Add(5), id="x")).applied() for world in (here, here, there, here, there)]
+        assert len(dict.fromkeys(heights)) == 1
+        at_once = await asyncio.gather(*(world.send(Add(7), id="y") for world in [here, there] * 10))
+        heights = [await sent.applied() for sent in at_once]
+        assert len(dict.fromkeys(heights)) == 1
+        assert (await here.state(app.reducers["Sum"].cls)).total == 12
+        assert [await world.ask(Add(1), id="z", timeout=20) for world in (here, there, here)] == [13, 13, 13]
+
+
+async def test_repeats_do_not_disturb_others(memory_kit: Kit) -> None:
+    """A repeat in the same cycle as other inputs, and many of them, costs nobody their place."""
+    app = program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    await world.send(Add(1), id="x")
+    at = await world.address()
+    epoch = process.host.worlds.peek(at).lease.epoch
+    sends = [world.send(Add(1), id="x") for _ in range(50)] + [world.send(Add(1)) for _ in range(50)]
+    await asyncio.gather(*sends, *(world.send(Add(1), id="new") for _ in range(50)))
+    assert (await world.state(app.reducers["Sum"].cls)).total == 52
+    assert process.host.worlds.peek(at).lease.epoch == epoch, "it was never thrown away and restored"
+    await process.close()
+
+
+async def test_another_payload_under_the_same_id_is_refused(kit: Kit) -> None:
+    app = program()
+    async with kit.hosting(app) as universe, kit.hosting() as client:
+        here = await universe.ensure("w", app)
+        await here.send(Add(1), id="x")
+        for world in (here, client.world("w")):
+            with pytest.raises(errors.IdReused):
+                await world.send(Add(2), id="x")
+        results = await asyncio.gather(
+            here.send(Add(3), id="y"), here.send(Add(4), id="y"), here.send(Add(10)), return_exceptions=True
+        )
+        assert [type(each) for each in results] == [wl.Sent, errors.IdReused, wl.Sent]
+        assert (await here.state(app.reducers["Sum"].cls)).total == 14

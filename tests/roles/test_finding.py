@@ -1,0 +1,204 @@
+"""Worlds that want to be run are found: by hints, after the death of their holder, and if a hint was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from worldline.control import sdk, talking
+from worldline.kernel import values
+from worldline.keys import leases as lease_keys
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready
+from worldline.model import ids, inbox, payload
+from worldline.model.world import Status
+from worldline.roles import committing
+from worldline.store import kv, transact
+
+
+@dataclass(frozen=True)
+class Add:
+    number: int
+
+
+def program(name: str = "p") -> wl.Program:
+    app = wl.Program(name)
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        total: int = 0
+
+        @wl.on
+        def add(self, event: Add) -> None:
+            self.total += event.number
+
+    return app
+
+
+async def total(world: wl.World, app: wl.Program) -> int:
+    found: int = (await world.state(app.reducers["Sum"].cls)).total
+    return found
+
+
+async def until_total(world: wl.World, app: wl.Program, number: int) -> None:
+    async def reached() -> bool:
+        return await total(world, app) == number
+
+    await aio.until(reached)
+
+
+async def enqueue_silently(universe: sdk.Universe, at: ids.Address, number: int) -> None:
+    """An item without a hint: as if the hint had been lost."""
+    engine, env = universe.store.engine, universe.store.env
+    batch = kv.Batch()
+    item = inbox.Event("Add", payload.inline(values.dump(Add(number))))
+    now_us = (await engine.read()).time_us
+    client_id = env.random_bytes(8).hex()
+    inboxes.enqueue(batch, at, item, client_id=client_id, time_us=now_us, window_us=10**12)
+    assert isinstance((await transact.commit(engine, env, batch))[0], kv.Ok)
+
+
+async def test_a_client_alone_wakes_a_world_up(kit: Kit) -> None:
+    app = program()
+    async with kit.hosting(app), kit.hosting() as client:
+        world = await client.create("w", app)
+        sent = await world.send(Add(3))
+        assert await sent.applied(20) == 1
+        assert await total(world, app) == 3
+
+
+async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
+    """Then they go, also if many wrote at once."""
+    app = program()
+    async with kit.hosting(app) as universe, kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await asyncio.gather(*(world.send(Add(1)) for _ in range(50)))
+        await until_total(world, app, 50)
+
+        async def cleared() -> bool:
+            return not await kits.hinted(universe.store.engine, at)
+
+        await aio.until(cleared)
+        await world.send(Add(1))
+        await until_total(world, app, 51)
+        await aio.until(cleared)
+
+
+async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
+    """A host of another program, more hints than fit a page: it takes what is its own behind all of them."""
+    mine, other = program("mine"), program("other")
+    async with kit.hosting() as client:
+        count = 1_100 if kit.name == "memory" else 30
+        for number in range(count):
+            world = await client.create(f"other-{number}", other)
+            at = await world.address()
+            batch = kv.Batch()
+            ready.leave(batch, at, priority=0, stamp=committing.any_stamp(kit.env))
+            await client.store.engine.commit(batch)
+        await client.create("paused", mine)
+        await client.world("paused").send(Add(1))
+        await client.world("paused").change(status=Status.PAUSED)
+        world = await client.create("mine", mine)
+        await world.send(Add(1))
+        async with kit.hosting(mine) as universe:
+            await until_total(world, mine, 1)
+            assert universe.host is not None
+            assert len(universe.host.worlds._hosted) == 1
+        read = await client.store.engine.read(ready.read_range(client.id, count_max=2_000))
+        assert len(read.page(0).items) == count + 1
+
+
+async def test_an_item_whose_hint_was_lost_is_found(kit: Kit) -> None:
+    """In a world held here, and in one held by nobody."""
+    app = program()
+    async with kit.hosting(app) as universe:
+        held = await universe.ensure("held", app)
+        await held.send(Add(1))
+        free = await universe.ensure("free", app)
+        await enqueue_silently(universe, await held.address(), 10)
+        await enqueue_silently(universe, await free.address(), 10)
+        await until_total(held, app, 11)
+        await until_total(free, app, 10)
+
+
+async def test_worlds_of_a_dead_worker_are_freed(kit: Kit) -> None:
+    """Also those that have nothing to do; and what is left of the worker goes."""
+    app = program()
+    first = await kit.process(app)
+    worlds = [await first.universe.ensure(f"w{number}", app) for number in range(5)]
+    for world in worlds:
+        await world.send(Add(1))
+    waiting = await worlds[0].address()
+    await first.kill()
+    engine = await kit.engine()
+    async with kit.hosting() as client:
+        await enqueue_silently(client, waiting, 10)
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with kit.hosting(app) as universe:
+        await until_total(universe.world("w0"), app, 11)
+        workers = lease_keys.workers()
+
+        async def only_us() -> bool:
+            found = [lease_keys.worker_of(key) for key, _ in (await engine.read(kv.Range(*workers))).page(0).items]
+            assert universe.host is not None
+            return [each for each in found if each is not None] == [universe.host.worker]
+
+        await aio.until(only_us)
+        for world in worlds[1:]:
+            at = await world.address()
+            read = await engine.read(*leases.reads(at))
+            state = leases.decode(at, read.value(0), read.value(1), read.value(2))
+            assert (state.holder, state.epoch.number) == (None, 1)
+
+
+async def test_a_living_workers_worlds_are_left_alone(kit: Kit) -> None:
+    app = program()
+    first = await kit.process(app)
+    world = await first.universe.ensure("w", app)
+    await world.send(Add(1))
+    at = await world.address()
+    second = await kit.process(app)
+    await enqueue_silently(second.universe, at, 10)
+    await until_total(world, app, 11)
+    await asyncio.sleep(0.5)
+    assert first.host.worlds.holds(at)
+    assert not second.host.worlds.holds(at)
+    read = await first.engine.read(*leases.reads(at))
+    assert leases.decode(at, read.value(0), read.value(1), read.value(2)).epoch.number == 1
+    await first.close()
+    await second.close()
+
+
+async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
+    """Its baseline cannot be read. It is refused, with its reason; others are found and run as ever."""
+    from worldline.keys import snapshots as snapshot_keys
+
+    app = program()
+    async with memory_kit.hosting() as client:
+        bad, good = await client.create("bad", app), await client.create("good", app)
+        at = await bad.address()
+        raw = (await client.store.engine.read(kv.Get(snapshot_keys.baseline_key(at)))).value(0)
+        assert raw is not None
+        batch = kv.Batch()
+        batch.expect(snapshot_keys.baseline_key(at), raw)
+        batch.put(snapshot_keys.baseline_key(at), raw[:-1] + bytes([raw[-1] ^ 1]))
+        assert isinstance((await client.store.engine.commit(batch))[0], kv.Ok)
+        await talking.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
+        await good.send(Add(1))
+        async with memory_kit.hosting(app) as universe:
+            await until_total(universe.world("good"), app, 1)
+            assert universe.host is not None
+            host = universe.host
+
+            async def refused() -> bool:
+                return host.worlds.refusal(at) is not None
+
+            await aio.until(refused)
+            assert await kits.unread(client.store.engine, at) == 1
+            assert host.failed is None

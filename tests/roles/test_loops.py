@@ -1,0 +1,209 @@
+"""What happens when a turn goes wrong: outside faults are tried again, a bug stops its role and is heard of."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from worldline.base import errors
+from worldline.roles import loop
+from worldline.store import kv
+
+
+@dataclass(frozen=True)
+class Add(wl.Request[int]):
+    number: int
+
+
+def program() -> wl.Program:
+    app = wl.Program("p")
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        total: int = 0
+
+        @wl.on
+        def add(self, event: Add) -> int:
+            self.total += event.number
+            return self.total
+
+    @app.effect
+    async def touch() -> str:
+        return "touched"
+
+    @app.workflow
+    async def go() -> str:
+        await wl.sleep(0.05)
+        return await touch()
+
+    return app
+
+
+async def test_faults_are_tried_again_with_a_growing_pause(memory_kit: Kit) -> None:
+    pauses: list[float] = []
+
+    class Env(kits.Env):
+        async def sleep(self, seconds: float) -> None:  # type: ignore[override]
+            pauses.append(seconds)
+
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        turns += 1
+        if turns <= 8:
+            raise errors.StoreUnavailable("down")
+        await asyncio.sleep(0)
+
+    role = loop.Loop("role", tick, Env())
+    role.start()
+
+    async def recovered() -> bool:
+        return role.ticks > 3
+
+    await aio.until(recovered)
+    await role.stop()
+    await role.join()
+    assert role.failed is None
+    assert isinstance(role.last_error, errors.StoreUnavailable)
+    assert len(pauses) == 8
+    assert all(0 < pause <= loop.PAUSE_MOST_MS / 1000 for pause in pauses)
+
+
+async def test_a_bug_stops_the_role_and_join_raises_it() -> None:
+    async def tick() -> None:
+        raise AssertionError("this cannot be")
+
+    role = loop.Loop("role", tick, kits.Env())
+    role.start()
+    with pytest.raises(AssertionError, match="this cannot be"):
+        await role.join()
+    assert isinstance(role.failed, AssertionError)
+    assert role.ticks == 0
+    await role.stop()  # stopping what has ended is nothing
+
+
+async def test_stopping_wakes_a_role_that_rests(memory_kit: Kit) -> None:
+    app = program()
+    process = await memory_kit.process(app, settings=kits.Settings())  # rests for seconds
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(2):
+        await process.close()
+
+
+class Flaky:
+    """An engine that is out of reach now and then."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+        self.down = False
+        self.refused = 0
+
+    def _check(self) -> None:
+        if self.down:
+            self.refused += 1
+            raise errors.StoreUnavailable("down")
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        self._check()
+        return await self._engine.read(*requests)
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        self._check()
+        return await self._engine.commit(*batches)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        self._check()
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+async def flaky(kit: Kit, app: wl.Program) -> tuple[kits.Process, Flaky]:
+    made: list[Flaky] = []
+
+    def wrap(engine: Any) -> Flaky:
+        made.append(Flaky(engine))
+        return made[-1]
+
+    return await kit.process(app, wrap=wrap), made[0]
+
+
+async def test_a_host_outlives_its_store(memory_kit: Kit) -> None:
+    """Out of reach in the middle of everything, and back: all roles go on, and nothing is lost or done twice."""
+    app = program()
+    process, engine = await flaky(memory_kit, app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+    run = await world.start(app.workflows["go"](), id="r")
+    engine.down = True
+
+    async def noticed() -> bool:
+        return all(each.last_error is not None for each in process.host._loops)
+
+    await aio.until(noticed)
+    with pytest.raises(errors.StoreUnavailable):
+        await world.ask(Add(10), timeout=10)
+    engine.down = False
+    assert await run.result(20) == "touched"
+    assert await world.ask(Add(100), timeout=10) in (101, 111)
+    assert process.host.failed is None
+    await process.close()
+
+
+@pytest.mark.parametrize("role", ["worlds", "adapter", "timers"])
+async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit, role: str) -> None:
+    app = program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+
+    async def broken() -> None:
+        raise AssertionError("this cannot be")
+
+    names = ["worlds", "adapter", "timers"]
+    process.host._loops[names.index(role)]._tick = broken
+    getattr(process.host, role).wake()
+
+    async def failed() -> bool:
+        return process.host.failed is not None
+
+    await aio.until(failed)
+    with pytest.raises(AssertionError, match="this cannot be"):
+        await world.ask(Add(1), timeout=10)
+    with pytest.raises(AssertionError, match="this cannot be"):
+        await process.close()
+
+
+async def test_callers_are_not_left_waiting_by_a_bug(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cycle breaks on an assertion: whoever is in it is told at once, whoever comes later too."""
+    app = program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+
+    def broken(*_: object) -> None:
+        raise AssertionError("this cannot be")
+
+    monkeypatch.setattr(process.host.worlds._cycle, "_step_all", broken)
+    asked = [asyncio.ensure_future(world.ask(Add(1))) for _ in range(5)]
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(each, errors.Error | AssertionError) for each in results), results
+    async with asyncio.timeout(5):
+        with pytest.raises((errors.Error, AssertionError)):
+            await world.ask(Add(1))
+    with pytest.raises(AssertionError, match="this cannot be"):
+        await process.close()
