@@ -369,6 +369,29 @@ def test_an_event_type_with_code_of_its_own_may_refuse() -> None:
         assert "must be positive" in stepped.dead
 
 
+def test_an_odd_refusal_of_an_event_type_is_journaled_all_the_same() -> None:
+    app = wl.Program("checks")
+
+    @dataclass(frozen=True)
+    class Odd:
+        number: int
+
+        def __post_init__(self) -> None:
+            raise ValueError("\ud800" * 10_000)
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        @wl.on
+        def odd(self, event: Odd) -> None: ...
+
+    with testing.world(app) as world:
+        data = values.dump({"number": -1})
+        world.step(inbox.Event("Odd", payload.inline(data)), data)
+        assert [entry.kind for entry in world.journal()] == [Kind.EVENT, Kind.REJECTED]
+        world.prove()
+
+
 def left_as(value: Any, *, scalars: bool) -> wl.Program:
     app = wl.Program("leaves")
 

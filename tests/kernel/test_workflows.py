@@ -334,6 +334,23 @@ def test_state_read_in_a_workflow_is_recorded() -> None:
         world.prove()
 
 
+def test_state_of_what_is_no_reducer_is_refused_and_may_be_caught() -> None:
+    app = wl.Program("reads")
+
+    @app.workflow
+    async def hopes() -> str:
+        try:
+            wl.state(shop.Account, "a")
+        except wl.BadInput as error:
+            await wl.sleep(1)
+            return str(error)
+        return "found"
+
+    with testing.world(app) as world:
+        assert world.run(hopes()) == "Account is not a reducer of program 'reads'"
+        world.prove()
+
+
 def test_what_a_workflow_gets_is_a_copy() -> None:
     app = wl.Program("reads")
     app.reducers.update(shop.app.reducers)
@@ -457,6 +474,32 @@ def test_whatever_a_workflow_raises_is_its_result(raised: BaseException, code: s
         with pytest.raises(wl.RunFailed) as caught:
             world.run(bad())
         assert caught.value.code == code
+
+
+@pytest.mark.parametrize("use", ["send", "patched", "state", "uuid"])
+def test_text_that_has_no_bytes_is_refused_before_anything_is_recorded(use: str) -> None:
+    app = wl.Program("odd")
+    app.reducers.update(shop.app.reducers)
+
+    @app.workflow
+    async def bad() -> str:
+        try:
+            if use == "send":
+                await wl.send("\ud800", shop.Approved("o"))
+            elif use == "patched":
+                wl.patched("\ud800")
+            elif use == "state":
+                wl.state(shop.Account, "\ud800")
+            else:
+                wl.uuid("\ud800")
+        except ValueError:
+            await wl.sleep(1)
+            return "refused"
+        return "taken"
+
+    with testing.world(app) as world:
+        assert world.run(bad()) == "refused"
+        world.prove()
 
 
 def cyclic() -> Any:

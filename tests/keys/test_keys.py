@@ -68,6 +68,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: work.queue_prefix(UNIVERSE, queue="mail", shard=0),
         U + "1508" + "026d61696c00" + "14",
     ),
+    ("work.queues_prefix", lambda: work.queues_prefix(UNIVERSE, "mail"), U + "1508" + "026d61696c"),
     (
         "work.due_key",
         lambda: work.due_key(AT, INTENT, queue="mail", shard=5, due_us=samples.TIME_US),

@@ -84,23 +84,23 @@ class Crashing:
 
 
 class Counting:
-    """Counts commits and batches, lets all of them through, and can hold commits back."""
+    """Counts commits, and keeps the batches that were applied if asked to."""
 
-    def __init__(self, engine: kv.Engine) -> None:
+    def __init__(self, engine: kv.Engine, *, keep: bool = True) -> None:
         self._engine = engine
+        self._keep = keep
         self.commits = 0
         self.batches: list[kv.Batch] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        await self.gate.wait()
         outcomes = await self._engine.commit(*batches)
         self.commits += 1
-        self.batches += [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, kv.Ok)]
+        if self._keep:
+            applied = zip(batches, outcomes, strict=True)
+            self.batches += [batch for batch, outcome in applied if isinstance(outcome, kv.Ok)]
         return outcomes
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:

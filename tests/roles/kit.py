@@ -11,6 +11,7 @@ PostgreSQL has a clock of its own; there, `jump` waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,10 +145,8 @@ class Process:
 
 
 async def _ended(universe: sdk.Universe) -> None:
-    try:
+    with contextlib.suppress(errors.StoreError):  # it has no store to say goodbye to
         await universe.close()
-    except errors.StoreError:
-        pass  # it has no store to say goodbye to
 
 
 class Kit:
@@ -225,6 +224,11 @@ async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
     since = (await world.head()).height
     data = await world.command(commands.RUN, wanted)
     return sdk.Run(world, call, id, structs.decode(commands.Standing, data), since)
+
+
+async def begin(world: wl.World, call: wl.Call[Any], *, id: str) -> None:
+    """Start a run and leave it to itself."""
+    _ = await world.start(call, id=id)
 
 
 def item(entry: journal.Entry) -> inbox.Item:

@@ -19,6 +19,7 @@ from worldline.control import sdk
 from worldline.kernel import values
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
+from worldline.layers import ready
 from worldline.model import ids, inbox, payload
 from worldline.roles import committing
 from worldline.store import kv, transact
@@ -82,7 +83,7 @@ async def numbers(world: wl.World, app: wl.Program) -> list[int]:
     return found
 
 
-async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hint: bool = True) -> None:
+async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hinted: bool = True) -> None:
     """Put events straight into an inbox, in order, a batch of them in each commit."""
     engine = universe.store.engine
     time_us = (await engine.read()).time_us
@@ -91,15 +92,13 @@ async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hi
         for number, event in enumerate(events[start : start + 200], start):
             item = inbox.Event(values.schema_name(type(event)), payload.inline(values.dump(event)))
             inboxes.enqueue(batch, at, item, client_id=f"fill-{number}", time_us=time_us, window_us=10**12)
-        if hint:
-            inboxes_ready(batch, at)
+        if hinted:
+            hint(batch, at)
         [outcome] = await transact.commit(engine, universe.store.env, batch)
         assert isinstance(outcome, kv.Ok)
 
 
-def inboxes_ready(batch: kv.Batch, at: ids.Address) -> None:
-    from worldline.layers import ready
-
+def hint(batch: kv.Batch, at: ids.Address) -> None:
     ready.mark(batch, at, priority=committing.READY_PRIORITY, seen=None, append=0)
 
 
@@ -330,7 +329,7 @@ async def test_an_item_whose_payload_is_gone_is_a_dead_letter(kit: Kit) -> None:
         missing = payload.Payload(size=20_000, ref=bytes(32))
         time_us = (await engine.read()).time_us
         inboxes.enqueue(batch, at, inbox.Event("Put", missing), client_id="x", time_us=time_us, window_us=10**12)
-        inboxes_ready(batch, at)
+        hint(batch, at)
         assert isinstance((await transact.commit(engine, kit.env, batch))[0], kv.Ok)
         await drained(universe, at)
         [letter] = await kits.dead(engine, at)

@@ -129,7 +129,7 @@ async def alone(kit: kits.Kit, at: int, fate: Fate) -> Crashing:
     till = await process.universe.ensure("bank", scenario.bank)
     store = await process.universe.ensure("shop", scenario.shop)
     await till.send(scenario.Deposited("alice", 100), id="deposit")
-    await kits.start(store, scenario.order("lamp", 30), id="order-lamp")
+    _ = await kits.start(store, scenario.order("lamp", 30), id="order-lamp")
     engine.die_at(engine.commits + at)
     async with kit.hosting() as client:
         client.programs |= {program.name: program for program in scenario.PROGRAMS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from typing import Any
@@ -99,7 +100,7 @@ async def test_an_effect_is_tried_until_it_works(kit: Kit) -> None:
     assert await call(kit, app, go()) == 4
     assert [number for _, number, _ in seen.calls] == [1, 2, 3, 4]
     assert len(seen.keys) == 1
-    gaps = [after - before for before, after in zip(seen.times, seen.times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(seen.times)]
     assert all(gap >= delay for gap, delay in zip(gaps, [0.02, 0.04, 0.08], strict=True)), gaps
 
 
@@ -198,12 +199,12 @@ async def test_all_attempts_together_have_a_timeout(kit: Kit) -> None:
     """One attempt that hangs, and many that fail: both end in time."""
     app, seen = wl.Program("p"), Ledger()
 
-    @app.effect(total_timeout=0.3)
+    @app.effect(total_timeout=0.6)
     async def hang() -> None:
         seen.note("hang")
         await asyncio.sleep(30)
 
-    @app.effect(total_timeout=0.3, retry=wl.Retry(attempts=None, first=0.05, factor=1))
+    @app.effect(total_timeout=1, retry=wl.Retry(attempts=None, first=0.1, factor=1))
     async def fail() -> None:
         seen.note("fail")
         raise ConnectionError("again")
@@ -223,7 +224,7 @@ async def test_all_attempts_together_have_a_timeout(kit: Kit) -> None:
     assert time.monotonic() - started < 10
     names = [name for name, _, _ in seen.calls]
     assert names.count("hang") == 1
-    assert 2 <= names.count("fail") <= 7
+    assert 2 <= names.count("fail") <= 11
 
 
 async def test_time_in_the_queue_counts(memory_kit: Kit) -> None:
@@ -245,7 +246,7 @@ async def test_time_in_the_queue_counts(memory_kit: Kit) -> None:
 
     @app.workflow
     async def go() -> list[str]:
-        return await wl.gather(one("slow"), one("next"))
+        return list(await wl.gather(one("slow"), one("next")))
 
     assert await call(memory_kit, app, go()) == ["slow timed out", "next timed out"]
     assert [name for name, _, _ in seen.calls] == ["slow"]

@@ -12,6 +12,7 @@ from tests.roles.kit import Kit
 from worldline.control import sdk, talking
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
+from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
@@ -177,8 +178,6 @@ async def test_a_living_workers_worlds_are_left_alone(kit: Kit) -> None:
 
 async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
     """Its baseline cannot be read. It is refused, with its reason; others are found and run as ever."""
-    from worldline.keys import snapshots as snapshot_keys
-
     app = program()
     async with memory_kit.hosting() as client:
         bad, good = await client.create("bad", app), await client.create("good", app)

@@ -13,6 +13,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.base import errors
+from worldline.model.settings import Settings
 from worldline.roles import loop
 from worldline.store import kv
 
@@ -51,7 +52,7 @@ async def test_faults_are_tried_again_with_a_growing_pause(memory_kit: Kit) -> N
     pauses: list[float] = []
 
     class Env(kits.Env):
-        async def sleep(self, seconds: float) -> None:  # type: ignore[override]
+        async def sleep(self, seconds: float) -> None:
             pauses.append(seconds)
 
     turns = 0
@@ -93,7 +94,7 @@ async def test_a_bug_stops_the_role_and_join_raises_it() -> None:
 
 async def test_stopping_wakes_a_role_that_rests(memory_kit: Kit) -> None:
     app = program()
-    process = await memory_kit.process(app, settings=kits.Settings())  # rests for seconds
+    process = await memory_kit.process(app, settings=Settings())  # rests for seconds
     await asyncio.sleep(0.1)
     async with asyncio.timeout(2):
         await process.close()

@@ -202,7 +202,7 @@ async def test_a_reply_to_a_world_that_is_gone_is_dropped(kit: Kit) -> None:
         here = await universe.ensure("sender", sender)
         there = await universe.ensure("keeper", keeper)
         await there.change(status=Status.PAUSED)
-        await here.start(ask_in_time("keeper", 100), id="r")
+        await kits.begin(here, ask_in_time("keeper", 100), id="r")
         await asyncio.sleep(0.05)
         await here.change(status=Status.DELETED)
         await there.change(status=Status.ACTIVE)
@@ -244,7 +244,9 @@ async def test_many_senders_to_one_keeper(kit: Kit) -> None:
         found = await texts(there)
         assert len(found) == 100
         for number in range(20):
-            assert [each for each in found if each.startswith(f"{number}-")] == [f"{number}-{each}" for each in range(5)]
+            assert [each for each in found if each.startswith(f"{number}-")] == [
+                f"{number}-{each}" for each in range(5)
+            ]
 
 
 async def test_large_messages_travel_by_reference(kit: Kit) -> None:

@@ -85,7 +85,7 @@ def before(app: wl.Program) -> None:
     async def talk(name: str) -> str:
         first = await echo(name)
         await wl.wait(Go, where=lambda each: each.name == name)
-        return first
+        return str(first)
 
 
 def clean(app: wl.Program) -> None:
@@ -96,7 +96,7 @@ def clean(app: wl.Program) -> None:
     async def talk(name: str) -> str:
         first = await echo(name)
         await wl.wait(Go, where=lambda each: each.name == name)
-        return await shout(first)
+        return str(await shout(first))
 
 
 def unfit(app: wl.Program) -> None:
@@ -107,7 +107,7 @@ def unfit(app: wl.Program) -> None:
     async def talk(name: str) -> str:
         first = await shout(name)
         await wl.wait(Go, where=lambda each: each.name == name)
-        return first
+        return str(first)
 
 
 def gone(app: wl.Program) -> None:
@@ -119,7 +119,7 @@ async def begun(kit: Kit, app: wl.Program, *, tail: bool = False) -> None:
     process = await kit.process(app)
     world = await process.universe.ensure("w", app)
     for flow in ("talk", "steady"):
-        await world.start(app.workflows[flow](flow), id=flow)
+        await kits.begin(world, app.workflows[flow](flow), id=flow)
     assert await world.ask(Add(1), timeout=10) == 1
 
     async def waiting() -> bool:

@@ -20,6 +20,7 @@ from worldline.layers import leases
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids
 from worldline.model import snapshot as snapshot_model
+from worldline.model.settings import Settings
 from worldline.store import kv
 
 
@@ -94,7 +95,7 @@ async def test_a_snapshot_is_taken_when_the_policy_says_so(kit: Kit, policy: dic
         world = await universe.ensure("w", app)
         at = await world.address()
         if live:
-            await world.start(app.workflows["wait"]("x"), id="r")
+            await kits.begin(world, app.workflows["wait"]("x"), id="r")
         for number in range(12):
             await world.send(Put(f"k{number}"))
         head = await world.head()
@@ -139,12 +140,12 @@ async def test_restored_is_the_same_as_live(kit: Kit) -> None:
     first = await kit.process(app)
     world = await first.universe.ensure("w", app)
     for name in ("a", "b"):
-        await world.start(app.workflows["wait"](name), id=name)
-    await world.start(app.workflows["sleep"](1_000), id="s")
+        await kits.begin(world, app.workflows["wait"](name), id=name)
+    await kits.begin(world, app.workflows["sleep"](1_000), id="s")
     for number in range(20):
         await world.send(Put(f"k{number % 7}", "x" * 2_000))
     await world.snapshot()
-    await world.start(app.workflows["wait"]("c"), id="c")
+    await kits.begin(world, app.workflows["wait"]("c"), id="c")
     for number in range(20):
         await world.send(Put(f"k{number % 7}", "y"))
 
@@ -177,7 +178,7 @@ async def test_an_idle_world_is_let_go_and_comes_back(kit: Kit) -> None:
     app = program()
     process = await kit.process(app, settings=kits.settings(worker={"idle_release_ms": 100}))
     world = await process.universe.ensure("w", app)
-    await world.start(app.workflows["wait"]("x"), id="r")
+    await kits.begin(world, app.workflows["wait"]("x"), id="r")
     at = await world.address()
 
     async def free() -> bool:
@@ -218,7 +219,7 @@ async def test_a_host_that_closes_leaves_nothing_behind(kit: Kit) -> None:
     worlds = [await process.universe.ensure(f"w{number}", app) for number in range(5)]
     for world in worlds:
         await world.send(Put("k"))
-        await world.start(app.workflows["wait"]("x"), id="r")
+        await kits.begin(world, app.workflows["wait"]("x"), id="r")
     heads = [await world.head() for world in worlds]
     await process.close()
     engine = await kit.engine()
@@ -231,7 +232,7 @@ async def test_a_host_that_closes_leaves_nothing_behind(kit: Kit) -> None:
         assert snapshot_layer.decode_baseline(read.value(3)).height >= head.height
     if kit.name == "lmdb":
         assert list((Path(kit.url) / "workers").iterdir()) == []
-    async with kit.hosting(app, settings=kits.Settings()) as universe:
+    async with kit.hosting(app, settings=Settings()) as universe:
         assert universe.host is not None
         held = await universe.host.worlds.hold(await worlds[0].address())
         assert held is not None
@@ -265,7 +266,9 @@ async def test_what_is_unread_at_the_end_has_a_hint(memory_kit: Kit) -> None:
                 return await kits.unread(universe.store.engine, at) == 0
 
             await aio.until(drained)
-            assert (await universe.world("w").state(app.reducers["Cell"].cls, "k")).texts == [str(n) for n in range(200)]
+            assert (await universe.world("w").state(app.reducers["Cell"].cls, "k")).texts == [
+                str(n) for n in range(200)
+            ]
 
 
 async def test_a_world_that_cannot_be_saved_goes_on(memory_kit: Kit) -> None:

@@ -238,7 +238,7 @@ async def test_missed_timers_fire_when_somebody_hosts_again(kit: Kit) -> None:
     app = program()
     async with kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        await world.start(app.workflows["nap"](0.3), id="r")
+        await kits.begin(world, app.workflows["nap"](0.3), id="r")
         await world.send(Arm(["missed"], 0.3))
     await kit.jump(0.5)
     async with kit.hosting(app) as universe:

@@ -406,7 +406,7 @@ async def test_what_is_written_while_a_notification_is_on_its_way_is_told_by_the
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
 async def test_a_restart_of_the_server_is_a_pause(own: servers.Server, own_place: Faulty, how: str) -> None:
     """Readers and producers go on; every producer has a certain answer; what was acked is there, once."""
-    engine = await _ready(own_place)
+    engine = await _ready(own_place, connect_attempts=60)
     stop = False
     acked: list[bytes] = []
 

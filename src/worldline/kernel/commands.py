@@ -75,7 +75,7 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
         if not item.correlation:
-            machine.draft(Kind.REJECTED, values.dump([str(error)]))
+            machine.draft(Kind.REJECTED, values.dump([runs.storable(str(error))]))
             return f"{item.command}: {error}"
     if item.correlation:
         machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=item.correlation)
@@ -140,7 +140,7 @@ def fits(machine: Machine) -> dict[str, str]:
         try:
             driver.rebuild(machine, run)
         except failures.Diverged as error:
-            found[run.record.id] = error.report
+            found[run.record.id] = runs.storable(error.report)
     return found
 
 

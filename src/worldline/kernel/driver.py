@@ -264,7 +264,7 @@ def block(machine: Machine, run: Run, report: str) -> None:
     """The code does not fit the record: keep the run as it is until code that fits comes."""
     run.cool()
     run.record.status = RunStatus.BLOCKED
-    run.record.blocked = report
+    run.record.blocked = runs.storable(report)
     machine.mark_run(run)
 
 

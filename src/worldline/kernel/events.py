@@ -231,7 +231,7 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
     """The live runs whose workflow waits for this kind of event, in order of start."""
     routes = machine.program.routes
-    # What a workflow waits for that the program does not have any more cannot be told: its blocked runs keep everything.
+    # What a workflow waits for that the program does not have any more cannot be told: its blocked runs keep all.
     unknown = [flow for flow in machine.live if flow not in machine.program.workflows]
     flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows, *unknown])
     found = [machine.runs[run_id] for flow in flows for run_id in machine.live.get(flow, {})]
@@ -262,7 +262,7 @@ def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
 
 
 def _reject(machine: Machine, reason: str) -> str:
-    machine.draft(Kind.REJECTED, values.dump([reason]))
+    machine.draft(Kind.REJECTED, values.dump([runs.storable(reason)]))
     return reason
 
 

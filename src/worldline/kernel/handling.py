@@ -110,6 +110,7 @@ class Handling:
             schedules.change(self.machine, schedule_id, spec)
 
     def read_state(self, cls: type, key: str) -> Any:
+        self.machine.reducer_of(cls)  # also while rebuilding: a class that is none must be refused every time
         if self.run is None:
             return self.machine.read_cell(cls, key)
         data = self._value("state", f"{cls.__name__}/{key}", lambda: values.dump(self.machine.read_cell(cls, key)))
@@ -168,19 +169,21 @@ class Handling:
     def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:
         """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
         run = self.workflow(kind.name.lower())
+        label = name.encode()  # what has no bytes is refused here, before anything is recorded
         number = self._number(run)
         wanted = Op(kind, name, digest.sha256(params)[:16])
         if run.rebuilding:
             check_same(run, number, wanted)
             return number
         run.record.ops.append(wanted)
-        run.touch(b"issue", bytes([kind]), name.encode(), wanted.digest)
+        run.touch(b"issue", bytes([kind]), label, wanted.digest)
         self.machine.issued(run, number, params, **details)
         return number
 
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
         run = self.workflow(api)
+        label = name.encode()
         number = self._number(run)
         wanted = Op(OpKind.VALUE, f"{api}:{name}", b"")
         if run.rebuilding:
@@ -191,7 +194,7 @@ class Handling:
         data = read()
         wanted.outcome = runs.Outcome(ReceiptStatus.OK, data)
         run.record.ops.append(wanted)
-        run.touch(b"value", name.encode(), data)
+        run.touch(b"value", label, data)
         return data
 
     def patched(self, name: str) -> bool:
@@ -202,6 +205,7 @@ class Handling:
         return run.patches[name]
 
     def _first_patched(self, run: Run, name: str) -> bool:
+        label = name.encode()
         if run.rebuilding:
             number = run.issued
             recorded = run.record.ops[number] if number < len(run.record.ops) else None
@@ -211,7 +215,7 @@ class Handling:
             return True
         self._number(run)
         run.record.ops.append(Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE)))
-        run.touch(b"patch", name.encode())
+        run.touch(b"patch", label)
         return True
 
     @staticmethod

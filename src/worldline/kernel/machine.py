@@ -141,7 +141,7 @@ class Machine:
         now = self._now = Now(context)
         self.counters = {}
         if given.item is None:
-            self.draft(Kind.REJECTED, values.dump([given.error, given.raw_digest]), stamp=given.stamp)
+            self.draft(Kind.REJECTED, values.dump([runs.storable(given.error), given.raw_digest]), stamp=given.stamp)
             dead = given.error or "not decodable"
         else:
             self.draft(
@@ -417,11 +417,15 @@ class Machine:
 
     def read_cell(self, cls: type, key: str) -> Any:
         """A copy of a cell's value; a cell that does not exist yet is a fresh instance."""
+        cell = self.cells.get((self.reducer_of(cls), key))
+        return cls() if cell is None else values.load(cls, cell.data)
+
+    def reducer_of(self, cls: type) -> str:
+        """The name under which a class is a reducer here."""
         name = next((each.name for each in self.program.reducers.values() if each.cls is cls), None)
         if name is None:
             raise errors.BadInput(f"{cls.__name__} is not a reducer of program {self.program.name!r}")
-        cell = self.cells.get((name, key))
-        return cls() if cell is None else values.load(cls, cell.data)
+        return name
 
     def look_in_buffer(self, run: Run, number: int) -> None:
         driver.look_in_buffer(self, run, number)

@@ -45,10 +45,10 @@ GUARDS = {
     "claim": Guard("whoever answers, renews or gives back work expects its claim", ("E4", "E5", "E7")),
     "atomic-ack": Guard("answer and settlement are one batch", ("E6",)),
     "durable-ok": Guard("an answered commit is applied", ("E3", "J1", "V1", "V3", "BUG")),
-    "unknown": Guard("a lost answer is not taken for success", ("E3", "E7", "J1", "V1", "V3", "BUG", "PROGRAM")),
+    "unknown": Guard("a lost answer is not taken for success", ("E3", "E7", "J1", "R3", "V1", "V3", "BUG", "PROGRAM")),
     "output-gate": Guard("nothing is acted upon before its commit is applied", ("E3", "J3", "J6")),
     "store-time": Guard("due and expired is what the store's clock says", ("T2", "E5", "L6", "R3")),
-    "hash-verify": Guard("bytes are checked against their address whenever they are read", ("J1", "R3", "R4", "V1", "V3")),
+    "hash-verify": Guard("bytes are checked against their address whenever they are read", ("C1",)),
     "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3")),
     "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
 }

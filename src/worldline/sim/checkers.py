@@ -73,7 +73,7 @@ INVARIANTS = {
     "W3": Held("absent", "forks come with part 4"),
     "W4": Held("absent", "forks come with part 4"),
     "W5": Held("end", "every world is restored from its first snapshot on"),
-    "C1": Held("end", "objects are damaged in some seeds; damage is an error, and never data (R3)"),
+    "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
     "C2": Held("end", "follows from C1: a blob is its digest"),
     "C3": Held("end", "everything the replay needs is readable"),
     "C4": Held("absent", "garbage collection comes with part 5"),

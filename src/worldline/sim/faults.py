@@ -111,7 +111,7 @@ def draw(seed: int) -> Profile:
         unknown=coin(10, 100),
         late=coin(5, 50),
         unavailable=coin(5, 50),
-        objects=coin(50, 300),
+        objects=coin(100, 600),
         hints=draws.choice(["all", "some", "some", "none"]),
         skew_us=coin(1, 20_000_000),
         drift_ppm=coin(1, 5_000),
@@ -447,7 +447,7 @@ class FaultyObjects:
         self._flips: dict[str, int] = {}  # in a row, of each object
 
     async def put(self, name: str, body: bytes) -> None:
-        if self._hit():
+        if self._faults.hit(self._faults.profile.objects // 4):
             if self._faults.pick(0, 1):
                 await self._bodies.put(name, body)
             raise errors.StoreUnavailable("no answer from the objects")
@@ -458,7 +458,7 @@ class FaultyObjects:
         if not self._hit():
             self._flips[name] = 0
             return body
-        if self._faults.pick(0, 1) and body and self._flips.get(name, 0) < FLIPS_MAX:
+        if self._faults.pick(0, 1, 1, 1) and body and self._flips.get(name, 0) < FLIPS_MAX:
             self._flips[name] = self._flips.get(name, 0) + 1
             return bytes([body[0] ^ 1]) + body[1:]
         self._flips[name] = 0

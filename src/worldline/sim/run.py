@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import logging
 from collections.abc import Iterator
+from unittest import mock
 
 import msgspec
 
+from worldline.layers import blobs as blob_layer
 from worldline.sim import ablations, checkers, faults, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster
@@ -56,7 +59,7 @@ def run(
     audit = Audit()
     if halt:
         audit.on_broken = lambda: setattr(loop, "halted", True)
-    with _calm(), ablations.patched(without):
+    with _calm(), ablations.patched(without), _verified(audit):
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
@@ -90,6 +93,21 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.check_roles()
     cluster.stop()
     await checkers.at_end(cluster, audit, left)
+
+
+@contextlib.contextmanager
+def _verified(audit: Audit) -> Iterator[None]:
+    """C1 at every read: whatever the layers believe, blobs that are handed out must be what their address says."""
+    read = blob_layer.Blobs.get
+
+    async def get(blobs: blob_layer.Blobs, of: bytes) -> bytes:
+        data = await read(blobs, of)
+        if hashlib.sha256(data).digest() != of:
+            audit.broken("C1", f"blob {of.hex()} was handed out damaged")
+        return data
+
+    with mock.patch.object(blob_layer.Blobs, "get", get):
+        yield
 
 
 @contextlib.contextmanager

@@ -300,7 +300,7 @@ async def do(universe: wl.Universe, op: Op) -> object:
     world = universe.world(op.world)
     match op.kind:
         case "add":
-            note = f"{op.id} " * LARGE if op.amount % 3 == 0 else ""
+            note = f"{op.id} " * LARGE if op.amount % 2 == 0 else ""
             sent = await world.send(Add(op.id, op.amount, note), id=op.id)
             return await sent.applied()
         case "ask":

@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     commit_connections: int = 4
     read_connections: int = 4
     connect_timeout_ms: int = 5_000
-    connect_attempts: int = 12
+    connect_attempts: int = 20
     starting_attempts: int = 60
     read_timeout_ms: int = 30_000
     read_attempts: int = 6
