@@ -144,6 +144,7 @@ def test_interrupted(stocked: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*cli_kit.COMMAND, "follow", "alice", "--above", "0", "--store", str(stocked)],
         cwd=tmp_path, env=cli_kit.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
     )  # fmt: skip
     assert process.stdout is not None
     assert "event=Deposited" in process.stdout.readline()

@@ -281,7 +281,7 @@ def test_what_was_held_back_for_a_run_is_not_mixed_up_with_what_it_does_as_anoth
 def test_a_run_that_begins_in_a_later_step_begins_then() -> None:
     """Its first moves are made at the time of that step, also when it is brought back."""
     life = Life(app, HOME, drops=Random(0))
-    data = structs.encode(commands.StartRun("w", "wakes_many", wakes_many(60).pack(), b"s" * 16, named=True))
+    data = structs.encode(commands.StartRun("w", "wakes_many", wakes_many(70).pack(), b"s" * 16, named=True))
     due = life.step(inbox.Control(commands.RUN, payload.inline(data), "c"), data, time_us=1_000_000).wanted
     time_us = 1_000_000
     while life.machine.unfinished:
@@ -290,7 +290,7 @@ def test_a_run_that_begins_in_a_later_step_begins_then() -> None:
     assert len({each.opened_us for each in due}) > 1
     for each in due:
         life.step(inbox.TimerFired(each.intent, each.due_us), b"", time_us=time_us)
-    assert life.machine.runs["w"].record.data == values.dump(60)
+    assert life.machine.runs["w"].record.data == values.dump(70)
     life.prove()
     life.machine.close()
 

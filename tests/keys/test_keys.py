@@ -68,6 +68,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: work.queue_prefix(UNIVERSE, queue="mail", shard=0),
         U + "1508" + "026d61696c00" + "14",
     ),
+    ("work.queues_prefix", lambda: work.queues_prefix(UNIVERSE, "ma"), U + "1508" + "026d61"),
     ("work.queues_prefix", lambda: work.queues_prefix(UNIVERSE, "mail"), U + "1508" + "026d61696c"),
     (
         "work.due_key",
@@ -135,10 +136,12 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ("ready.ready_world", lambda key: ready.ready_world(UNIVERSE, key), ready.ready_key(AT, 3), (3, samples.WORLD)),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+    ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-WHOLE = [row for row in PARSED if row[0] != "inbox.stamp_of"]
+PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
+WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_name")
 
 

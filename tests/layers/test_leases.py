@@ -452,3 +452,77 @@ def test_an_abandoned_acquire_is_not_taken_for_the_next_one() -> None:
     assert isinstance(outcome, kv.Conflict)
     held = acquire(store, me)
     store.ok(releasing(held))
+
+
+def lives(store: Store) -> list[ids.WorkerId]:
+    """Every worker that has a life sign, one by one."""
+    found: list[ids.WorkerId] = []
+    after: ids.WorkerId | None = None
+    while True:
+        worker = leases.decode_worker(store.read(leases.workers_range(after=after)).page(0))
+        if worker is None:
+            return found
+        after, life = worker
+        if life is not None:
+            assert life == leases.decode_life(after, life.raw)
+            found.append(after)
+
+
+def test_workers_are_found_one_by_one_past_what_they_hold() -> None:
+    store = a_store(worlds=30)
+    assert lives(store) == []
+    for number in (3, 1, 2):
+        life = sign(store, number, number)
+        for world in range((number - 1) * 10, number * 10):
+            acquire(store, life, at=scenario.address(world))
+    assert lives(store) == sorted(scenario.worker_id(number) for number in (1, 2, 3))
+    gone = life_of(store, 2)
+    assert gone is not None
+    goodbye(store, gone)  # its held records are left over; they are not taken for a worker
+    assert lives(store) == sorted(scenario.worker_id(number) for number in (1, 3))
+
+
+def freeing(store: Store, dead: leases.Life, epoch: int) -> kv.Batch:
+    batch = kv.Batch()
+    leases.release_for(batch, look(store)[0], dead, epoch=epoch)
+    return batch
+
+
+def test_a_lease_is_ended_for_a_worker_that_cannot() -> None:
+    store = a_store()
+    dead, other = sign(store, 1, 1), sign(store, 2, 2)
+    held = acquire(store, dead)
+    store.ok(freeing(store, dead, held.epoch))
+    state, _ = look(store)
+    assert (state.holder, state.epoch.number) == (None, held.epoch), "the epoch stays"
+    assert held_by(store, 1) == []
+    assert acquire(store, other).epoch == held.epoch + 1
+    store.conflict(writing(held, 1))
+
+
+def test_one_who_turns_out_to_live_keeps_its_lease() -> None:
+    store = a_store()
+    dead = sign(store, 1, 1)
+    held = acquire(store, dead)
+    batch = freeing(store, dead, held.epoch)
+    sign(store, 1, 1)  # a heartbeat in between
+    store.conflict(batch)
+    store.ok(writing(held, 1))
+    assert held_by(store, 1) == [(AT, held.epoch)]
+
+
+def test_a_lease_that_moved_on_is_not_ended_for_its_old_holder() -> None:
+    """What the old holder's records still say is taken away, and nothing else."""
+    store = a_store()
+    dead = sign(store, 1, 1)
+    held = acquire(store, dead)
+    before = freeing(store, dead, held.epoch)
+    store.env.advance_us(2 * TTL_US)
+    other = sign(store, 2, 2)
+    taken = acquire(store, other)
+    store.conflict(before)
+    left = scenario.replaced(keys.held_key(scenario.worker_id(1), AT), None, keys.HELD.pack(keys.Held(held.epoch)))
+    store.ok(left)
+    store.ok(freeing(store, dead, held.epoch))
+    assert (held_by(store, 1), held_by(store, 2)) == ([], [(AT, taken.epoch)])
+    store.ok(writing(taken, 1))

@@ -125,6 +125,35 @@ async def test_a_claim_lost_while_running_changes_nothing(kit: Kit) -> None:
     await kits.prove(there, app)
 
 
+async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: Kit) -> None:
+    """Handed over in the process that holds the world, it would spoil a commit; the world is brought back, the one who
+    has the claim answers, and the loser does not wait for ever.
+    """
+    outside = Outside()
+    app = outside.program()
+    slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 10**9}, worker={"lease_ttl_ms": 10**7})
+    first = await memory_kit.process(app, settings=slow)
+    world = await first.universe.ensure("w", app)
+    run = await world.start(app.workflows["go"](), id="r")
+    await outside.called(1)
+    await memory_kit.jump(31)
+    second = await memory_kit.process(app, settings=kits.settings(worker={"lease_ttl_ms": 10**7}))
+    await outside.called(2)
+    at = await world.address()
+    assert (first.host.worlds.holds(at), second.host.worlds.holds(at)) == (True, False)
+    outside.let(1)
+
+    async def over() -> bool:
+        return not first.host.adapter._tasks
+
+    await aio.until(over)
+    assert await receipts(world) == (0, 0)
+    outside.let(2)
+    assert await run.result(20) == "by attempt 2"
+    assert await receipts(world) == (1, 0)
+    await kits.prove(world, app)
+
+
 async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
     """The world gave the effect up in another process: the one that performs it learns so at the next renewal."""
     outside = Outside()

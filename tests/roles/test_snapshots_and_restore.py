@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from worldline.layers import leases
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids
 from worldline.model import snapshot as snapshot_model
+from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.store import kv
 
@@ -269,6 +271,31 @@ async def test_what_is_unread_at_the_end_has_a_hint(memory_kit: Kit) -> None:
             assert (await universe.world("w").state(app.reducers["Cell"].cls, "k")).texts == [
                 str(n) for n in range(200)
             ]
+
+
+async def test_a_run_with_a_long_record_is_warned_of_once(memory_kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    app = program()
+
+    @app.workflow
+    async def long() -> None:
+        for number in range(20):
+            await app.effects["echo"](str(number))
+        await wl.wait(Go)
+
+    async with memory_kit.hosting(app, settings=kits.settings(worker={"run_outcomes_warn": 15})) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, long(), id="long")
+
+        async def waiting() -> bool:
+            return (await kits.kinds(world)).count(Kind.RECEIPT) == 20
+
+        await aio.until(waiting)
+        with caplog.at_level(logging.WARNING, "worldline.worker"):
+            for _ in range(2):
+                await world.send(Put("k"))
+                await world.snapshot()
+        assert caplog.text.count("run 'long'") == 1
+        assert "wl.continue_as_new()" in caplog.text
 
 
 async def test_a_world_that_cannot_be_saved_goes_on(memory_kit: Kit) -> None:

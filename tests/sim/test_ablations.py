@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from worldline.model.settings import Settings, WorkerSettings
 from worldline.sim import ablations, campaign, faults, run, workloads
 
 SEEDS = int(os.environ.get("WORLDLINE_ABLATION_SEEDS", "60"))
@@ -17,7 +18,11 @@ LARGE = workloads.Plan(
     ops=[[workloads.Op(f"{client}-{n}", "add", "counter-0", 2) for n in range(10)] for client in range(2)],
     pause_ms=10,
 )
-SCENARIOS = {"hash-verify": (faults.Profile(split=True, objects=600), LARGE)}
+QUICK = Settings(worker=WorkerSettings(lease_ttl_ms=1_000, heartbeat_ms=250, scan_ms=300))
+SCENARIOS = {
+    "hash-verify": (faults.Profile(split=True, objects=600), LARGE),
+    "epoch": (faults.Profile(hosts=3, split=True, focus="step", settings=QUICK), LARGE),
+}
 
 
 def caught(guard: str) -> run.Result:

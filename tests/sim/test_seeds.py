@@ -6,7 +6,7 @@ import os
 
 from worldline.sim import campaign, checkers, faults
 
-SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "24"))
+SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "60"))
 COVERING_SEEDS = 400  # with so many, every cell must have been hit
 
 

@@ -11,7 +11,7 @@ from worldline.model.settings import AdapterSettings, Settings, TimerSettings, W
 from worldline.sim import faults, run, workloads
 from worldline.sim.workloads import Op
 
-STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "60"))
+STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "40"))
 
 PLAN = workloads.Plan(
     worlds=[("counter-0", "counters"), ("account-0", "bank"), ("account-1", "bank"), ("shop-0", "orders")],

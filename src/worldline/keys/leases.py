@@ -83,6 +83,15 @@ def worker_of(key: bytes) -> ids.WorkerId | None:
             return None
 
 
+def owner_of(key: bytes) -> ids.WorkerId:
+    """The worker that a key belongs to, whatever it is."""
+    match space.inside(_WORKERS, key, "a key of a worker"):
+        case (tuples.Uuid(worker), *_):
+            return ids.WorkerId(worker)
+        case _:
+            raise errors.DecodeError("not a key of a worker")
+
+
 def _worker(worker: ids.WorkerId) -> bytes:
     return _WORKERS + tuples.pack((tuples.Uuid(ids.check_id(worker, "a worker id")),))
 

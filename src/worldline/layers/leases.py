@@ -232,19 +232,18 @@ def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, 
 
 
 def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
-    """The first life sign behind a worker's. Held worlds that are filed in between are skipped, not walked."""
+    """The first key of the next worker behind this one: its life sign if it has one. What it holds is not walked."""
     begin, end = keys.workers()
     if after is not None:
         begin = keys.held(after)[1]
     return kv.Range(begin, end, count_max=1)
 
 
-def decode_worker(page: kv.Page) -> Life | None:
-    """The life sign of such a page; None if there is none left."""
+def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Life | None] | None:
+    """The worker of such a page, with its life sign if it has one; None if there is no worker left."""
     for key, raw in page.items:
-        worker = keys.worker_of(key)
-        if worker is not None:
-            return Life(worker, keys.WORKER.unpack(raw), raw)
+        worker = keys.owner_of(key)
+        return worker, None if keys.worker_of(key) is None else decode_life(worker, raw)
     return None
 
 

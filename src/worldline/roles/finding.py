@@ -107,12 +107,14 @@ class Finder:
         worker: ids.WorkerId | None = None
         while True:
             read = await self._engine.read(leases.workers_range(after=worker))
-            life = leases.decode_worker(read.page(0))
-            if life is None:
+            found = leases.decode_worker(read.page(0))
+            if found is None:
                 return
-            worker = life.worker
+            worker, life = found
+            if life is None or worker == self._worker.worker:
+                continue
             proven = self._is_dead(worker)
-            if worker != self._worker.worker and (proven or not life.alive(read.time_us)):
+            if proven or not life.alive(read.time_us):
                 await self._free(life, proven=proven)
 
     async def _free(self, life: leases.Life, *, proven: bool) -> None:

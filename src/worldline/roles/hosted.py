@@ -130,6 +130,7 @@ class Hosted:
         self.saved_us = now_us
         self.save_again_us = now_us  # not before; later after a failure
         self.tend_us = NEVER_US  # when upkeep looks at it
+        self.warned: dict[str, None] = {}  # runs that somebody was warned of
         self.active_us = now_us
         self.handed: deque[Handover] = deque()
         self.unread = True  # the inbox may hold something

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Protocol
@@ -54,7 +55,8 @@ class Keeper:
         self._dropped = dropped
         self._freed = freed
         self._stopping = False
-        self._due: list[tuple[int, int, Hosted]] = []  # a heap by when each wants something; the number breaks ties
+        # A heap by when each wants something; the number breaks ties. Worlds that are gone are not kept alive by it.
+        self._due: list[tuple[int, int, weakref.ref[Hosted]]] = []
         self._count = 0
 
     def stop(self) -> None:
@@ -74,7 +76,7 @@ class Keeper:
     def _put(self, hosted: Hosted, due_us: int) -> None:
         self._count += 1
         hosted.tend_us = due_us
-        heapq.heappush(self._due, (due_us, self._count, hosted))
+        heapq.heappush(self._due, (due_us, self._count, weakref.ref(hosted)))
 
     async def turn(self) -> None:
         """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
@@ -82,8 +84,9 @@ class Keeper:
         leaving: list[Hosted] = []
         now_us = self._env.monotonic_us()
         while self._due and self._due[0][0] <= now_us and len(saving) + len(leaving) < TURN_MAX:
-            due_us, _, hosted = heapq.heappop(self._due)
-            if hosted.lost or due_us != hosted.tend_us:
+            due_us, _, known = heapq.heappop(self._due)
+            hosted = known()
+            if hosted is None or hosted.lost or due_us != hosted.tend_us:
                 continue  # it is gone, or stands somewhere else in the queue
             hosted.tend_us = NEVER_US
             if holding.wants_saving(hosted, self._settings, now_us):
@@ -92,11 +95,13 @@ class Keeper:
                 leaving.append(hosted)
             else:
                 self._put(hosted, max(holding.due_us(hosted, self._settings), now_us + AGAIN_US))
-        await self._each(saving, self._try_save)
-        await self._each(leaving, self.let_go)
-        for hosted in [*saving, *leaving]:
-            if not hosted.lost:
-                self._put(hosted, max(holding.due_us(hosted, self._settings), now_us + AGAIN_US))
+        try:
+            await self._each(saving, self._try_save)
+            await self._each(leaving, self.let_go)
+        finally:
+            for each in [*saving, *leaving]:
+                if not each.lost:
+                    self._put(each, max(holding.due_us(each, self._settings), now_us + AGAIN_US))
 
     async def make_room(self, held: list[Hosted]) -> None:
         """Let go of the worlds that have been idle for longest, as long as there are too many."""
@@ -112,9 +117,7 @@ class Keeper:
             return
         hosted.busy = True
         try:
-            parts = await asyncio.get_running_loop().run_in_executor(
-                self._kernel, lambda: kernel_snapshots.save(hosted.machine)
-            )
+            parts = await asyncio.get_running_loop().run_in_executor(self._kernel, self._parts, hosted)
             outcome = await holding.save(self._engine, self._env, hosted, parts)
             if isinstance(outcome, kv.Ok):
                 hosted.saved_us = self._env.monotonic_us()
@@ -139,6 +142,18 @@ class Keeper:
         self._dropped(hosted)
         await holding.release(self._engine, self._env, hosted.lease)
 
+    def _parts(self, hosted: Hosted) -> list[bytes]:
+        """In the kernel's thread. Says so if a run has recorded so much that replaying it will be slow."""
+        for run in hosted.machine.live_runs():
+            record = run.record
+            if len(record.ops) >= self._settings.run_outcomes_warn and record.id not in hosted.warned:
+                hosted.warned[record.id] = None
+                log.warning(
+                    "run %r of world %s has recorded %d operations; end it now and then by wl.continue_as_new()",
+                    record.id, hosted.at.world.hex(), len(record.ops),
+                )  # fmt: skip
+        return kernel_snapshots.save(hosted.machine)
+
     async def _try_save(self, hosted: Hosted) -> None:
         try:
             await self.save(hosted)
@@ -150,7 +165,11 @@ class Keeper:
         for start in range(0, len(chosen), AT_ONCE):
             if self._stopping:
                 return
-            await asyncio.gather(*(do(hosted) for hosted in chosen[start : start + AT_ONCE]))
+            part = chosen[start : start + AT_ONCE]
+            results = await asyncio.gather(*(do(hosted) for hosted in part), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
 
 
 def _quiet(hosted: Hosted) -> bool:
