@@ -127,12 +127,20 @@ def test_workers_are_found_one_after_the_other_whatever_they_hold() -> None:
         me = sign(store, number, number)
         for world in range(number):
             acquire(store, me, at=scenario.address(world), proven_dead=True)
+    second = scenario.worker_id(2)
+    life_sign = leases.decode_life(second, store.read(leases.get_life(second)).value(0))
+    assert life_sign is not None
+    goodbye = kv.Batch()
+    leases.goodbye(goodbye, life_sign)
+    store.ok(goodbye)
     found: list[ids.WorkerId] = []
     while True:
         after = found[-1] if found else None
-        life = leases.decode_worker(store.read(leases.workers_range(after=after)).page(0))
-        if life is None:
+        seen = leases.decode_worker(store.read(leases.workers_range(after=after)).page(0))
+        if seen is None:
             break
-        assert life == leases.decode_life(life.worker, store.read(leases.get_life(life.worker)).value(0))
-        found.append(life.worker)
+        worker, life = seen
+        assert life == leases.decode_life(worker, store.read(leases.get_life(worker)).value(0))
+        found.append(worker)
+    # The second said goodbye and left held records behind: it hides nobody.
     assert found == [scenario.worker_id(number) for number in (1, 2, 3)]

@@ -38,6 +38,17 @@ class Counter:
         return self.total
 
 
+@dataclass(frozen=True)
+class Go:
+    pass
+
+
+@app.workflow
+async def wait() -> str:
+    await wl.wait(Go)
+    return "gone"
+
+
 def settings(lease_ttl_ms: int) -> Settings:
     return Settings(
         worker=WorkerSettings(lease_ttl_ms=lease_ttl_ms, heartbeat_ms=lease_ttl_ms // 4, scan_ms=lease_ttl_ms // 4)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import worldline as wl
+from tests import aio
 from tests.roles import conftest, scenario
 from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing, Fate
@@ -115,6 +118,50 @@ async def test_it_goes_on_by_itself(fate: Fate, tmp_path: Path) -> None:
             break
         at += 1
     assert at > 15
+
+
+async def test_what_a_step_had_no_room_for_is_not_forgotten(tmp_path: Path) -> None:
+    """Killed between the step that asks for more than it may and the next: whoever comes goes on with the rest."""
+    app = wl.Program("p")
+
+    @app.reducer()
+    @dataclass
+    class Bell:
+        armed: int = 0
+
+        @wl.on
+        def sold(self, event: scenario.Sold) -> None:
+            self.armed += 1
+            for number in range(100):
+                wl.after(1_000, scenario.Ticked(str(number)))
+
+    kit = conftest.make("memory", tmp_path)
+    made: list[Crashing] = []
+
+    def wrap(engine: object) -> Crashing:
+        made.append(Crashing(engine, NEVER, Fate.DIES_AFTER))  # type: ignore[arg-type]
+        return made[-1]
+
+    settings = kits.settings(worker={"max_tick_steps_per_cycle": 1})
+    process = await kit.process(app, settings=settings, wrap=wrap)
+    world = await process.universe.ensure("w", app)
+    at = await world.address()
+    await world.snapshot()  # takes the world
+    made[0].die_at(made[0].commits + 1)
+    sending = asyncio.ensure_future(world.send(scenario.Sold("x", 1)))
+    await made[0].dead.wait()
+    sending.cancel()
+    await process.kill()
+    engine = await kit.engine()
+    assert len(await kits.opened(engine, at)) == 64
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with kit.hosting(app, settings=settings):
+
+        async def all_armed() -> bool:
+            return len(await kits.opened(engine, at)) == 100
+
+        await aio.until(all_armed)
+    await kit.aclose()
 
 
 async def alone(kit: kits.Kit, at: int, fate: Fate) -> Crashing:

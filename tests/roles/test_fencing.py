@@ -14,9 +14,10 @@ from tests import aio
 from tests.roles import child as children
 from tests.roles import conftest
 from tests.roles import kit as kits
-from tests.roles.child import Add, Child, Counter, app
+from tests.roles.child import Add, Child, Counter, Go, app
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
+from worldline.control import talking
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
 from worldline.model import ids
@@ -82,6 +83,24 @@ async def test_callers_of_a_paused_host_are_answered_by_the_other(kit: Kit) -> N
     assert sorted(await asyncio.gather(*asked)) == [111, 121, 131, 141, 151]
     assert second.host.worlds.holds(at)
     assert not first.host.worlds.holds(at)
+
+
+async def test_who_waits_for_a_run_is_told_when_its_world_moves(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait goes on at the world's new place, at once."""
+    monkeypatch.setattr(talking, "NOBODY_AFTER_SECONDS", 1_000.0)
+    first, pausing, second = await two(memory_kit)
+    run = await first.universe.world("w").start(app.workflows["wait"](), id="r")
+    waiting = asyncio.ensure_future(run.result(20))
+    await asyncio.sleep(0.05)
+    pausing.pause()
+    await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
+    there = second.universe.world("w")
+    assert await there.ask(Add(100), timeout=10) == 101
+    pausing.resume()
+    await there.send(Go())
+    assert await waiting == "gone"
 
 
 async def test_an_idle_holder_notices_that_it_lost_its_world(memory_kit: Kit) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import worldline as wl
 from tests import aio
@@ -89,6 +91,70 @@ async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
         await world.send(Add(1))
         await until_total(world, app, 51)
         await aio.until(cleared)
+
+
+async def test_whoever_dies_in_the_middle_leaves_the_hint(memory_kit: Kit) -> None:
+    """At every instant: something is unread, so there is a hint."""
+    app = program()
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        for _ in range(60):
+            await world.send(Add(1))
+        async with memory_kit.hosting(app, settings=kits.settings(worker={"max_inbox_batch": 1})):
+            left = 60
+            while left:
+                hint = ready.get(at, priority=committing.READY_PRIORITY)
+                read = await client.store.engine.read(inboxes.read_range(at, count_max=100), hint)
+                left = len(read.page(0).items)
+                assert not left or read.value(1) is not None
+
+
+async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Kit) -> None:
+    """It saw the hint, and its item came between the last look into the inbox and the hint's end."""
+    app = program()
+    settings = kits.settings(worker={"scan_ms": 10**7})  # nobody looks again by themselves
+    made: list[Late] = []
+
+    def wrap(engine: Any) -> Late:
+        made.append(Late(engine))
+        return made[-1]
+
+    process = await memory_kit.process(app, settings=settings, wrap=wrap)
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        made[0].before_clear = lambda: enqueue_silently(client, at, 10)
+        await world.send(Add(1))
+        await until_total(world, app, 11)
+    await process.close()
+
+
+class Late:
+    """An engine in which something happens right before a ready hint is taken away."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+        self.before_clear: Callable[[], Awaitable[None]] | None = None
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        cleared = [key for batch in batches for key in batch.deletes if key in batch.expects and not batch.puts]
+        if cleared and self.before_clear is not None:
+            before, self.before_clear = self.before_clear, None
+            await before()
+        return await self._engine.commit(*batches)
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._engine.read(*requests)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 async def test_hints_of_others_are_left_alone(kit: Kit) -> None:

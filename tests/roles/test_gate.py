@@ -179,10 +179,33 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     results = await asyncio.gather(asked, starting, return_exceptions=True)
     assert [type(each) for each in results] == [errors.StoreUnavailable, errors.StoreUnavailable]
     assert called == []
+    assert process.host.adapter._promised == {}, "what was set aside for its effects is free again"
     watched.fail = None
     assert await world.ask(Add(100), timeout=10) == 101
     assert called == []
     await process.close()
+
+
+async def test_what_is_lost_to_another_host_has_not_happened_here(memory_kit: Kit) -> None:
+    """The commit comes too late: another has the world. The effect is called there, once, and not here."""
+    called: list[str] = []
+    app = program(called)
+    process, watched = await hosted(memory_kit, app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+    watched.going.clear()
+    running = asyncio.ensure_future(world.run(app.workflows["go"](5), id="r"))
+    await asyncio.sleep(0.05)
+    await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
+    other = await memory_kit.process(app)
+    assert await other.universe.world("w").ask(Add(10), timeout=10) == 11
+    watched.going.set()
+    assert await running == 10
+    assert len(called) == 5
+    assert process.host.adapter._promised == {}
+    assert process.host.adapter.performed == 0
+    await process.close()
+    await other.close()
 
 
 async def test_an_answer_that_nobody_can_know_is_an_error(memory_kit: Kit) -> None:

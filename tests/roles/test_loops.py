@@ -188,6 +188,24 @@ async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit,
         await process.close()
 
 
+async def test_nobody_waits_for_a_worker_that_has_died(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was handed over and had not got its turn yet is given back."""
+    app = program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    assert await world.ask(Add(1), timeout=10) == 1
+
+    def broken() -> None:
+        raise AssertionError("this cannot be")
+
+    monkeypatch.setattr(process.host.worlds, "_choose", broken)
+    async with asyncio.timeout(5):
+        with pytest.raises((errors.Error, AssertionError)):
+            await world.ask(Add(1))
+    with pytest.raises(AssertionError, match="this cannot be"):
+        await process.close()
+
+
 async def test_callers_are_not_left_waiting_by_a_bug(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cycle breaks on an assertion: whoever is in it is told at once, whoever comes later too."""
     app = program()

@@ -16,10 +16,12 @@ from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.control import compose, sdk
+from worldline.kernel import values
 from worldline.keys import leases as lease_keys
+from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import snapshots as snapshot_layer
-from worldline.model import ids
+from worldline.model import ids, inbox, payload
 from worldline.model import snapshot as snapshot_model
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
@@ -271,6 +273,40 @@ async def test_what_is_unread_at_the_end_has_a_hint(memory_kit: Kit) -> None:
             assert (await universe.world("w").state(app.reducers["Cell"].cls, "k")).texts == [
                 str(n) for n in range(200)
             ]
+
+
+async def test_a_released_world_is_hinted_at_if_anything_is_unread(memory_kit: Kit) -> None:
+    """Its own hint was gone already when something came that left none."""
+    app = program()
+    settings = kits.settings(worker={"scan_ms": 10**7})
+    process = await memory_kit.process(app, settings=settings)
+    world = await process.universe.ensure("w", app)
+    await world.send(Put("k"))
+    at = await world.address()
+    batch = kv.Batch()
+    inboxes.enqueue_once(batch, at, inbox.Event("Put", payload.inline(values.dump(Put("k")))))
+    batch.absent(b"guard")
+    batch.put(b"guard", b"")
+    await process.engine.commit(batch)
+    await process.close()
+    engine = await memory_kit.engine()
+    assert await kits.unread(engine, at) == 1
+    assert await kits.hinted(engine, at)
+
+
+async def test_a_world_that_has_something_to_do_again_is_kept(memory_kit: Kit) -> None:
+    app = program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    await world.send(Put("k"))
+    worker = process.host.worlds
+    hosted = worker.peek(await world.address())
+    await world.snapshot()
+    await hosted.quiet()
+    hosted.unread = True
+    await worker._keeper.let_go(hosted)
+    assert worker.holds(hosted.at)
+    await process.close()
 
 
 async def test_a_run_with_a_long_record_is_warned_of_once(memory_kit: Kit, caplog: pytest.LogCaptureFixture) -> None:

@@ -266,12 +266,12 @@ async def test_timers_of_a_deleted_world_are_nobodys(kit: Kit) -> None:
 async def test_timers_of_an_archived_world_are_in_nobodys_way(kit: Kit) -> None:
     """It takes no input now. Its timers are put off, not lost, and others fire."""
     app = program()
-    async with kit.hosting(app) as universe:
+    async with kit.hosting(app, settings=kits.settings(worker={"idle_release_ms": 50})) as universe:
         resting = await universe.ensure("resting", app)
         awake = await universe.ensure("awake", app)
         await resting.send(Arm([str(number) for number in range(5)], 0.1))
         await resting.change(status=Status.ARCHIVED)
-        await awake.send(Arm(["on time"], 0.3))
+        await awake.send(Arm(["on time"], 1))  # when nobody holds it any more: by the same way as the others
         assert await until_rung(awake, app, 1) == ["on time"]
         assert len(await kits.opened(universe.store.engine, await resting.address())) == 5
         await resting.change(status=Status.ACTIVE)
