@@ -38,17 +38,8 @@ class Watched:
             raise self.fail("scripted")
         outcomes = await self._engine.commit(*batches)
         await asyncio.sleep(0.01)
-        self._note(batches, outcomes)
+        note(self.written, batches, outcomes)
         return outcomes
-
-    def _note(self, batches: Sequence[kv.Batch], outcomes: list[kv.Outcome]) -> None:
-        for batch, outcome in zip(batches, outcomes, strict=True):
-            if isinstance(outcome, kv.Ok):
-                self.written.update({key: put.value for key, put in batch.puts.items()})
-
-    def height(self, at: ids.Address) -> int:
-        raw = self.written.get(journal_keys.head_key(at))
-        return 0 if raw is None else journal_keys.HEAD.unpack(raw).height
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         return await self._engine.read(*requests)
@@ -61,6 +52,17 @@ class Watched:
 
     async def close(self) -> None:
         await self._engine.close()
+
+
+def note(into: dict[bytes, bytes], batches: Sequence[kv.Batch], outcomes: list[kv.Outcome]) -> None:
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        if isinstance(outcome, kv.Ok):
+            into.update({key: put.value for key, put in batch.puts.items()})
+
+
+def height(written: dict[bytes, bytes], at: ids.Address) -> int:
+    raw = written.get(journal_keys.head_key(at))
+    return 0 if raw is None else journal_keys.HEAD.unpack(raw).height
 
 
 @dataclass(frozen=True)
@@ -133,20 +135,20 @@ async def test_no_caller_and_no_follower_is_told_before_the_commit(kit: Kit) -> 
         async for each in world.follow(above=0):
             if isinstance(each, Entry):
                 seen.append(each)
-                if each.height > watched.height(at):
+                if each.height > (await world.head()).height:
                     early.append(each.height)
 
     following = asyncio.ensure_future(follow())
 
     async def ask(number: int) -> None:
         await world.ask(Add(number), timeout=20)
-        heights.append(watched.height(at))
+        heights.append(height(watched.written, at))
 
     heights: list[int] = []
     await asyncio.gather(*(ask(number) for number in range(10)))
     for number in range(3):
         sent = await world.send(Add(number))
-        assert await sent.applied() <= watched.height(at)
+        assert await sent.applied() <= height(watched.written, at)
     assert all(heights)
 
     async def all_seen() -> bool:
@@ -168,9 +170,11 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     world = await process.universe.ensure("w", app)
     assert await world.ask(Add(1), timeout=10) == 1
     watched.going.clear()
-    asked = asyncio.ensure_future(world.ask(Add(10)))
     starting = asyncio.ensure_future(world.start(app.workflows["go"](5), id="r"))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.05)
+    asked = asyncio.ensure_future(world.ask(Add(10)))
+    await asyncio.sleep(0.05)
+    assert len(process.host.adapter._promised) == 5, "its effects are as good as claimed"
     assert called == []
     assert not asked.done()
     assert not starting.done()

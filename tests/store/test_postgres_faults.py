@@ -140,7 +140,7 @@ async def test_all_three_in_one_call(place: Faulty) -> None:
 
 async def test_a_statement_that_arrives_after_its_repeat_does_nothing(place: Faulty) -> None:
     """The first run sleeps in the network; the client gave it up and committed again. Then it wakes up."""
-    engine = await _ready(place, commit_timeout_ms=300)
+    engine = await _ready(place, statement_timeout_ms=300)
     trap = place.proxy.trap(MARKER, "hold")
     [outcome] = await engine.commit(_item(1))
     assert isinstance(outcome, kv.CommitUnknown)
@@ -232,7 +232,7 @@ async def test_an_error_that_ends_the_session_may_come_after_the_commit(place: F
 
 async def test_a_commit_that_waits_too_long_is_refused_by_the_server(place: Faulty) -> None:
     """The server's own limit ends it before the client's: certainly not applied."""
-    engine = await _ready(place, commit_timeout_ms=400)
+    engine = await _ready(place, statement_timeout_ms=400)
     raw = await place.raw()
     await raw.execute("BEGIN; SELECT FROM kv WHERE key = 'meta' FOR UPDATE")
     with pytest.raises(errors.StoreUnavailable, match="took too long"):
@@ -244,9 +244,7 @@ async def test_a_commit_that_waits_too_long_is_refused_by_the_server(place: Faul
 
 
 async def test_a_silent_network_ends_reads_and_commits_in_time(place: Faulty) -> None:
-    engine = await _ready(
-        place, commit_timeout_ms=300, read_timeout_ms=300, read_attempts=2, connect_attempts=1, connect_timeout_ms=300
-    )
+    engine = await _ready(place, statement_timeout_ms=300, read_attempts=2, connect_attempts=1, connect_timeout_ms=300)
     place.proxy.set_mode("blackhole")
     async with asyncio.timeout(20):
         [outcome] = await engine.commit(_item(1))

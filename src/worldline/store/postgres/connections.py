@@ -61,8 +61,10 @@ class Session:
         self._address = address
         self._settings = settings
         self._commit: Statement | None = None
-        self._reads: dict[bool, Statement] = {}
+        self._reads: dict[sql.Shape, Statement] = {}
         self._warned = False
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.base = 0
         connection.add_log_listener(self._note_warning)
 
@@ -76,12 +78,12 @@ class Session:
 
     async def settle(self) -> None:
         """Make the session's settings those that the statements rest on."""
-        await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.commit_timeout_ms}")
+        await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.statement_timeout_ms}")
 
     async def prepare(self, base: int) -> None:
         self.base = base
         self._commit = await self._run(self._connection.prepare(sql.commit_call(self._address.schema)))
-        await self._prepare_read(backwards=False)
+        await self._prepare_read(sql.Shape(short=True, backwards=False))
 
     async def commit(self, arguments: Sequence[object]) -> Row:
         """Run one group.
@@ -91,21 +93,19 @@ class Session:
         """
         assert self._commit is not None
         self._warned = False
-        timeout = (self._settings.commit_timeout_ms + MARGIN_MS) / 1000
-        [row] = await self._run(self._commit.fetch(*arguments, timeout=timeout))
+        [row] = await self._run(self._commit.fetch(*arguments))
         if self._warned:
             raise Broken("the server warned that the commit may not have reached its standby")
         return row
 
-    async def read(self, arguments: Sequence[object], *, backwards: bool) -> Sequence[Row]:
-        if backwards not in self._reads:
-            await self._prepare_read(backwards=backwards)
-        statement = self._reads[backwards]
-        return await self._run(statement.fetch(*arguments, timeout=self._settings.read_timeout_ms / 1000))
+    async def read(self, shape: sql.Shape, arguments: Sequence[object]) -> Sequence[Row]:
+        statement = self._reads.get(shape) or await self._prepare_read(shape)
+        return await self._run(statement.fetch(*arguments))
 
-    async def _prepare_read(self, *, backwards: bool) -> None:
-        text = sql.read(self._address.schema, backwards=backwards)
-        self._reads[backwards] = await self._run(self._connection.prepare(text))
+    async def _prepare_read(self, shape: sql.Shape) -> Statement:
+        statement = await self._run(self._connection.prepare(sql.read(self._address.schema, shape)))
+        self._reads[shape] = statement
+        return statement
 
     async def row(self, text: str, *arguments: object) -> Row:
         row = await self._run(self._connection.fetchrow(text, *arguments))
@@ -125,9 +125,11 @@ class Session:
 
     def abort(self) -> None:
         """Drop the connection without a word to the server."""
+        self._stop_timer()
         self._connection.terminate()
 
     async def close(self) -> None:
+        self._stop_timer()
         if not self.closed:
             try:
                 await self._connection.close(timeout=CLOSE_SECONDS)
@@ -136,6 +138,7 @@ class Session:
 
     async def _run(self, call: Awaitable[T]) -> T:
         """Await a call of the driver; anything but an answer or a plain refusal ends the session."""
+        self._start_timer()
         try:
             return await call
         except asyncpg.PostgresError as error:
@@ -156,6 +159,31 @@ class Session:
         except asyncio.CancelledError:
             self.abort()
             raise
+        finally:
+            self._deadline = None
+
+    def _start_timer(self) -> None:
+        """Give the statement its time. One timer serves many statements: it is not stopped by their ends."""
+        loop = asyncio.get_running_loop()
+        seconds = (self._settings.statement_timeout_ms + MARGIN_MS) / 1000
+        self._deadline = loop.time() + seconds
+        if self._timer is None:
+            self._timer = loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._expire)
+        else:
+            self.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _note_warning(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
         """Not every warning is about the commit. Texts are translated, the names of the server's functions are not."""

@@ -84,9 +84,8 @@ class PostgresEngine:
         self._check_open()
         kv.check_requests(requests)
         seen = self._hints.seen
-        arguments = _ask(requests)
-        backwards = any(isinstance(request, kv.Range) and request.reverse for request in requests)
-        base, rows = await self._with_reader(lambda session: session.read(arguments, backwards=backwards))
+        shape, arguments = _ask(requests)
+        base, rows = await self._with_reader(lambda session: session.read(shape, arguments))
         return _answer(requests, base, rows, seen)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -212,16 +211,19 @@ class PostgresEngine:
             raise errors.StoreUnavailable("this store is closed")
 
 
-def _ask(requests: Sequence[kv.Request]) -> list[object]:
-    """The read statement's arguments: the gets' keys, and the ranges by columns."""
+def _ask(requests: Sequence[kv.Request]) -> tuple[sql.Shape, list[object]]:
+    """The read statement and its arguments: the gets' keys, and the ranges by columns."""
     ranges = [request for request in requests if isinstance(request, kv.Range)]
-    return [
+    counts = [min(request.count_max, _PAGE_COUNT_MAX) for request in ranges]
+    reverses = [int(request.reverse) for request in ranges]
+    shape = sql.Shape(short=max(counts, default=0) <= sql.SHORT_MAX, backwards=any(reverses))
+    return shape, [
         [request.key for request in requests if isinstance(request, kv.Get)],
         [request.begin for request in ranges],
         [request.end for request in ranges],
-        [min(request.count_max, _PAGE_COUNT_MAX) for request in ranges],
+        counts,
         [min(request.bytes_max, _PAGE_BYTES_MAX) for request in ranges],
-        [int(request.reverse) for request in ranges],
+        reverses,
     ]
 
 

@@ -44,14 +44,18 @@ class Locks(NamedTuple):
 class Entry:
     """A waiting batch: what it touches, and where its answer goes."""
 
-    __slots__ = ("answer", "batch", "expected", "ranges", "written")
+    __slots__ = ("answer", "batch", "expected", "ranges")
 
     def __init__(self, batch: kv.Batch, answer: asyncio.Future[Answer]) -> None:
         self.batch = batch
         self.answer = answer
         self.ranges = _merged(batch.ranges) if batch.ranges else []
-        self.written = [*batch.puts, *batch.deletes, *batch.counts]
         self.expected = [key for key in batch.expects if not self._writes(key)]
+
+    @property
+    def written(self) -> list[bytes]:
+        batch = self.batch
+        return [*batch.puts, *batch.deletes, *batch.counts]
 
     @property
     def appended(self) -> dict[bytes, None]:

@@ -107,17 +107,18 @@ class Notices:
     async def _serve(self, session: Session) -> None:
         """Send what is pending until the connection ends. What was not sent by then is left for the next one."""
         while True:
-            await self._wake.wait()
+            await self._woken()
             if session.closed:
                 return
             self._wake.clear()
             message = self._payload()
-            if message is None:
-                if self._stopping:
-                    return
-                continue
+            if message is None and self._stopping:
+                return
             try:
-                await session.row(sql.NOTIFY, self._channel, message)
+                if message is None:
+                    await session.row(sql.PING)
+                else:
+                    await session.row(sql.NOTIFY, self._channel, message)
             except (connections.Again, connections.Broken, errors.StoreError):
                 self._pending = None
                 self._wake.set()
@@ -126,6 +127,14 @@ class Notices:
             if self._stopping:
                 return
             await self._env.sleep(self._settings.notify_pause_ms / 1000)
+
+    async def _woken(self) -> None:
+        """Wait until there is something to do: at the latest, to see whether the connection still works."""
+        try:
+            async with asyncio.timeout(self._settings.ping_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
 
     async def _reopen(self) -> Session:
         """Try for as long as the store is open: hints may be late, but must not stop for good."""

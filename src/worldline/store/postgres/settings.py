@@ -31,15 +31,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_ms: int = 5_000
     connect_attempts: int = 20
     starting_attempts: int = 60
-    read_timeout_ms: int = 30_000
+    statement_timeout_ms: int = 30_000
     read_attempts: int = 6
-    commit_timeout_ms: int = 30_000
     commit_attempts: int = 24
     group_batches_max: int = 256
     group_bytes_max: int = 2 * limits.BATCH_BYTES_MAX
     scan_batches_max: int = 2_048
     notify_pause_ms: int = 10
     alone_after_ms: int = 2_000
+    ping_ms: int = 30_000
     server_version_min: int = 140_000
 
     def __post_init__(self) -> None:
