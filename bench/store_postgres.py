@@ -1,14 +1,16 @@
 """The PostgreSQL engine against hand-written tables on one server: `python -m bench.store_postgres --json`.
 
 Starts a server of its own with default durability. The hand-written side has the same planner settings as ours, which
-make it quicker: without them, plans made on empty tables read whole ones. Every case has its sides take turns, a short
+make it quicker, except where a case says otherwise. Every case has its sides take turns, a short
 round each, for the given time; a rate is the median over the rounds, a ratio that of two medians.
 
 * `tick`: check a lease, read 100 inbox items of 300 bytes, append 100 entries in frames, delete the items, put 5 keys.
   Both sides read from a mark, as the consumers of queues do, and not through what they deleted.
   `native` has a table for each thing (lease, head, journal, inbox, misc); it reads in one round trip and writes by one
-  call of a function, as ours does. `native_one_trip` does even the reading inside that one call, which a program that
-  must see the items before it knows what to append cannot do: the upper bound.
+  call of a function, as ours does. `native_defaults` does the same with the planner as the server comes, on analysed
+  tables. `native_one_trip` does even the reading inside the one call, which a program that must see the items before it
+  knows what to append cannot do: the upper bound.
+* `cycle`: ticks of 8 worlds, as a worker runs them: ours by one read and one commit for all, `native` one by one.
 * `single`: one guarded commit of a small value after the other, against `UPDATE ... WHERE value = old`.
 * `producers`: 64 tasks that enqueue guarded items of 300 bytes, against a function call for each item by a pool of as
   many connections as ours has for commits, and by one of 16.
@@ -45,8 +47,7 @@ ITEMS = 100
 ITEM = b"i" * 300
 FRAMES = 3
 NAMES = [b"key/%d" % index for index in range(5)]
-WORLD = bytes(range(16))
-PREFIX = b"\x01u\x00\x01" + bytes(16) + b"\x01w\x00\x01" + WORLD + b"\x00"
+CYCLE_WORLDS = 8
 
 NATIVE = """
 CREATE SCHEMA native;
@@ -120,41 +121,147 @@ def frames(items: list[bytes]) -> list[bytes]:
 # --- tick -------------------------------------------------------------------------------------------------------
 
 
-class Ticks:
-    def __init__(self, engine: kv.Engine, native: Connection) -> None:
-        self.engine = engine
-        self.native_connection = native
+class World:
+    """One world on both sides, and how far each has come."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number.to_bytes(16, "big")
+        self.prefix = b"\x01u\x00\x01" + bytes(16) + b"\x01w\x00\x01" + self.id + b"\x00"
         self.ours_at = 0
         self.native_at = 0
         self.ours_mark: bytes = kv.ZERO_STAMP
         self.native_mark: bytes = kv.ZERO_STAMP
-        self.statements: dict[str, Any] = {}
 
-    async def start(self) -> None:
+    def ask(self) -> list[kv.Request]:
+        inbox = kv.Range(self.prefix + b"inbox/" + self.ours_mark, self.prefix + b"inbox0", ITEMS)
+        return [kv.Get(self.prefix + b"lease"), kv.Get(self.prefix + b"head"), inbox]
+
+    def step(self, lease: bytes | None, head: bytes | None, page: kv.Page) -> kv.Batch:
+        assert lease is not None
+        assert head is not None
+        assert len(page.items) == ITEMS
+        self.ours_mark = min(page.items[-1][0][-12:], page.stable)
+        self.ours_at += 1
         batch = kv.Batch()
-        for key in (PREFIX + b"lease", PREFIX + b"head", PREFIX + b"meta"):
-            batch.absent(key)
-            batch.put(key, number(0))
-        await self.engine.commit(batch)
-        connection = self.native_connection
-        await connection.execute("INSERT INTO native.lease VALUES ($1, $2)", WORLD, number(0))
-        await connection.execute("INSERT INTO native.head VALUES ($1, $2)", WORLD, number(0))
-        for name, text in {
-            "read": NATIVE_READ,
-            "tick": "SELECT native.tick($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            "whole": "SELECT * FROM native.whole_tick($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            "refill": "INSERT INTO native.inbox SELECT $1, stamp, $3 FROM unnest($2::bytea[]) AS t(stamp)",
-        }.items():
-            self.statements[name] = await connection.prepare(text)
+        batch.expect(self.prefix + b"lease", lease)
+        batch.expect(self.prefix + b"head", head)
+        batch.put(self.prefix + b"head", number(self.ours_at))
+        for key, _ in page.items:
+            batch.delete(key)
+        for index, frame in enumerate(frames([value for _, value in page.items])):
+            batch.put(self.prefix + b"journal/" + number(self.ours_at * FRAMES + index), frame)
+        for name in NAMES:
+            batch.put(self.prefix + name, number(self.ours_at))
+        return batch
+
+    def refill(self) -> kv.Batch:
+        batch = kv.Batch()
+        batch.absent(self.prefix + b"refill/" + number(self.ours_at))
+        batch.put(self.prefix + b"refill/" + number(self.ours_at), b"")
+        for _ in range(ITEMS):
+            batch.append(self.prefix + b"inbox/", ITEM)
+        return batch
+
+    def appended(self, items: list[bytes]) -> tuple[list[int], list[bytes], list[bytes], list[bytes]]:
+        heights = [self.native_at * FRAMES + index for index in range(FRAMES)]
+        return heights, frames(items), NAMES, [number(self.native_at)] * len(NAMES)
+
+
+class Native:
+    """The hand-written side on one connection."""
+
+    async def start(self, connection: Connection) -> Native:
+        self.read = await connection.prepare(NATIVE_READ)
+        self.write = await connection.prepare("SELECT native.tick($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        self.whole = await connection.prepare("SELECT * FROM native.whole_tick($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        self.fill = await connection.prepare(
+            "INSERT INTO native.inbox SELECT $1, stamp, $3 FROM unnest($2::bytea[]) AS t(stamp)"
+        )
+        return self
+
+    async def refill(self, world: World) -> None:
+        stamps = [kv.stamp(world.native_at + 1, index) for index in range(ITEMS)]
+        await self.fill.fetch(world.id, stamps, ITEM)
+
+    async def tick(self, world: World) -> None:
+        row = await self.read.fetchrow(world.id, world.native_mark)
+        assert row is not None
+        lease, head, stamps, items = row
+        assert len(items) == ITEMS
+        world.native_mark = stamps[-1]
+        world.native_at += 1
+        assert await self.write.fetchval(world.id, lease, head, number(world.native_at), stamps, *world.appended(items))
+
+    async def tick_in_one_trip(self, world: World) -> None:
+        head = number(world.native_at)
+        world.native_at += 1
+        row = await self.whole.fetchrow(
+            world.id, number(0), head, number(world.native_at), world.native_mark, *world.appended([ITEM] * ITEMS)
+        )
+        assert row is not None
+        assert len(row[1]) == ITEMS
+        world.native_mark = row[0][-1]
+
+
+class Ticks:
+    """Ticks of some worlds. A rate is that of whole rounds through all of them."""
+
+    def __init__(self, engine: kv.Engine, numbers: range, native: Native, defaults: Native) -> None:
+        self.engine = engine
+        self.worlds = [World(each) for each in numbers]
+        self.by_hand = native
+        self.by_hand_with_defaults = defaults
+
+    async def start(self, connection: Connection) -> None:
+        for world in self.worlds:
+            batch = kv.Batch()
+            for name in (b"lease", b"head", b"meta"):
+                batch.absent(world.prefix + name)
+                batch.put(world.prefix + name, number(0))
+            await self.engine.commit(batch)
+            await connection.execute("INSERT INTO native.lease VALUES ($1, $2)", world.id, number(0))
+            await connection.execute("INSERT INTO native.head VALUES ($1, $2)", world.id, number(0))
+            for _ in range(TICKS):
+                await self.by_hand.refill(world)
+                await self.by_hand.tick(world)
+        await connection.execute("ANALYZE")
 
     async def ours(self) -> float:
-        return await self.round(self.refill_ours, self.tick_ours)
+        async def refill() -> None:
+            await self.engine.commit(*(world.refill() for world in self.worlds))
+
+        return await self.round(refill, self.tick_ours)
+
+    async def tick_ours(self) -> None:
+        snapshot = await self.engine.read(*(request for world in self.worlds for request in world.ask()))
+        steps = []
+        for index, world in enumerate(self.worlds):
+            lease, head, page = (snapshot.answers[3 * index + place] for place in range(3))
+            assert not isinstance(lease, kv.Page)
+            assert not isinstance(head, kv.Page)
+            assert isinstance(page, kv.Page)
+            steps.append(world.step(lease, head, page))
+        assert all(isinstance(outcome, kv.Ok) for outcome in await self.engine.commit(*steps))
 
     async def native(self) -> float:
-        return await self.round(self.refill_native, self.tick_native)
+        return await self.round_by_hand(self.by_hand, self.by_hand.tick)
+
+    async def native_defaults(self) -> float:
+        return await self.round_by_hand(self.by_hand_with_defaults, self.by_hand_with_defaults.tick)
 
     async def native_one_trip(self) -> float:
-        return await self.round(self.refill_native, self.tick_native_one_trip)
+        return await self.round_by_hand(self.by_hand, self.by_hand.tick_in_one_trip)
+
+    async def round_by_hand(self, side: Native, tick: Callable[[World], Awaitable[None]]) -> float:
+        async def refill() -> None:
+            for world in self.worlds:
+                await side.refill(world)
+
+        async def ticks() -> None:
+            for world in self.worlds:
+                await tick(world)
+
+        return await self.round(refill, ticks)
 
     async def round(self, refill: Callable[[], Awaitable[None]], tick: Callable[[], Awaitable[None]]) -> float:
         """By the median tick: a disk that others use as well makes single ones many times slower."""
@@ -164,83 +271,25 @@ class Ticks:
             began = time.perf_counter()
             await tick()
             took.append(time.perf_counter() - began)
-        return 1 / statistics.median(took)
-
-    async def tick_ours(self) -> None:
-        inbox = kv.Range(PREFIX + b"inbox/" + self.ours_mark, PREFIX + b"inbox0", ITEMS)
-        snapshot = await self.engine.read(kv.Get(PREFIX + b"lease"), kv.Get(PREFIX + b"head"), inbox)
-        lease, head, items = snapshot.value(0), snapshot.value(1), snapshot.page(2).items
-        self.ours_mark = min(items[-1][0][-12:], snapshot.page(2).stable)
-        assert lease is not None
-        assert head is not None
-        assert len(items) == ITEMS
-        self.ours_at += 1
-        batch = kv.Batch()
-        batch.expect(PREFIX + b"lease", lease)
-        batch.expect(PREFIX + b"head", head)
-        batch.put(PREFIX + b"head", number(self.ours_at))
-        for key, _ in items:
-            batch.delete(key)
-        for index, frame in enumerate(frames([value for _, value in items])):
-            batch.put(PREFIX + b"journal/" + number(self.ours_at * FRAMES + index), frame)
-        for name in NAMES:
-            batch.put(PREFIX + name, number(self.ours_at))
-        [outcome] = await self.engine.commit(batch)
-        assert isinstance(outcome, kv.Ok)
-
-    async def tick_native(self) -> None:
-        lease, head, stamps, items = await self.statements["read"].fetchrow(WORLD, self.native_mark)
-        assert len(items) == ITEMS
-        self.native_mark = stamps[-1]
-        self.native_at += 1
-        done = await self.statements["tick"].fetchval(
-            WORLD, lease, head, number(self.native_at), stamps, *self.appended(items)
-        )
-        assert done
-
-    async def tick_native_one_trip(self) -> None:
-        head = number(self.native_at)
-        self.native_at += 1
-        stamps, items = await self.statements["whole"].fetchrow(
-            WORLD, number(0), head, number(self.native_at), self.native_mark, *self.appended([ITEM] * ITEMS)
-        )
-        assert len(items) == ITEMS
-        self.native_mark = stamps[-1]
-
-    def appended(self, items: list[bytes]) -> tuple[list[int], list[bytes], list[bytes], list[bytes]]:
-        heights = [self.native_at * FRAMES + index for index in range(FRAMES)]
-        return heights, frames(items), NAMES, [number(self.native_at)] * len(NAMES)
-
-    async def refill_ours(self) -> None:
-        batch = kv.Batch()
-        batch.absent(PREFIX + b"refill/" + number(self.ours_at))
-        batch.put(PREFIX + b"refill/" + number(self.ours_at), b"")
-        for _ in range(ITEMS):
-            batch.append(PREFIX + b"inbox/", ITEM)
-        await self.engine.commit(batch)
-
-    async def refill_native(self) -> None:
-        stamps = [kv.stamp(self.native_at + 1, index) for index in range(ITEMS)]
-        await self.statements["refill"].fetch(WORLD, stamps, ITEM)
+        return len(self.worlds) / statistics.median(took)
 
 
 # --- single -----------------------------------------------------------------------------------------------------
 
 
 class Singles:
-    def __init__(self, engine: kv.Engine, native: Connection) -> None:
+    def __init__(self, engine: kv.Engine) -> None:
         self.engine = engine
-        self.native_connection = native
         self.ours_at = 0
         self.native_at = 0
 
-    async def start(self) -> None:
+    async def start(self, connection: Connection) -> None:
         batch = kv.Batch()
         batch.absent(b"single")
         batch.put(b"single", number(0))
         await self.engine.commit(batch)
-        await self.native_connection.execute("INSERT INTO native.head VALUES ('single', $1)", number(0))
-        self.update = await self.native_connection.prepare(
+        await connection.execute("INSERT INTO native.head VALUES ('single', $1)", number(0))
+        self.update = await connection.prepare(
             "UPDATE native.head SET value = $2 WHERE world = 'single' AND value = $1 RETURNING true"
         )
 
@@ -290,8 +339,9 @@ class Few:
 
 
 class Producers:
-    def __init__(self, engine: kv.Engine, few: Few, many: Few) -> None:
+    def __init__(self, engine: kv.Engine, world: World, few: Few, many: Few) -> None:
         self.engine = engine
+        self.world = world
         self.few = few
         self.many = many
         self.count = 0
@@ -312,9 +362,9 @@ class Producers:
 
     async def enqueue_ours(self, name: bytes) -> None:
         batch = kv.Batch()
-        batch.expect(PREFIX + b"meta", number(0))
-        batch.absent(PREFIX + b"seen/" + name)
-        batch.put(PREFIX + b"seen/" + name, b"", stamp=batch.append(PREFIX + b"produced/", ITEM))
+        batch.expect(self.world.prefix + b"meta", number(0))
+        batch.absent(self.world.prefix + b"seen/" + name)
+        batch.put(self.world.prefix + b"seen/" + name, b"", stamp=batch.append(self.world.prefix + b"produced/", ITEM))
         [outcome] = await self.engine.commit(batch)
         assert isinstance(outcome, kv.Ok)
 
@@ -347,42 +397,53 @@ def ratios(rates: dict[str, float]) -> dict[str, float]:
 
 
 async def run(server: servers.Server, seconds: float) -> dict[str, object]:
-    native: Connection = await asyncpg.connect(server.url())
-    await native.execute(NATIVE)
-    await native.execute(sql.SESSION)
-    await native.execute("INSERT INTO native.lease VALUES ('produced', '')")
+    tuned: Connection = await asyncpg.connect(server.url())
+    plain: Connection = await asyncpg.connect(server.url())
+    await plain.execute(NATIVE)
+    await plain.execute("INSERT INTO native.lease VALUES ('produced', '')")
+    await tuned.execute(sql.SESSION)
     engine = await postgres.open(server.url(schema="ours"), env_os.OsEnv(), create=True)
     few = await Few().fill(server.url(), DEFAULTS.commit_connections)
     many = await Few().fill(server.url(), 16)
     try:
-        ticks, singles, producers = Ticks(engine, native), Singles(engine, native), Producers(engine, few, many)
-        await ticks.start()
-        await singles.start()
-        tick_sides = {"ours": ticks.ours, "native": ticks.native, "native_one_trip": ticks.native_one_trip}
-        sides = {"ours": producers.ours, "native": producers.native, "native_16": producers.native_16}
-        return {
-            "machine": {
-                "python": platform.python_version(),
-                "postgresql": str(await native.fetchval("SHOW server_version")),
-                "asyncpg": asyncpg.__version__,
-                "cpus": os.cpu_count(),
+        by_hand, defaults = await Native().start(tuned), await Native().start(plain)
+        ticks = Ticks(engine, range(1), by_hand, defaults)
+        cycles = Ticks(engine, range(1, 1 + CYCLE_WORLDS), by_hand, defaults)
+        singles = Singles(engine)
+        producers = Producers(engine, ticks.worlds[0], few, many)
+        for case in (ticks, cycles, singles):
+            await case.start(tuned)
+        sides: dict[str, dict[str, Round]] = {
+            "tick": {
+                "ours": ticks.ours,
+                "native": ticks.native,
+                "native_defaults": ticks.native_defaults,
+                "native_one_trip": ticks.native_one_trip,
             },
-            "durability": (await engine.durability()).settings,
-            "tick": ratios(await take_turns(seconds, tick_sides)),
-            "single": ratios(await take_turns(seconds, {"ours": singles.ours, "native": singles.native})),
-            "producers": ratios(await take_turns(seconds, sides)),
+            "cycle": {"ours": cycles.ours, "native": cycles.native},
+            "single": {"ours": singles.ours, "native": singles.native},
+            "producers": {"ours": producers.ours, "native": producers.native, "native_16": producers.native_16},
         }
+        machine = {
+            "python": platform.python_version(),
+            "postgresql": str(await tuned.fetchval("SHOW server_version")),
+            "asyncpg": asyncpg.__version__,
+            "cpus": os.cpu_count(),
+        }
+        cases = {name: ratios(await take_turns(seconds, each)) for name, each in sides.items()}
+        return {"machine": machine, "durability": (await engine.durability()).settings, **cases}
     finally:
         await engine.close()
         await few.close()
         await many.close()
-        await native.close()
+        await tuned.close()
+        await plain.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on one line")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each of the three cases")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each case")
     arguments = parser.parse_args()
     server = servers.start()
     try:

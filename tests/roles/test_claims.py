@@ -21,6 +21,7 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
+from worldline.store import kv
 
 
 class Outside:
@@ -127,6 +128,81 @@ async def test_a_claim_lost_while_running_changes_nothing(kit: Kit) -> None:
     assert await receipts(there) == (1, 0)
     assert len(dict.fromkeys(key for _, key in outside.calls)) == 1, "the same key both times"
     await kits.prove(there, app)
+
+
+class Slow:
+    """An engine whose commits take a while."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        outcomes = await self._engine.commit(*batches)
+        await asyncio.sleep(0.05)
+        return outcomes
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._engine.read(*requests)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+async def test_an_effect_may_end_while_its_claim_is_renewed(memory_kit: Kit) -> None:
+    """The renewal is written and its answer is on the way when the work is done: the answer goes out under it."""
+    app = wl.Program("p")
+    numbers: list[int] = []
+
+    @app.effect
+    async def touch(seconds: float) -> float:
+        numbers.append(wl.attempt().number)
+        await asyncio.sleep(seconds)
+        return seconds
+
+    @app.workflow
+    async def go() -> int:
+        return len(await wl.gather(*(touch(0.01 * number) for number in range(20))))
+
+    settings = kits.settings(adapter={"claim_ttl_ms": 10**8, "renew_ms": 20})
+    process = await memory_kit.process(app, settings=settings, wrap=Slow)
+    world = await process.universe.ensure("w", app)
+    assert await world.run(go(), timeout=20) == 20
+    assert numbers == [1] * 20
+    await process.close()
+
+
+async def test_an_answer_that_is_on_its_way_is_given_before_the_end(memory_kit: Kit) -> None:
+    """The host closes when an effect has just been performed: nobody has to do it again."""
+    app = wl.Program("p")
+    numbers: list[int] = []
+
+    @app.effect
+    async def touch() -> str:
+        numbers.append(wl.attempt().number)
+        return "done"
+
+    @app.workflow
+    async def go() -> str:
+        return await touch()
+
+    process = await memory_kit.process(app, wrap=Slow)
+    world = await process.universe.ensure("w", app)
+    await kits.begin(world, go(), id="r")
+
+    async def called() -> bool:
+        return bool(numbers)
+
+    await aio.until(called)
+    await process.close()
+    async with memory_kit.hosting(app) as universe:
+        assert await kits.run(universe.world("w"), go(), id="r") == "done"
+    assert numbers == [1]
 
 
 async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: Kit) -> None:

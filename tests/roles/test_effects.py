@@ -220,7 +220,9 @@ async def test_all_attempts_together_have_a_timeout(kit: Kit) -> None:
         return codes
 
     started = time.monotonic()
-    assert await call(kit, app, go()) == ["timeout", "ConnectionError"]
+    hung, failed = await call(kit, app, go())
+    assert hung == "timeout"
+    assert failed in ("ConnectionError", "timeout"), "out of time after an attempt, or before the next"
     assert time.monotonic() - started < 10
     names = [name for name, _, _ in seen.calls]
     assert names.count("hang") == 1
@@ -395,12 +397,12 @@ async def test_the_rate_of_a_kind_is_bounded(kit: Kit) -> None:
 
     @app.workflow
     async def go() -> int:
-        return len(await wl.gather(*(touch(number) for number in range(12))))
+        return len(await wl.gather(*(touch(number) for number in range(25))))
 
-    assert await call(kit, app, go()) == 12
-    times = sorted(seen.times)
-    assert times[-1] - times[0] >= 11 / 50 - 0.01
-    assert all(times[index + 6] - times[index] >= 6 / 50 - 0.03 for index in range(6)), "no burst in between"
+    assert await call(kit, app, go()) == 25
+    times = sorted(seen.times)  # of calls: each may be a little later than its start was due
+    assert times[-1] - times[0] >= 24 / 50 - 0.1
+    assert all(times[index + 10] - times[index] >= 10 / 50 - 0.1 for index in range(15)), "no burst in between"
 
 
 async def test_chunks_reach_followers_in_order(kit: Kit) -> None:

@@ -64,6 +64,7 @@ class Proxy:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self.delay_seconds = 0.0
+        self.accepted = 0
         self.port = 0
 
     async def start(self) -> Proxy:
@@ -104,6 +105,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = None
+        self.accepted += 1
         try:
             await self._serve(reader, writer)
         except (OSError, asyncio.CancelledError):

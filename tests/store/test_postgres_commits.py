@@ -440,14 +440,12 @@ async def test_a_page_is_read_by_the_index_and_in_its_order(place: Place) -> Non
     raw = await place.raw()
     await raw.execute(sql.SESSION)
     one = "array['\\x01'::bytea]"
-    for index, shape in enumerate(
-        sql.Shape(short, backwards) for short in (True, False) for backwards in (True, False)
-    ):
-        await raw.execute(f"PREPARE page_{index} AS {sql.read(place.schema, shape)}")
-        rows = await raw.fetch(f"EXPLAIN EXECUTE page_{index}({one}, {one}, {one}, array[10], array[9], array[0])")
+    for backwards in (False, True):
+        await raw.execute(f"PREPARE page_{backwards} AS {sql.read(place.schema, backwards=backwards)}")
+        rows = await raw.fetch(f"EXPLAIN EXECUTE page_{backwards}({one}, {one}, {one}, array[10], array[9], array[0])")
         plan = "\n".join(row[0] for row in rows)
         assert plan.count("Index Scan using kv_pkey") == 4, plan
-        assert plan.count("Index Scan Backward using kv_pkey") == (3 if shape.backwards else 0), plan
+        assert plan.count("Index Scan Backward using kv_pkey") == (3 if backwards else 0), plan
         for bad in ("Seq Scan", "Sort", "Bitmap"):
             assert bad not in plan
 

@@ -140,7 +140,7 @@ async def test_all_three_in_one_call(place: Faulty) -> None:
 
 async def test_a_statement_that_arrives_after_its_repeat_does_nothing(place: Faulty) -> None:
     """The first run sleeps in the network; the client gave it up and committed again. Then it wakes up."""
-    engine = await _ready(place, statement_timeout_ms=300)
+    engine = await _ready(place, statement_timeout_ms=1_000)
     trap = place.proxy.trap(MARKER, "hold")
     [outcome] = await engine.commit(_item(1))
     assert isinstance(outcome, kv.CommitUnknown)
@@ -226,8 +226,19 @@ async def test_an_error_that_ends_the_session_may_come_after_the_commit(place: F
         raise asyncpg.PostgresError.new(fields)
 
     with pytest.raises(connections.Broken):
-        await session._run(ended())
+        await session._run(ended)
     assert session.closed
+
+
+async def test_a_connection_that_ended_before_the_statement_was_sent_is_certain(place: Faulty) -> None:
+    """It may end between being handed over and being used: nothing was sent, so nothing was applied."""
+    engine = await _ready(place)
+    session = await engine._sessions.take()
+    session._connection.terminate()
+    with pytest.raises(connections.Again):
+        await session.commit(())
+    engine._sessions.give(session)
+    await batches.ok(engine, _item(1))
 
 
 async def test_a_commit_that_waits_too_long_is_refused_by_the_server(place: Faulty) -> None:
@@ -317,6 +328,23 @@ async def test_hints_come_back_after_the_connection_was_lost(place: Faulty) -> N
         await batches.ok(other, batches.create(b"w/%d" % turn, b""))
         async with asyncio.timeout(20):
             assert await waiting
+
+
+async def test_a_silent_connection_for_hints_is_noticed_and_replaced(place: Faulty) -> None:
+    """Nothing is told, nothing is heard: only a question now and then shows that nobody is there any more."""
+    engine = await _ready(place, ping_ms=50, statement_timeout_ms=100)
+    seen = (await engine.read()).seen
+    waiting = asyncio.ensure_future(engine.wait(b"w/", seen, 60_000))
+    before = place.proxy.accepted
+    place.proxy.set_mode("blackhole")
+
+    async def tried_again() -> bool:
+        return place.proxy.accepted > before
+
+    await aio.until(tried_again)
+    place.proxy.set_mode("pass")
+    async with asyncio.timeout(20):
+        assert await waiting
 
 
 async def test_an_engine_alone_tells_nobody_until_somebody_greets(place: Faulty) -> None:

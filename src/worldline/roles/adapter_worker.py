@@ -33,6 +33,8 @@ from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.adapter")
 
+ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
+
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of effect that this process performs, with its limits and its queue."""
@@ -64,6 +66,7 @@ class AdapterWorker(committing.Claims):
         self._performer = performing.Performer(engine, env, blobs=blobs, live=live, settings=settings)
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
+        self._starved = False
         self._kinds: dict[str, Kind] = {}
         for program in programs:
             for effect in [*program.effects.values(), *builtins]:
@@ -85,7 +88,10 @@ class AdapterWorker(committing.Claims):
 
     def claim(self, work: Work, time_us: int) -> commit.Claim | None:
         kind = self._kinds.get(work.queue)
-        if kind is None or work.kind is not WorkKind.EFFECT or not self._room(kind):
+        if kind is None or work.kind is not WorkKind.EFFECT:
+            return None
+        if not self._room(kind):
+            self._starved = True
             return None
         token = ids.Token(envs.new_id(self._env))
         self._promised[token] = kind.limit.take()
@@ -121,24 +127,34 @@ class AdapterWorker(committing.Claims):
         self._watch.clear()
         rest_us = self._settings.scan_ms * 1000
         kinds = [kind for kind in self._kinds.values() if self._room(kind)]
-        for kind in self._kinds.values():
-            rest_us = min(rest_us, kind.limit.wait_us() or rest_us) if kind not in kinds else rest_us
+        full = [kind for kind in self._kinds.values() if kind not in kinds]
+        self._starved = bool(full)
+        for kind in full:
+            rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
         claimed = 0
         if kinds:
-            read = await self._engine.read(*(self._range(kind) for kind in kinds))
+            read = await self._engine.read(
+                *(works.next_range(self._universe, queue=kind.queue, shard=0) for kind in kinds)
+            )
             for index, kind in enumerate(kinds):
-                found = works.decode_due(self._universe, read.page(index))
-                due = [each for each in found if each.pointer.due_us <= read.time_us]
-                if due:
-                    claimed += await self._claim_all(kind, due)
-                if len(due) < len(found):
-                    rest_us = min(rest_us, found[len(due)].pointer.due_us - read.time_us)
+                for first in works.decode_due(self._universe, read.page(index)):
+                    if first.pointer.due_us <= read.time_us:
+                        claimed += await self._claim_due(kind, read.time_us)
+                    else:
+                        rest_us = min(rest_us, first.pointer.due_us - read.time_us)
         if claimed == 0:
             await self._watch.rest(max(1, rest_us // 1000))
 
-    def _range(self, kind: Kind) -> kv.Range:
-        """The next work of a kind, due or not, as much as there is room for."""
-        return works.due_range(self._universe, queue=kind.queue, shard=0, now_us=2**62, count_max=self._room(kind))
+    async def _claim_due(self, kind: Kind, now_us: int) -> int:
+        """Claim what is due of a kind and there is room for. Returns how much was done about it."""
+        room = self._room(kind)
+        if not room:
+            self._starved = True
+            return 0
+        read = await self._engine.read(
+            works.due_range(self._universe, queue=kind.queue, shard=0, now_us=now_us, count_max=room)
+        )
+        return await self._claim_all(kind, works.decode_due(self._universe, read.page(0)))
 
     def _room(self, kind: Kind) -> int:
         """How much more of a kind may be claimed now."""
@@ -146,7 +162,6 @@ class AdapterWorker(committing.Claims):
         return max(0, min(self._settings.claim_batch, free, kind.limit.room()))
 
     async def _claim_all(self, kind: Kind, found: list[works.Found]) -> int:
-        """Claim what is due of a kind. Returns how much was done about it."""
         read = await self._engine.read(
             *(works.get(each.pointer.at, each.pointer.intent) for each in found),
             *(worlds.get(each.pointer.at) for each in found),
@@ -162,6 +177,7 @@ class AdapterWorker(committing.Claims):
             else:
                 assert authority is not None
                 if authority.intent in self._tasks or not self._room(kind):
+                    self._starved = True
                     continue
                 if not performing.leave_alone(batch, authority, read.value(len(found) + index), read.time_us):
                     claim = self._claim(batch, kind, authority, read.time_us)
@@ -200,7 +216,8 @@ class AdapterWorker(committing.Claims):
     def _ended(self, intent: ids.IntentId, task: asyncio.Task[None], slot: limiter.Slot) -> None:
         slot.close()
         self._tasks.pop(intent, None)
-        self._watch.wake()
+        if self._starved:  # something was left in a queue for want of room
+            self._watch.wake()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.warning("effect %s: %s", intent.hex(), error)
@@ -209,9 +226,17 @@ class AdapterWorker(committing.Claims):
         """Stop what is running and give the claims back. Those that cannot be given back run out by themselves."""
         await self._watch.close()
         held = self._performer.held()
+        if not abandon:
+            await self._let_answer(self._performer.answering())
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if not abandon:
             await self._performer.give_back(held)
         self._performer.close()
+
+    async def _let_answer(self, intents: Sequence[bytes]) -> None:
+        """Work that is done and only has to be said: worth a moment, or it would be done again."""
+        tasks = [self._tasks[ids.IntentId(intent)] for intent in intents if intent in self._tasks]
+        if tasks:
+            await asyncio.wait(tasks, timeout=ANSWER_SECONDS)

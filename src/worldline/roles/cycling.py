@@ -11,6 +11,7 @@ After it is cleared, the inbox is read once more: a producer may have counted on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
@@ -27,6 +28,8 @@ from worldline.model.settings import WorkerSettings
 from worldline.roles import committing, holding, restoring
 from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated
 from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.worker")
 
 Acted = Callable[[Hosted, Done, committing.Built], None]
 
@@ -55,6 +58,7 @@ class Given(msgspec.Struct, eq=False):
     empty: bool = False  # the inbox was read, and there was nothing in it
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
+    stuck: bool = False  # something in its inbox cannot be read now
 
 
 class Worked(msgspec.Struct, eq=False):
@@ -69,7 +73,7 @@ class Lost(msgspec.Struct, frozen=True):
     """A world whose steps were not committed: its memory is worth nothing any more."""
 
     worked: Worked
-    why: kv.Conflict | errors.BadInput
+    why: kv.Conflict | errors.BadInput | errors.StoreError
 
 
 class Cycle:
@@ -86,6 +90,7 @@ class Cycle:
         kernel: Executor,
         clock: Clock,
         acted: Acted,
+        stuck: Callable[[Hosted], None],
     ) -> None:
         self._engine = engine
         self._env = env
@@ -95,6 +100,7 @@ class Cycle:
         self._kernel = kernel
         self._clock = clock
         self._acted = acted
+        self._stuck = stuck
 
     def take(self, hosted: Hosted) -> Given:
         """What was handed over to a world that takes part in the next cycle."""
@@ -129,11 +135,24 @@ class Cycle:
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
-            each.unread = [await self._load(item) for item in inboxes.decode(page.items)]
+            each.unread = await self._load_all(inboxes.decode(page.items))
             each.empty = not page.items
-        for index, each in enumerate(reading):  # not before: a payload out of reach must not make us forget them
-            each.hosted.unread = read.page(index).more
+            each.hosted.unread = page.more and len(each.unread) == len(page.items)
+            if len(each.unread) < len(page.items):
+                each.stuck = True
+                self._stuck(each.hosted)
         return read.time_us
+
+    async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
+        """Items with their payloads, up to the first that is out of reach now."""
+        loaded: list[tuple[inboxes.Unread, bytes]] = []
+        for item in items:
+            try:
+                loaded.append(await self._load(item))
+            except errors.StoreError as error:
+                log.warning("an item's payload cannot be read now: %s", error)
+                break
+        return loaded
 
     async def _load(self, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
         """An item with its payload. One whose payload is gone for good is as good as undecodable."""
@@ -204,7 +223,7 @@ class Cycle:
             for each in worked:
                 try:
                     each.built = await self._build(each, time_us)
-                except errors.BadInput as error:
+                except (errors.BadInput, errors.StoreError) as error:
                     lost.append(Lost(each, error))
             good = [each for each in worked if each.built is not None]
             outcomes = await self._commit_all(good) if good else []
@@ -261,7 +280,7 @@ class Cycle:
         hosted.active_us = self._env.monotonic_us()
         given.stepped = False
         given.handed = given.handed[len(done.handed) :]
-        if done.cut or built.answers_self or (hosted.hint is not None and given.unread):
+        if done.cut or built.answers_self or (hosted.hint is not None and given.unread and not given.stuck):
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False

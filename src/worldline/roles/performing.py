@@ -54,28 +54,51 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Claimed:
-    """A claim that is kept alive while the work goes on. Made in the task that does the work."""
+    """A claim that is kept alive while the work goes on. Made in the task that does the work.
 
-    def __init__(self, performer: Performer, claim: works.Open) -> None:
+    A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
+    """
+
+    def __init__(self, performer: Performer, claim: works.Open, every_seconds: float) -> None:
         self._performer = performer
         self._task = asyncio.current_task()
+        self._every_seconds = every_seconds
+        self._renewing: asyncio.Task[None] | None = None
+        self._stopped = False
         self.claim = claim
         self.lost = False
+        self._timer = self._wait()
 
-    async def renew(self, every_seconds: float) -> None:
-        while True:
-            await asyncio.sleep(every_seconds)
-            try:
-                renewed = await self._performer.renew(self.claim)
-            except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
-                log.warning("effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error)
-                continue
+    async def stop(self) -> None:
+        """Let it be. What is known of the claim afterwards is true."""
+        self._stopped = True
+        self._timer.cancel()
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
+
+    def _wait(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._every_seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            renewed = await self._performer.renew(self.claim)
+        except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
+            log.warning("effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error)
+        else:
             if renewed is None:
-                break
+                self._lose()
+                return
             self.claim = renewed
+        if not self._stopped:
+            self._timer = self._wait()
+
+    def _lose(self) -> None:
         self.lost = True
         log.warning("effect %s: the claim was lost while it ran", self.claim.intent.hex())
-        if self._task is not None:
+        if self._task is not None and not self._stopped:
             self._task.cancel()
 
 
@@ -99,38 +122,47 @@ class Performer:
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
+        self._answering: dict[bytes, None] = {}
         self.local: WorldWorker | None = None
         self.performed = 0
 
     async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
         """One attempt. `params` are known if the world is held here."""
-        held = self._held[claim.intent] = Claimed(self, claim)
-        renewing = asyncio.ensure_future(held.renew(self._settings.renew_ms / 1000))
+        held = self._held[claim.intent] = Claimed(self, claim, self._settings.renew_ms / 1000)
         try:
             policy, ended = await self._attempt(effect, claim, params, slot)
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await held.stop()
             del self._held[claim.intent]
         if not held.lost:
-            await self._conclude(held.claim, policy, ended)
+            self._answering[claim.intent] = None
+            try:
+                await self._conclude(held.claim, policy, ended)
+            finally:
+                del self._answering[claim.intent]
 
-    async def give_back(self, claims: list[works.Open]) -> None:
+    async def give_back(self, held: list[Claimed]) -> None:
         """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
         try:
             now_us = (await self._engine.read()).time_us
             batches = []
-            for claimed in claims:
-                batch = kv.Batch()
-                works.take_back(batch, claimed, now_us=now_us)
-                batches.append(batch)
+            for each in held:
+                if not each.lost:
+                    batch = kv.Batch()
+                    works.take_back(batch, each.claim, now_us=now_us)
+                    batches.append(batch)
             if batches:
                 await transact.commit(self._engine, self._env, *batches)  # a conflict means that the claim was lost
         except errors.StoreError as error:
-            log.warning("%d claims could not be given back: %s", len(claims), error)
+            log.warning("%d claims could not be given back: %s", len(held), error)
 
-    def held(self) -> list[works.Open]:
-        return [each.claim for each in self._held.values() if not each.lost]
+    def answering(self) -> list[bytes]:
+        """The intents of attempts that have ended and are being answered."""
+        return list(self._answering)
+
+    def held(self) -> list[Claimed]:
+        """The claims of all attempts that are running."""
+        return list(self._held.values())
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

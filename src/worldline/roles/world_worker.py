@@ -37,6 +37,7 @@ log = logging.getLogger("worldline.worker")
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
+STUCK_MS = 1_000  # before something is tried again that failed for one world alone
 LONG_AGO_US = -(2**62)
 REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
@@ -67,13 +68,13 @@ class WorldWorker:
         self._clock = cycling.Clock(env)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
-            acted=self._acted,
+            acted=self._acted, stuck=self._stuck,
         )  # fmt: skip
         self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
         self._keeper = keeping.Keeper(engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed)
         self._hosted: dict[ids.Address, Hosted] = {}
         self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
-        self._again: dict[ids.Address, None] = {}  # lost while they had something to do, and not to another worker
+        self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: to be taken again, and when
         self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
         self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
         self._ready: dict[ids.Address, None] = {}
@@ -156,12 +157,17 @@ class WorldWorker:
             return None
 
     async def try_hold(self, at: ids.Address) -> Hosted | None:
-        """The same for a world that nobody here has asked for: whatever is wrong with it is not our problem now."""
-        if at in self._refused:
+        """The same for a world that nobody here has asked for: whatever is wrong with it is in nobody else's way."""
+        now_us = self._env.monotonic_us()
+        if at in self._refused or self._again.get(at, now_us) > now_us:
             return None
         try:
             return await self.hold(at)
         except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
+            return None
+        except errors.StoreError as error:  # its snapshot may be out of reach where others are not
+            log.warning("world %s cannot be taken now: %s", at.world.hex(), error)
+            self._again[at] = self._env.monotonic_us() + STUCK_MS * 1000
             return None
 
     # --- The loop's turn --------------------------------------------------------------------------------------
@@ -256,12 +262,21 @@ class WorldWorker:
         for act in self.on_act:
             act(hosted, done, built)
 
+    def _stuck(self, hosted: Hosted) -> None:
+        """Something in its inbox cannot be read now: look again in a while."""
+        asyncio.get_running_loop().call_later(STUCK_MS / 1000, self.poke, hosted.at)
+
     def _lost(self, lost: cycling.Lost) -> None:
         """The commit did not happen. Whose fault it was decides what becomes of what was handed over."""
         given = lost.worked.given
         given.stepped = False
         if isinstance(lost.why, errors.BadInput):
             self._unfit(given, lost.worked.done, lost.why)
+            return
+        if isinstance(lost.why, errors.StoreError):
+            log.warning("world %s: %s; trying again", given.hosted.at.world.hex(), lost.why)
+            handed, given.handed = given.handed, []
+            self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
             return
         error = commit.lost(lost.why, given.hosted.lease)
         log.info("%s", error)
@@ -300,10 +315,11 @@ class WorldWorker:
         handed: Sequence[Handover] = (),
         error: BaseException | None = None,
         *,
-        again: bool = False,
+        again: bool | int = False,
     ) -> None:
         """Throw a world's memory away. What was handed over and is not settled goes back to whoever handed it, with
-        `Fenced` if it has certainly not been taken. `again`: the world is brought back if nobody else has it.
+        `Fenced` if it has certainly not been taken. `again`: the world is brought back if nobody else has it, now or
+        at a time.
         """
         hosted.lost = True
         if self._hosted.get(hosted.at) is hosted:
@@ -314,7 +330,7 @@ class WorldWorker:
         _fail(hosted.handed, errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
         hosted.handed.clear()
         if again:
-            self._again[hosted.at] = None
+            self._again[hosted.at] = self._env.monotonic_us() if again is True else again
             self._watch.wake()
 
     # --- Life -------------------------------------------------------------------------------------------------
@@ -344,17 +360,20 @@ class WorldWorker:
             self._scanned_us = now_us
             self._watch.hinted = False
             self._start_beside("search", self._search_all())
-        elif self._watch.hinted or self._again:
+        elif self._watch.hinted or any(due_us <= now_us for due_us in self._again.values()):
             self._watch.hinted = False
             self._start_beside("search", self._search())
 
     async def _search(self) -> None:
-        again, self._again = list(self._again), {}
+        now_us = self._env.monotonic_us()
+        again = [at for at, due_us in self._again.items() if due_us <= now_us]
+        for at in again:
+            del self._again[at]
         try:
             await finding.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
             await self._finder.by_hints()
         except BaseException:
-            self._again.update(dict.fromkeys(again))
+            self._again.update(dict.fromkeys(again, now_us))
             self._watch.hinted = True
             raise
 

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: opening them, and what their failures mean. The only file that knows the driver.
 
 A `Session` is one connection with its settings and prepared statements; it runs one statement at a time and is thrown
-away after any failure that leaves its state in doubt. A `Pool` keeps idle sessions and opens new ones when it has none.
+away after any failure that leaves its state in doubt. A `Pool` lends sessions and opens them as they are needed.
 
 What a failed statement means is decided here, once:
 
@@ -15,6 +15,7 @@ An error that ends the session as well (FATAL) counts as `Broken`: it may come a
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -61,7 +62,7 @@ class Session:
         self._address = address
         self._settings = settings
         self._commit: Statement | None = None
-        self._reads: dict[sql.Shape, Statement] = {}
+        self._reads: dict[bool, Statement] = {}
         self._warned = False
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -81,9 +82,15 @@ class Session:
         await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.statement_timeout_ms}")
 
     async def prepare(self, base: int) -> None:
+        """Prepare the statements.
+
+        The driver prepares without ending the server's transaction, whose time then runs while the session is idle. One
+        statement more ends it.
+        """
         self.base = base
-        self._commit = await self._run(self._connection.prepare(sql.commit_call(self._address.schema)))
-        await self._prepare_read(sql.Shape(short=True, backwards=False))
+        self._commit = await self._run(self._connection.prepare, sql.commit_call(self._address.schema))
+        await self._prepare_read(backwards=False)
+        await self.row(sql.PING)
 
     async def commit(self, arguments: Sequence[object]) -> Row:
         """Run one group.
@@ -93,35 +100,35 @@ class Session:
         """
         assert self._commit is not None
         self._warned = False
-        [row] = await self._run(self._commit.fetch(*arguments))
+        [row] = await self._run(self._commit.fetch, *arguments)
         if self._warned:
             raise Broken("the server warned that the commit may not have reached its standby")
         return row
 
-    async def read(self, shape: sql.Shape, arguments: Sequence[object]) -> Sequence[Row]:
-        statement = self._reads.get(shape) or await self._prepare_read(shape)
-        return await self._run(statement.fetch(*arguments))
+    async def read(self, arguments: Sequence[object], *, backwards: bool) -> Sequence[Row]:
+        statement = self._reads.get(backwards) or await self._prepare_read(backwards=backwards)
+        return await self._run(statement.fetch, *arguments)
 
-    async def _prepare_read(self, shape: sql.Shape) -> Statement:
-        statement = await self._run(self._connection.prepare(sql.read(self._address.schema, shape)))
-        self._reads[shape] = statement
+    async def _prepare_read(self, *, backwards: bool) -> Statement:
+        text = sql.read(self._address.schema, backwards=backwards)
+        self._reads[backwards] = statement = await self._run(self._connection.prepare, text)
         return statement
 
     async def row(self, text: str, *arguments: object) -> Row:
-        row = await self._run(self._connection.fetchrow(text, *arguments))
+        row = await self._run(self._connection.fetchrow, text, *arguments)
         assert row is not None
         return row
 
     async def rows(self, text: str, *arguments: object) -> Sequence[Row]:
-        return await self._run(self._connection.fetch(text, *arguments))
+        return await self._run(self._connection.fetch, text, *arguments)
 
     async def execute(self, text: str, *arguments: object) -> None:
-        await self._run(self._connection.execute(text, *arguments))
+        await self._run(self._connection.execute, text, *arguments)
 
     async def listen(self, channel: str, heard: Callable[[str], None], ended: Callable[[], None]) -> None:
         """Call `heard` with each payload, and `ended` when the connection ends."""
         self._connection.add_termination_listener(lambda _: ended())
-        await self._run(self._connection.add_listener(channel, lambda *event: heard(str(event[-1]))))
+        await self._run(self._connection.add_listener, channel, lambda *event: heard(str(event[-1])))
 
     def abort(self) -> None:
         """Drop the connection without a word to the server."""
@@ -136,8 +143,13 @@ class Session:
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 self._connection.terminate()
 
-    async def _run(self, call: Awaitable[T]) -> T:
-        """Await a call of the driver; anything but an answer or a plain refusal ends the session."""
+    async def _run(self, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        """Call the driver; anything but an answer or a plain refusal ends the session."""
+        try:
+            call = function(*arguments)
+        except asyncpg.InterfaceError as error:  # a connection that ended while it was idle or handed over
+            self.abort()
+            raise Again(_text(error)) from error
         self._start_timer()
         try:
             return await call
@@ -192,27 +204,83 @@ class Session:
 
 
 class Pool:
-    """Idle sessions, the last used first: its server process is the warmest. Whoever takes them bounds their number."""
+    """Lends up to `size` sessions; idle ones are lent again, the last used first: its server process is the warmest.
 
-    def __init__(self, connect: Callable[[], Awaitable[Session]]) -> None:
+    Who finds none idle waits for the next one, whether it comes back from somebody or is newly opened, first come
+    first served. New ones are opened one at a time, while somebody waits. If that fails, those who wait have the error,
+    unless sessions are lent that may come back to them.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], size: int) -> None:
         self._connect = connect
+        self._size = size
         self._idle: list[Session] = []
+        self._lent = 0
+        self._waiting: deque[asyncio.Future[Session]] = deque()
+        self._opening: asyncio.Task[None] | None = None
 
     async def take(self) -> Session:
         while self._idle:
             session = self._idle.pop()
             if not session.closed:
+                self._lent += 1
                 return session
-        return await self._connect()
+        waiter: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._grow()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give(waiter.result())
+            raise
 
     def give(self, session: Session) -> None:
-        """Keep a session for others, unless it broke."""
-        if not session.closed:
+        """Take back a session that was lent."""
+        self._lent -= 1
+        self.add(session)
+
+    def add(self, session: Session) -> None:
+        """Have a session more, unless it is broken."""
+        if not session.closed and not self._hand_over(session):
             self._idle.append(session)
+        self._grow()
+
+    def _hand_over(self, session: Session) -> bool:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._lent += 1
+                waiter.set_result(session)
+                return True
+        return False
 
     async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         while self._idle:
             await self._idle.pop().close()
+
+    def _grow(self) -> None:
+        if self._waiting and self._opening is None and self._lent + len(self._idle) < self._size:
+            self._opening = asyncio.create_task(self._open(), name="worldline postgres connection")
+
+    async def _open(self) -> None:
+        try:
+            session = await self._connect()
+        except errors.Error as error:
+            self._opening = None
+            self._fail(error)
+            return
+        self._opening = None
+        self.add(session)
+
+    def _fail(self, error: errors.Error) -> None:
+        while self._waiting and not self._lent:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
 
 async def connect(address: Address, settings: Settings, env: envs.Env) -> Session:

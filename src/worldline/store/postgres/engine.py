@@ -60,14 +60,14 @@ class PostgresEngine:
         self._hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self._hints, listen, env, schema, settings)
-        self._sessions = Pool(connect)
+        self._sessions = Pool(connect, settings.read_connections + settings.commit_connections)
         self._readers = asyncio.Semaphore(settings.read_connections)
         self._queue = groups.Queue(
             batches_max=settings.group_batches_max,
             bytes_max=settings.group_bytes_max,
             scan_max=settings.scan_batches_max,
         )
-        self._under_way: dict[asyncio.Task[None], None] = {}
+        self._under_way: dict[asyncio.Task[bool], None] = {}
         self._reading = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -75,7 +75,7 @@ class PostgresEngine:
 
     def adopt(self, session: Session) -> None:
         """Use the session by which the store was opened."""
-        self._sessions.give(session)
+        self._sessions.add(session)
 
     async def start(self) -> None:
         await self._notices.start()
@@ -84,8 +84,8 @@ class PostgresEngine:
         self._check_open()
         kv.check_requests(requests)
         seen = self._hints.seen
-        shape, arguments = _ask(requests)
-        base, rows = await self._with_reader(lambda session: session.read(shape, arguments))
+        backwards, arguments = _ask(requests)
+        base, rows = await self._with_reader(lambda session: session.read(arguments, backwards=backwards))
         return _answer(requests, base, rows, seen)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -119,36 +119,50 @@ class PostgresEngine:
         await self._sessions.close()
 
     def _pump(self) -> None:
-        """Start a statement for each free connection that has something to send."""
-        while len(self._under_way) < self._settings.commit_connections and self._queue:
-            group = self._queue.take()
-            if not group:
-                return
-            task = asyncio.create_task(self._serve(group), name="worldline postgres commit")
+        """See to it that somebody serves what waits."""
+        if self._queue and len(self._under_way) < self._settings.commit_connections:
+            task = asyncio.create_task(self._serve(), name="worldline postgres commit")
             self._under_way[task] = None
             task.add_done_callback(self._served)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _served(self, task: asyncio.Task[bool]) -> None:
         del self._under_way[task]
-        self._pump()
+        if task.cancelled() or task.exception() is not None or task.result():
+            self._pump()
 
-    async def _serve(self, group: list[groups.Entry]) -> None:
-        """Commit one group and answer its callers. Whatever happens, every caller has an answer."""
+    async def _serve(self) -> bool:
+        """Commit the next group by the next free connection and answer its callers. False if there was none.
+
+        The group is made when the connection is there, so that what comes meanwhile is in it.
+        """
+        session: Session | None = None
         answers: Sequence[groups.Answer] = []
+        failure: groups.Answer = kv.CommitUnknown("the commit was interrupted")
         try:
-            answers = await self._commit_group(group)
+            session = await self._sessions.take()
+        except errors.Error as error:
+            failure = error
+        group = self._queue.take()
+        self._pump()
+        try:
+            if session is not None and group:
+                answers = await self._commit_group(session, group)
+            elif session is not None:
+                self._sessions.give(session)
         finally:
             self._queue.release(group)
             for index, entry in enumerate(group):
-                entry.resolve(answers[index] if answers else kv.CommitUnknown("the commit was interrupted"))
+                entry.resolve(answers[index] if answers else failure)
+        return bool(group)
 
-    async def _commit_group(self, group: list[groups.Entry]) -> Sequence[groups.Answer]:
+    async def _commit_group(self, session: Session, group: list[groups.Entry]) -> Sequence[groups.Answer]:
+        """The answers of a group, whole or undone each time. Gives the session back."""
         undone = ""
         for attempt in range(self._settings.commit_attempts):
             if attempt > 1:
                 await self._pause(attempt)
             try:
-                session = await self._sessions.take()
+                session = await self._sessions.take() if attempt else session
             except errors.Error as error:
                 return [error] * len(group)
             try:
@@ -211,17 +225,15 @@ class PostgresEngine:
             raise errors.StoreUnavailable("this store is closed")
 
 
-def _ask(requests: Sequence[kv.Request]) -> tuple[sql.Shape, list[object]]:
-    """The read statement and its arguments: the gets' keys, and the ranges by columns."""
+def _ask(requests: Sequence[kv.Request]) -> tuple[bool, list[object]]:
+    """Whether a range is read backwards, and the statement's arguments: the gets' keys, and the ranges by columns."""
     ranges = [request for request in requests if isinstance(request, kv.Range)]
-    counts = [min(request.count_max, _PAGE_COUNT_MAX) for request in ranges]
     reverses = [int(request.reverse) for request in ranges]
-    shape = sql.Shape(short=max(counts, default=0) <= sql.SHORT_MAX, backwards=any(reverses))
-    return shape, [
+    return any(reverses), [
         [request.key for request in requests if isinstance(request, kv.Get)],
         [request.begin for request in ranges],
         [request.end for request in ranges],
-        counts,
+        [min(request.count_max, _PAGE_COUNT_MAX) for request in ranges],
         [min(request.bytes_max, _PAGE_BYTES_MAX) for request in ranges],
         reverses,
     ]

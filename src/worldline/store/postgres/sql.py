@@ -32,7 +32,6 @@ The function's name holds a digest of its text: releases with different texts li
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
 
 from worldline.base import limits
 from worldline.store.postgres import settings
@@ -43,8 +42,6 @@ BASE_STEP = 1 << 48
 
 # Kinds of runs of locked keys. A range run holds two keys, its bounds; a delete run is deleted instead of locked.
 RUN_SHARE, RUN_WRITE, RUN_RANGE, RUN_DELETE = 0, 1, 2, 3
-# A range of at most so many keys is short.
-SHORT_MAX = 128
 # What the function raises if it deleted too early.
 HASTY = "WL001"
 
@@ -288,9 +285,8 @@ $body$;
 """
 
 # One row for the gets, with the store's time and the oldest running transaction; one row for each range, with how many
-# keys it has up to one beyond its bound. A long range is measured before it is read, since lengths do not touch what is
-# stored out of line; only one that has too many bytes is cut by a running sum. A short one is read at once, and again
-# only if it must be cut: that may read megabytes for nothing, but not more, and they do not leave the server.
+# keys it has up to one beyond its bound. A range is measured before it is read: lengths do not touch what is stored
+# out of line. Only one that has too many bytes is cut by a running sum.
 _READ = """
 SELECT 0 AS place, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS total,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest, NULL::bytea[] AS keys,
@@ -298,42 +294,7 @@ SELECT 0 AS place, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS 
              FROM unnest($1::bytea[]) AS g(key)) AS values
 """
 
-# How many keys of a range fit into its bytes, at least one.
-_CUT = """(
-    SELECT greatest(count(*), 1) FROM (
-        SELECT sum(octet_length(near.key) + octet_length(near.value))
-                   OVER (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING) AS bytes
-        FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-              ORDER BY kv.key {direction} LIMIT r.count_max) AS near
-    ) AS run WHERE run.bytes <= r.bytes_max
-)"""
-
-_READ_SHORT = """
-UNION ALL
-SELECT r.place::integer, page.total, 0,
-       CASE WHEN page.bytes > r.bytes_max THEN cut.keys
-            WHEN page.total > r.count_max THEN page.keys[1:r.count_max] ELSE page.keys END,
-       CASE WHEN page.bytes > r.bytes_max THEN cut.values
-            WHEN page.total > r.count_max THEN page.values[1:r.count_max] ELSE page.values END
-FROM unnest($2::bytea[], $3::bytea[], $4::integer[], $5::integer[], $6::integer[])
-    WITH ORDINALITY AS r(begins, ends, count_max, bytes_max, reverse, place)
-CROSS JOIN LATERAL (
-    SELECT count(*) AS total, sum(octet_length(near.key) + octet_length(near.value)) AS bytes,
-           array_agg(near.key) AS keys, array_agg(near.value) AS values
-    FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-          ORDER BY kv.key {direction} LIMIT r.count_max + 1) AS near
-) AS page
-CROSS JOIN LATERAL (
-    SELECT array_agg(near.key) AS keys, array_agg(near.value) AS values
-    FROM (SELECT kv.key, kv.value FROM {schema}.kv
-          WHERE page.bytes > r.bytes_max AND kv.key >= r.begins AND kv.key < r.ends
-          ORDER BY kv.key {direction} LIMIT {cut}
-    ) AS near
-) AS cut
-WHERE r.reverse = {reverse}
-"""
-
-_READ_LONG = """
+_READ_RANGES = """
 UNION ALL
 SELECT r.place::integer, measured.total, 0, page.keys, page.values
 FROM unnest($2::bytea[], $3::bytea[], $4::integer[], $5::integer[], $6::integer[])
@@ -346,7 +307,13 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT array_agg(near.key) AS keys, array_agg(near.value) AS values
     FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-          ORDER BY kv.key {direction} LIMIT CASE WHEN measured.bytes <= r.bytes_max THEN r.count_max ELSE {cut} END
+          ORDER BY kv.key {direction} LIMIT CASE WHEN measured.bytes <= r.bytes_max THEN r.count_max ELSE (
+              SELECT greatest(count(*), 1) FROM (
+                  SELECT sum(octet_length(near.key) + octet_length(near.value))
+                             OVER (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING) AS bytes
+                  FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
+                        ORDER BY kv.key {direction} LIMIT r.count_max) AS near
+              ) AS run WHERE run.bytes <= r.bytes_max) END
     ) AS near
 ) AS page
 WHERE r.reverse = {reverse}
@@ -392,21 +359,11 @@ def commit_call(schema: str) -> str:
     return f"SELECT * FROM {settings.check_schema(schema)}.{commit_name()}({places})"  # noqa: S608
 
 
-class Shape(NamedTuple):
-    """Which read statement: whether all ranges are short, and whether some are read in reverse."""
-
-    short: bool
-    backwards: bool
-
-
-def read(schema: str, shape: Shape) -> str:
+def read(schema: str, *, backwards: bool) -> str:
+    """The read statement; without `backwards` a shorter one, for when no range is read in reverse."""
     name = settings.check_schema(schema)
-    ranges = _READ_SHORT if shape.short else _READ_LONG
-    text = _READ.format(schema=name)
-    for reverse, direction in ((0, "ASC"), (1, "DESC"))[: 1 + shape.backwards]:
-        cut = _CUT.format(schema=name, direction=direction)
-        text += ranges.format(schema=name, direction=direction, reverse=reverse, cut=cut)
-    return text
+    text = _READ.format(schema=name) + _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
+    return text + _READ_RANGES.format(schema=name, direction="DESC", reverse=1) if backwards else text
 
 
 def store_row(schema: str) -> str:
