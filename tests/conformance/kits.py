@@ -84,6 +84,7 @@ class Facade:
 
     async def close(self) -> None:
         self._closed = True
+        self._engine._hints.note(None)
 
     def _open(self) -> memory.MemoryEngine:
         if self._closed:

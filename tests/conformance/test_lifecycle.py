@@ -47,6 +47,16 @@ async def test_a_closed_engine_answers_that_it_is_closed(kit: Kit) -> None:
     assert await batches.get(other, b"b") is None
 
 
+async def test_closing_wakes_those_who_wait(kit: Kit) -> None:
+    engine = await kit.open()
+    seen = (await engine.read()).seen
+    waiting = asyncio.ensure_future(engine.wait(b"a", seen, 3_600_000))
+    await asyncio.sleep(0)
+    await engine.close()
+    async with asyncio.timeout(60):
+        assert await waiting
+
+
 async def test_closing_one_engine_leaves_the_others_open(kit: Kit) -> None:
     first, second = await kit.open(), await kit.open()
     await batches.ok(first, batches.create(b"a", b"1"))

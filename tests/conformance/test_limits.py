@@ -110,7 +110,7 @@ CASES: list[Case] = [
     (_counter_key, KEY, kv.Ok, errors.TooLarge),
     (_append_prefix, KEY - STAMP, kv.Ok, errors.TooLarge),
     (_range_begin, KEY, kv.Ok, errors.TooLarge),
-    (_range_end, KEY, kv.Ok, errors.TooLarge),
+    (_range_end, KEY + 1, kv.Ok, errors.TooLarge),  # exclusive: the end of everything is one byte longer than any key
     (_put_value, VALUE, kv.Ok, errors.TooLarge),
     (_stamped_value, VALUE - STAMP, kv.Ok, errors.TooLarge),
     (_append_value, VALUE, kv.Ok, errors.TooLarge),

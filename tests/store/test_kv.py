@@ -203,8 +203,6 @@ def test_a_counter_is_a_sum_modulo_64_bits(deltas: list[int]) -> None:
 def test_what_is_not_eight_bytes_is_no_counter(value: bytes) -> None:
     with pytest.raises(errors.DecodeError):
         kv.counter(value)
-    with pytest.raises(errors.DecodeError):
-        kv.counter_add(value, 1)
 
 
 def test_stamps_order_by_version_then_ordinal() -> None:

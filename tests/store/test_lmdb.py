@@ -184,20 +184,15 @@ async def test_one_folder_in_two_loops_at_once(tmp_path: Path) -> None:
         assert await count(first, b"other/") == await count(first, b"first/") == 50
 
 
-async def test_a_bad_counter_costs_only_its_own_call(tmp_path: Path) -> None:
+async def test_a_lost_version_is_told_and_nothing_is_appended(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
-        await engine.commit(create(b"not a counter", b"abc"))
-        bad = create(b"bad")
-        bad.add(b"not a counter", 1)
-        calls = [
-            engine.commit(create(b"good/1")),
-            engine.commit(create(b"half"), bad),
-            engine.commit(create(b"good/2")),
-        ]
-        one, two, three = await asyncio.gather(*calls, return_exceptions=True)
-        assert one == three == [kv.Ok()]
-        assert isinstance(two, errors.DecodeError)
-        assert (await engine.read(kv.Get(b"half"), kv.Get(b"bad"))).answers == [None, None]
+        with store_of(engine)._db.begin(write=True) as txn:
+            txn.delete(engines._VERSION_KEY)
+        batch = create(b"appended")
+        batch.append(b"log/", b"1")
+        with pytest.raises(errors.Corrupt, match="restore the folder from a backup"):
+            await engine.commit(create(b"beside"), batch)
+        assert (await engine.read(kv.Get(b"beside"), kv.Get(b"appended"))).answers == [None, None]
 
 
 async def test_a_bug_of_the_writer_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

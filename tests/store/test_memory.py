@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.conformance import batches
@@ -63,3 +65,12 @@ async def test_a_closed_engine_takes_nothing_more() -> None:
         await engine.commit(batches.create(b"a", b"1"))
     with pytest.raises(errors.StoreUnavailable):
         await engine.wait(b"a", seen, 0)
+
+
+async def test_closing_wakes_those_who_wait() -> None:
+    engine = memory.MemoryEngine(envs.FixedEnv())
+    waiting = asyncio.ensure_future(engine.wait(b"a", 0, 3_600_000))
+    await asyncio.sleep(0)
+    await engine.close()
+    async with asyncio.timeout(60):
+        assert await waiting

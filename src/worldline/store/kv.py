@@ -14,7 +14,8 @@ applied as one. `check` holds the rules every engine enforces by refusing the ba
 
 * Every batch has a *guard*: an expectation that its own success makes false. So a lost answer (`CommitUnknown`) is
   resolved by committing the same batch again; see `transact.commit`. Reading back proves nothing while the first
-  commit may still be running.
+  commit may still be running. To expect a key and delete it is a guard only if nobody makes the key again with the
+  same bytes: expect something unique, a stamp or a token.
 * `absent` may be expected only of a key the same batch puts.
 * A key is written at most once in a batch, and not inside a range the batch deletes.
 * The sizes of `limits`, the same on every engine.
@@ -174,7 +175,9 @@ class Batch:
         self.ranges.append((begin, end))
 
     def add(self, key: bytes, delta: int) -> None:
-        """Add to a counter: eight bytes, little-endian, signed; a missing counter is zero."""
+        """Add to a counter: eight bytes, little-endian, signed; a missing counter is zero. This cannot fail: of a value
+        of another length the first eight bytes count, and what it lacks is zero.
+        """
         if key in self.puts or key in self.deletes:
             raise errors.BatchRefused(f"two writes to key {key.hex()}")
         self.counts[key] = self.counts.get(key, 0) + delta
@@ -218,7 +221,9 @@ class Engine(Protocol):
         """
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
-        """Return when something under `prefix` may have been written since `seen`, or False at the timeout."""
+        """Return when something under `prefix` may have been written since `seen` or the engine closes, or False at the
+        timeout.
+        """
 
     async def durability(self) -> Durability: ...
 
@@ -328,8 +333,9 @@ def stamps(version: int, first: int, count: int) -> tuple[Stamp, ...]:
 
 
 def counter_add(value: bytes | None, delta: int) -> bytes:
-    """A counter's next value. Wraps at 64 bits, as FoundationDB's does."""
-    total = delta + (0 if value is None else counter(value))
+    """A counter's next value. Wraps at 64 bits and takes any value for a counter, as FoundationDB does."""
+    held = b"" if value is None else value
+    total = delta + counter(held[: limits.COUNTER_BYTES].ljust(limits.COUNTER_BYTES, b"\x00"))
     return ((total + 2**63) % 2**64 - 2**63).to_bytes(limits.COUNTER_BYTES, "little", signed=True)
 
 
@@ -391,7 +397,7 @@ def _check_counts(batch: Batch) -> int:
 def _check_ranges(batch: Batch) -> int:
     size = 0
     for begin, end in batch.ranges:
-        size += _check_key(begin) + _check_key(end)
+        size += _check_key(begin) + _check_key(end, extra=-1) + 1
         if begin >= end:
             raise errors.BatchRefused(f"range [{begin.hex()}, {end.hex()}) is empty")
         for written in (batch.puts, batch.deletes, batch.counts):

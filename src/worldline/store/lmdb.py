@@ -179,20 +179,22 @@ class _Store:
 
     def _commit(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
         try:
-            for _ in range(limits.LMDB_REMAPS_MAX + len(group)):
+            for _ in range(limits.LMDB_REMAPS_MAX):
                 try:
                     return self._transact(group)
                 except lmdb.MapFullError:
                     self._remap(grow=True)
                 except lmdb.MapResizedError:
                     self._remap(grow=False)
-                except errors.Corrupt:
-                    continue  # one call has its error; the group goes on without it
         except lmdb.Error as error:
             self._lose(group, error)
             return None, []
+        except errors.Corrupt as error:
+            for job in group:
+                job.error = error
+            return None, []
         for job in group:
-            job.error = job.error or errors.StoreUnavailable("other processes grow the store too fast; try again")
+            job.error = errors.StoreUnavailable("other processes grow the store too fast; try again")
         return None, []
 
     def _tell(self, txn: int, keys: list[bytes]) -> None:
@@ -229,14 +231,13 @@ class _Store:
 
     def _lose(self, group: list[lmdb_writer.Job], error: lmdb.Error) -> None:
         """The group was not committed, or nobody knows. Give each call its answer."""
-        waiting = [job for job in group if job.error is None]
         harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
         if harmless and not self._has_panicked():
-            for job in waiting:
+            for job in group:
                 job.error = _translate(error, self.folder)
             return
         self._abandon(str(error))
-        for job in waiting:
+        for job in group:
             if self._committing:
                 job.lose(str(error))
             else:
@@ -271,8 +272,6 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
     wrote = False
     keys: list[bytes] = []
     for job in group:
-        if job.error is not None:
-            continue
         outcomes: list[kv.Outcome] = []
         job.outcomes = outcomes
         for batch in job.batches:
@@ -280,19 +279,15 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
             if conflict is not None:
                 outcomes.append(conflict)
                 continue
-            try:
-                if batch.appends:
-                    version = version or 1 + _version(txn)
-                    stamps = kv.stamps(version, ordinal, len(batch.appends))
-                    ordinal += len(stamps)
-                    _apply(txn, batch, stamps)
-                    outcomes.append(kv.Ok(stamps))
-                else:
-                    _apply(txn, batch, ())
-                    outcomes.append(_APPLIED)
-            except errors.Corrupt as error:
-                job.error = error
-                raise
+            if batch.appends:
+                version = version or 1 + _version(txn)
+                stamps = kv.stamps(version, ordinal, len(batch.appends))
+                ordinal += len(stamps)
+                _apply(txn, batch, stamps)
+                outcomes.append(kv.Ok(stamps))
+            else:
+                _apply(txn, batch, ())
+                outcomes.append(_APPLIED)
             wrote = True
             keys += hints.written(batch)
     if version:

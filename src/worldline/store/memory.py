@@ -62,11 +62,10 @@ class MemoryEngine:
 
     async def close(self) -> None:
         self._closed = True
+        self._hints.note(None)
 
     def _apply(self, batch: kv.Batch, ordinal: int) -> tuple[kv.Stamp, ...]:
         stamps = tuple(kv.stamp(self._version, ordinal + index) for index in range(len(batch.appends)))
-        # First, because this raises if the key holds something that is no counter; nothing else here can fail.
-        counters = {key: kv.counter_add(self._values.get(key), delta) for key, delta in batch.counts.items()}
         for begin, end in batch.ranges:
             for key in list(self._between(begin, end)):
                 self._remove(key)
@@ -74,8 +73,8 @@ class MemoryEngine:
             self._remove(key)
         for put in batch.puts.values():
             self._set(put.key, put.value if put.stamp is None else put.value + stamps[put.stamp])
-        for key, value in counters.items():
-            self._set(key, value)
+        for key, delta in batch.counts.items():
+            self._set(key, kv.counter_add(self._values.get(key), delta))
         for append, stamp in zip(batch.appends, stamps, strict=True):
             self._set(append.prefix + stamp, append.value)
         return stamps

@@ -112,6 +112,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         self._closed = True
+        self._hints.note(None)
         while self._under_way:
             await asyncio.wait(list(self._under_way))
         await self._quiet.wait()
@@ -262,8 +263,6 @@ def _outcomes(answers: Sequence[groups.Answer]) -> list[kv.Outcome]:
     failures = [answer for answer in answers if isinstance(answer, errors.Error)]
     outcomes: list[kv.Outcome] = []
     for answer in answers:
-        if isinstance(answer, errors.DecodeError):
-            raise answer
         if isinstance(answer, errors.Error):
             outcomes.append(kv.CommitUnknown(str(answer)))
         else:

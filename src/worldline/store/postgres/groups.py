@@ -234,15 +234,13 @@ def encode(base: int, group: Sequence[Entry], *, hasty: bool) -> list[Any]:
 
 
 def decode(group: Sequence[Entry], row: Iterable[Any]) -> list[Answer]:
-    version, found_batches, found_keys, found_values, broken_batches, broken_keys = row
+    version, found_batches, found_keys, found_values = row
     answers: list[Answer] = []
     ordinal = 0
     for entry in group:
         count = len(entry.batch.appends)
         answers.append(kv.Ok(tuple(kv.stamp(version, ordinal + index) for index in range(count))))
         ordinal += count
-    for index, key in zip(broken_batches or (), broken_keys or (), strict=True):
-        answers[index] = errors.DecodeError(f"a batch adds to key {key.hex()}, which is not a counter of 8 bytes")
     if found_batches is not None:
         found: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for index, key, value in zip(found_batches, found_keys, found_values, strict=True):

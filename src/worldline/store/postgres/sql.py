@@ -104,9 +104,7 @@ DECLARE
     high bigint := 0;
     sent bytea;
 BEGIN
-    IF octet_length(a) <> {counter_bytes} THEN
-        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = 'no counter, and not there before';
-    END IF;
+    a := substr(a || int8send(0), 1, {counter_bytes});
     FOR i IN 0 .. 3 LOOP
         low := low + ((get_byte(a, i) + get_byte(b, i))::bigint << (8 * i));
         high := high + ((get_byte(a, i + 4) + get_byte(b, i + 4))::bigint << (8 * i));
@@ -156,13 +154,11 @@ _COMMIT = """
 CREATE FUNCTION {schema}.{commit}(
     {parameters},
     OUT version bigint,
-    OUT found_batches integer[], OUT found_keys bytea[], OUT found_values bytea[],
-    OUT broken_batches integer[], OUT broken_keys bytea[]
+    OUT found_batches integer[], OUT found_keys bytea[], OUT found_values bytea[]
 ) LANGUAGE plpgsql AS $body$
 #variable_conflict use_column
 DECLARE
     first integer := 1;
-    refused integer[];
     swept bytea[];
     stamp bytea;
     deleted bigint;
@@ -203,38 +199,30 @@ BEGIN
         WHERE held.value IS DISTINCT FROM e.value;
     END IF;
 
-    IF cardinality(count_keys) > 0 THEN
-        SELECT array_agg(c.batch), array_agg(c.key) INTO broken_batches, broken_keys
-        FROM unnest(count_keys, count_batches) AS c(key, batch)
-        JOIN LATERAL (SELECT kv.value FROM {schema}.kv WHERE kv.key = c.key) AS held ON true
-        WHERE octet_length(held.value) <> {counter_bytes};
-    END IF;
-
-    refused := found_batches || broken_batches;
-    IF refused IS NOT NULL AND hasty THEN
+    IF found_batches IS NOT NULL AND hasty THEN
         RAISE EXCEPTION USING ERRCODE = '{hasty}', MESSAGE = 'a batch did not hold, and rows were deleted already';
     END IF;
-    IF refused IS NOT NULL THEN
+    IF found_batches IS NOT NULL THEN
         SELECT array_agg(w.key), array_agg(w.value), array_agg(w.key_stamp), array_agg(w.value_stamp)
         INTO insert_keys, insert_values, insert_key_stamps, insert_value_stamps
         FROM unnest(insert_keys, insert_values, insert_key_stamps, insert_value_stamps, insert_batches)
             AS w(key, value, key_stamp, value_stamp, batch)
-        WHERE w.batch <> ALL (refused);
+        WHERE w.batch <> ALL (found_batches);
         SELECT array_agg(w.key), array_agg(w.value), array_agg(w.value_stamp)
         INTO put_keys, put_values, put_value_stamps
         FROM unnest(put_keys, put_values, put_value_stamps, put_batches) AS w(key, value, value_stamp, batch)
-        WHERE w.batch <> ALL (refused);
+        WHERE w.batch <> ALL (found_batches);
         SELECT array_agg(w.key), array_agg(w.value) INTO count_keys, count_values
         FROM unnest(count_keys, count_values, count_batches) AS w(key, value, batch)
-        WHERE w.batch <> ALL (refused);
+        WHERE w.batch <> ALL (found_batches);
         SELECT array_agg(w.key) FILTER (WHERE w.key IS NOT NULL),
                array_agg(w.first) FILTER (WHERE w.first IS NOT NULL), array_agg(w.last)
         INTO delete_keys, delete_firsts, delete_lasts
         FROM unnest(delete_keys, delete_firsts, delete_lasts, delete_batches) AS w(key, first, last, batch)
-        WHERE w.batch <> ALL (refused);
+        WHERE w.batch <> ALL (found_batches);
         SELECT array_agg(w.begins), array_agg(w.ends) INTO range_begins, range_ends
         FROM unnest(range_begins, range_ends, range_batches) AS w(begins, ends, batch)
-        WHERE w.batch <> ALL (refused);
+        WHERE w.batch <> ALL (found_batches);
     END IF;
 
     version := base + pg_current_xact_id()::text::bigint;
