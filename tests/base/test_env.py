@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 import uuid
 
 import pytest
@@ -87,6 +90,35 @@ def test_the_real_environment_tells_time_and_chance() -> None:
     assert env.random_bytes(16) != env.random_bytes(16)
     assert {env.random_below(2) for _ in range(200)} == {0, 1}
     asyncio.run(_sleeps(env))
+
+
+def test_no_random_bytes_are_given_out_twice() -> None:
+    """Not to threads that ask at the same time, nor at the end of what was drawn, nor to a forked child."""
+    env = env_os.OsEnv()
+    taken: list[list[bytes]] = [[] for _ in range(4)]
+
+    def take(into: list[bytes]) -> None:
+        into.extend(env.random_bytes(10) for _ in range(5_000))
+
+    threads = [threading.Thread(target=take, args=(each,)) for each in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [each for some in taken for each in some]
+    assert len(dict.fromkeys(everything)) == 20_000
+    assert {len(each) for each in everything} == {10}
+    assert len(env.random_bytes(env_os.DRAWN_BYTES + 1)) == env_os.DRAWN_BYTES + 1
+
+
+def test_a_forked_child_draws_its_own() -> None:
+    script = (
+        "import os; from worldline.base import env_os; env = env_os.OsEnv(); env.random_bytes(8); child = os.fork(); "
+        "os.write(1, env.random_bytes(8).hex().encode() + b' '); child and os.waitpid(child, 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    parent, child = done.stdout.split()
+    assert parent != child
 
 
 async def _sleeps(env: env_os.OsEnv) -> None:

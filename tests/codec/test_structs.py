@@ -162,3 +162,28 @@ def test_any_bytes_are_a_record_or_a_decode_error(data: bytes) -> None:
         except errors.DecodeError:
             continue
         assert structs.decode(kind, structs.encode(record)) == record
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    inner: Inner
+    several: tuple[int, ...] = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("record", "flat"),
+    [(Inner(b"ab", 2), True), (Right(1), True), (Outer("n", Colour.RED, Inner()), False), (Listed(Inner()), False)],
+    ids=["scalars", "tagged", "map", "tuple"],
+)
+def test_only_what_is_flat_by_its_type_is_encoded_without_a_look(record: Any, flat: bool) -> None:
+    assert structs._is_flat(type(record)) is flat
+    plain = msgspec.to_builtins(record, builtin_types=(bytes,))
+    assert structs.encode(record) == canonical.encode(plain)
+    assert structs.decode(type(record), structs.encode(record)) == record
+
+
+def test_text_without_bytes_is_refused_in_flat_records_too() -> None:
+    class Named(msgspec.Struct, frozen=True, array_like=True):
+        name: str
+
+    with pytest.raises(errors.EncodeError):
+        structs.encode(Named("\ud800"))

@@ -1,12 +1,45 @@
-"""The real `Env`. The only file that may ask the operating system for time or randomness."""
+"""The real `Env`. The only file that may ask the operating system for time or randomness.
+
+Random bytes are drawn from the system in advance: asking for each handful costs more than the ids that are made of
+them. What was drawn is given out once, whatever threads ask for it, and not at all in a forked child.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import secrets
+import threading
 import time
 from collections.abc import Awaitable
+
+DRAWN_BYTES = 4_096
+
+
+class _Drawn:
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes = b""
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        if count > DRAWN_BYTES:
+            return os.urandom(count)
+        with self._lock:
+            if self._at + count > len(self._bytes):
+                self._bytes = os.urandom(DRAWN_BYTES)
+                self._at = 0
+            taken = self._bytes[self._at : self._at + count]
+            self._at += count
+        return taken
+
+
+_drawn = _Drawn()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drawn.forget)
 
 
 class OsEnv:
@@ -17,7 +50,7 @@ class OsEnv:
         return time.monotonic_ns() // 1000
 
     def random_bytes(self, count: int) -> bytes:
-        return os.urandom(count)
+        return _drawn.take(count)
 
     def random_below(self, bound: int) -> int:
         return secrets.randbelow(bound)

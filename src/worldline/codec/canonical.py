@@ -55,8 +55,11 @@ _CONTAINER_HEADS: Final = bytes(range(_ARRAY << 5, (_ARRAY << 5) + 28)) + bytes(
 
 def encode(value: Encodable) -> bytes:
     """The canonical bytes of `value`, or `EncodeError`."""
-    if _check_bounds(value):
-        value = _without_tuples(value)
+    return encode_flat(_without_tuples(value) if _check_bounds(value) else value)
+
+
+def encode_flat(value: Encodable) -> bytes:
+    """The same of a value that is known to be neither deep nor cyclic, without tuples, its map keys well-formed."""
     try:
         data = _serialize(value)
     except (TypeError, ValueError) as error:

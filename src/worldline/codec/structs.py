@@ -14,17 +14,24 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from worldline.base import errors
 from worldline.codec import canonical
 
 T = TypeVar("T")
 
+_SCALARS = (
+    inspect.IntType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.FloatType, inspect.NoneType,
+    inspect.EnumType,
+)  # fmt: skip
+_known: dict[type, bool] = {}
+
 
 def encode(record: object) -> bytes:
     """`record` is a Struct. A value in it without a canonical form (text with a lone surrogate) is an `EncodeError`."""
     plain: Any = msgspec.to_builtins(record, builtin_types=(bytes,))
-    return canonical.encode(plain)
+    return canonical.encode_flat(plain) if _is_flat(type(record)) else canonical.encode(plain)
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -33,3 +40,19 @@ def decode(kind: type[T], data: bytes) -> T:
         return msgspec.convert(canonical.decode(data), kind, builtin_types=(bytes,), strict=True)
     except msgspec.ValidationError as error:
         raise errors.DecodeError(f"not a record of {kind}: {error}") from error
+
+
+def _is_flat(kind: type) -> bool:
+    """Whether records of this type hold only scalars and other such records, as most that are stored do."""
+    known = _known.get(kind)
+    if known is None:
+        known = _known[kind] = _flat(inspect.type_info(kind))
+    return known
+
+
+def _flat(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.StructType):
+        return all(_flat(field.type) for field in info.fields)
+    if isinstance(info, inspect.UnionType):
+        return all(map(_flat, info.types))
+    return isinstance(info, _SCALARS)
