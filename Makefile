@@ -1,14 +1,16 @@
 # Everything a fresh machine needs: Python 3.11 or later, make, a package index.
 #   make demo    a short tour that ends by itself
 #   make test    check, then every test, against real servers
+#   make sim     seeds of the simulator, until every boundary has been broken at in every way
 #   make soak    the long campaigns
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+SEEDS ?= 600
 
-.PHONY: demo test check soak bench format lock clean
+.PHONY: demo test check sim soak bench format lock clean
 .DEFAULT_GOAL := test
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -31,8 +33,13 @@ check: $(READY)
 test: check
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/arch --durations=15
 
+sim: $(READY)
+	$(BIN)/worldline simulate --seeds $(SEEDS) --jobs $(JOBS) --every-cell
+
 soak: $(READY)
 	WORLDLINE_KILL_ROUNDS=2000 WORLDLINE_FUZZ_CASES=5000000 WORLDLINE_EXAMPLES=2000 \
+	WORLDLINE_SEEDS=20000 WORLDLINE_ABLATION_SEARCH=1 WORLDLINE_TWICE_SEEDS=200 WORLDLINE_SWEEP_STRIDE=1 \
+	WORLDLINE_CHAOS_SECONDS=60 WORLDLINE_FAILOVER_STRIDE=1 WORLDLINE_TEST_SECONDS=1800 \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --durations=15 tests
 
 bench: $(READY)

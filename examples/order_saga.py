@@ -3,7 +3,7 @@
     python examples/order_saga.py [FOLDER]
 
 Three orders: one arrives, one goes where the carrier never does (tried three times, then refunded), and one is
-cancelled by its customer while it is being packed (refunded as well, shielded from that same cancellation).
+cancelled by its customer while it is being packed (refunded as well, shielded from a second cancellation).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     NotFound,
+    Overloaded,
     StoreError,
 )
 from worldline.base.failures import (
@@ -32,6 +33,8 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
+from worldline.control.measuring import Measure
+from worldline.control.observing import Journaled, Notice, Sinks
 from worldline.control.sdk import Run, Sent, Universe, World, open
 from worldline.kernel import http_call as http
 from worldline.kernel.calls import Call, Effect, Request, Retry, Workflow
@@ -91,10 +94,14 @@ __all__ = [
     "Failed",
     "Fatal",
     "IdReused",
+    "Journaled",
     "LimitExceeded",
+    "Measure",
     "NotDurable",
     "NotFound",
+    "Notice",
     "OutsideWorkflow",
+    "Overloaded",
     "Program",
     "Refused",
     "Request",
@@ -106,6 +113,7 @@ __all__ = [
     "Scope",
     "Script",
     "Sent",
+    "Sinks",
     "Started",
     "StoreError",
     "Timer",

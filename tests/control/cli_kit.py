@@ -67,10 +67,10 @@ def run(*words: object, cwd: Path | None = None, stdin: str = "") -> Said:
     return Said(code, out.getvalue(), err.getvalue())
 
 
-def spawn(*words: object, cwd: Path, env: dict[str, str] | None = None) -> Said:
+def spawn(*words: object, cwd: Path, env: dict[str, str] | None = None, seconds: float = 60) -> Said:
     """A command in a process of its own."""
     done = subprocess.run(
-        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(env), capture_output=True, text=True, timeout=60,
+        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(env), capture_output=True, text=True, timeout=seconds,
         check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Said(done.returncode, done.stdout, done.stderr)
@@ -170,7 +170,9 @@ async def _settled(universe: wl.Universe) -> bool:
     """Whether the effects have failed as they must; the nap and the approval's limit are timers."""
     found = [each.work async for each in looking.open_work(universe, None)]
     effects = [work for work in found if work.error]
-    return len(found) == 4 and len(effects) == 2 and any(work.state is WorkState.PARKED for work in effects)
+    machine = await universe.world("alice").machine()
+    told = any(pending.parked for pending in machine.open.values())
+    return len(found) == 4 and len(effects) == 2 and any(work.state is WorkState.PARKED for work in effects) and told
 
 
 def copy(store: Path, to: Path) -> Path:

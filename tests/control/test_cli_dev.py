@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from tests.control import cli_kit
+from tests.control import cli_kit, role_kit
 from tests.control.cli_kit import run
 
 APP = """
@@ -203,3 +207,70 @@ def test_the_tests_of_an_initial_project_pass(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+FETCH = """
+import worldline as wl
+
+app = wl.Program("fetcher")
+
+
+@app.workflow
+async def fetch(url: str) -> str:
+    try:
+        return (await wl.http.request("GET", url)).text
+    except wl.EffectFailed as error:
+        return error.code
+"""
+
+
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def web() -> Iterator[int]:
+    """A server in a thread of its own: the tests here have no event loop. Gives its port."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hello)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_file_says_what_its_effects_may_reach(tmp_path: Path) -> None:
+    file, store = tmp_path / "fetcher.py", tmp_path / "s"
+    file.write_text(FETCH)
+    with web() as port, cli_kit.dev("fetcher.py", "--store", "s", "--world", "w", cwd=tmp_path) as host:
+
+        def fetched() -> object:
+            words = ["run", "w", "fetch", f"url=http://127.0.0.1:{port}/", "--store", store, "--app", file]
+            return run(*words, "--json", "--timeout", 30).json["result"]
+
+        assert fetched() == "egress_refused"
+        file.write_text(f"{FETCH}\negress = wl.Egress(allow=['127.0.0.1:{port}'])\n")
+        host.wait_for("[reloaded]")
+        assert fetched() == "hello"
+
+
+def test_roles_go_by_it_too_unless_they_are_told_otherwise(tmp_path: Path) -> None:
+    file, store = tmp_path / "fetcher.py", tmp_path / "s"
+    with web() as port:
+        file.write_text(f"{FETCH}\negress = wl.Egress(allow=['127.0.0.1:{port}'])\n")
+        common = ["--store", store, "--app", file]
+        for allow, expected in (([], "hello"), (["--allow", "example.com"], "egress_refused")):
+            with role_kit.running(["up", file, "--store", store, *allow], cwd=tmp_path):
+                assert run("create", f"w{len(allow)}", *common).code == 0
+                words = ["run", f"w{len(allow)}", "fetch", f"url=http://127.0.0.1:{port}/", *common]
+                assert run(*words, "--json", "--timeout", 30).json["result"] == expected

@@ -203,6 +203,55 @@ REPAIRED = [
 ]
 
 
+def stuck(store: Path) -> tuple[str, int, str]:
+    rows = run("effect", "list", "--store", store, "--json").lines
+    row = next(row for row in rows if row["name"] == "stuck")
+    return row["state"], row["attempt"], row["error"]
+
+
+@pytest.mark.parametrize("damage", [delete_open, settle_open], ids=["deleted", "settled"])
+def test_a_parked_effect_is_restored_as_parked(store: Path, damage: Any) -> None:
+    before = stuck(store)
+    assert before == ("parked", 1, "ValueError: nobody home")
+    with_universe(store, damage)
+    assert doctor(store, "--repair").code == 0
+    assert stuck(store) == before
+    assert kinds(store) == []
+
+
+def test_an_effect_that_is_tried_again_is_not_restored_as_parked(store: Path) -> None:
+    """The command waits in the inbox: it has happened, though the journal does not have it yet."""
+    assert run("effect", "retry", with_universe(store, parked_id), "--store", store).code == 0
+    with_universe(store, delete_stuck)
+    assert doctor(store, "--repair").code == 0
+    assert stuck(store) == ("waiting", 0, "")
+
+
+def test_an_effect_parked_by_hand_is_restored_as_parked(store: Path) -> None:
+    flaky = with_universe(store, waiting_id)
+    assert run("effect", "park", flaky, "--store", store).code == 0
+    before = run("effect", "show", flaky, "--store", store, "--json").json
+    assert before["state"] == "parked"
+    assert with_universe(store, cli_kit.delete_derived)
+    assert doctor(store, "--repair").code == 0
+    after = run("effect", "show", flaky, "--store", store, "--json").json
+    assert {**after, "due": before["due"]} == before
+
+
+async def parked_id(universe: wl.Universe) -> str:
+    return str((await effect(universe, WorkState.PARKED)).intent.hex())
+
+
+async def waiting_id(universe: wl.Universe) -> str:
+    found = [each async for each in looking.open_work(universe, None) if each.work.kind is WorkKind.EFFECT]
+    return next(each.intent.hex() for each in found if each.work.name == "flaky")
+
+
+async def delete_stuck(universe: wl.Universe) -> None:
+    [found] = [each async for each in looking.open_work(universe, None) if each.work.name == "stuck"]
+    await put(universe, work_keys.open_key(found.at, found.intent), found.raw, None)
+
+
 @pytest.mark.parametrize(("damage", "expected"), REPAIRED, ids=[row[0].__name__ for row in REPAIRED])
 def test_what_is_wrong_is_found_and_repaired(store: Path, damage: Any, expected: list[str]) -> None:
     with_universe(store, damage)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.control import loading
 
@@ -39,6 +40,36 @@ def test_programs_are_found(tmp_path: Path) -> None:
     assert [program.name for program in loading.load(str(file)).programs] == ["one", "two"]
     assert [program.name for program in loading.load(f"{file}:other").programs] == ["two"]
     assert loading.load(str(file)).files == [file, tmp_path / f"near_{tmp_path.name}.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("", None),
+        ("egress = wl.Egress(allow=['api.example.com'])", ("api.example.com",)),
+        ("def egress(): ...", None),
+        ("import json as egress", None),
+    ],
+)
+def test_what_its_effects_may_reach(tmp_path: Path, line: str, allowed: tuple[str, ...] | None) -> None:
+    file = write(tmp_path)
+    file.write_text(f"{file.read_text()}\n{line}\n")
+    found = loading.load(str(file)).egress
+    assert (None if found is None else found.allow) == allowed
+
+
+def test_one_process_has_one_policy(tmp_path: Path) -> None:
+    files: list[str] = []
+    for number, line in enumerate(("", "egress = wl.Egress(allow=['a'])", "egress = wl.Egress(allow=['b'])")):
+        (folder := tmp_path / f"{tmp_path.name}_{number}").mkdir()
+        file = write(folder)
+        file.write_text(f"{file.read_text()}\n{line}\n")
+        files.append(f"{file}:app")
+    loading.load_all(files)
+    assert loading.egress_of(files[:1]) is None
+    assert loading.egress_of(files[:2]) == loading.egress_of(files[1::-1]) == Egress(allow=["a"])
+    with pytest.raises(errors.BadInput, match="another egress"):
+        loading.egress_of(files)
 
 
 def test_each_program_once(tmp_path: Path) -> None:
@@ -76,6 +107,10 @@ def test_a_name_that_is_taken_by_a_module(tmp_path: Path) -> None:
         ("def f():\n    raise KeyError('x')\nf()\n", "line 2: KeyError: 'x'"),
         ("raise SystemExit(3)", "line 1: SystemExit: 3"),
         ("import worldline as wl\na = wl.Program('x')\n@a.workflow\ndef f(): ...", "must be an async def"),
+        (
+            "import worldline as wl\na = wl.Program('x')\negress = ['*']",
+            "egress must be a worldline.Egress(...), not list",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, message: str) -> None:

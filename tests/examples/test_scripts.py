@@ -12,6 +12,7 @@ COMMANDS = {
     "order_saga": ["examples/order_saga.py"],
     "chat_room": ["examples/chat_room.py"],
     "schedule": ["examples/schedule.py"],
+    "lost_update": ["examples/lost_update.py"],
     "agent": ["-m", "examples.agent"],
 }
 

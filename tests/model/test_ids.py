@@ -75,3 +75,24 @@ def test_every_part_counts_in_an_intent_id() -> None:
 def test_steps_count_from_one_and_ordinals_from_zero(step: int, ordinal: int) -> None:
     with pytest.raises(AssertionError):
         ids.intent_id(AT, step=step, ordinal=ordinal, kind="k", params=b"")
+
+
+@pytest.mark.parametrize("text", ["a", " ", "a/b\n", "zoë", "messages:1", "x" * 1_024, "ë" * 512])
+def test_ids_clients_may_choose(text: str) -> None:
+    assert ids.check_client_id(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "must not be empty"),
+        ("\ud800", "must be well-formed text"),
+        ("x" * 1_025, "may have 1024 bytes, not 1025"),
+        ("ë" * 513, "may have 1024 bytes, not 1026"),
+        ("message:", "must not begin with 'message:'"),
+        ("message:" + "0" * 98, "messages between worlds have such ids"),
+    ],
+)
+def test_other_ids_are_refused(text: str, why: str) -> None:
+    with pytest.raises(errors.BadInput, match=why):
+        ids.check_client_id(text)

@@ -23,7 +23,7 @@ import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
 from worldline.codec import digest, structs
-from worldline.control import compose, sdk
+from worldline.control import compose, observing, sdk
 from worldline.kernel import commands
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.machine import Ended, Machine
@@ -167,7 +167,11 @@ class Kit:
         return await self._store.open()
 
     async def process(
-        self, *programs: wl.Program, settings: Settings = SETTINGS, wrap: Wrap = lambda engine: engine
+        self,
+        *programs: wl.Program,
+        settings: Settings = SETTINGS,
+        wrap: Wrap = lambda engine: engine,
+        observed: observing.Observed | None = None,
     ) -> Process:
         """Another process on this store. Without programs it is a client."""
         engine = await self._store.open()
@@ -176,7 +180,7 @@ class Kit:
         found = await sdk._find_universe(bare, sdk.DEFAULT_UNIVERSE, create=True)
         cut = Cut(wrap(engine))
         store = compose.Store(self.url, cut, bare.objects, self.env)
-        universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, list(programs), settings)
+        universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, list(programs), settings, observed=observed)
         process = Process(universe, cut)
         self._processes.append(process)
         universe.start()

@@ -10,6 +10,8 @@ import pytest
 import worldline as wl
 from tests.roles.kit import Kit
 from worldline.base import errors
+from worldline.model import inbox, payload
+from worldline.roles import service
 
 
 @dataclass(frozen=True)
@@ -76,3 +78,37 @@ async def test_another_payload_under_the_same_id_is_refused(kit: Kit) -> None:
         )
         assert [type(each) for each in results] == [wl.Sent, errors.IdReused, wl.Sent]
         assert (await here.state(app.reducers["Sum"].cls)).total == 14
+
+
+@pytest.mark.parametrize("bad", ["", "message:1", "x" * 10_000_000], ids=["empty", "reserved", "long"])
+async def test_ids_that_clients_may_not_use(memory_kit: Kit, bad: str) -> None:
+    """Refused before anything is written, from the holder and from a client; the world goes on."""
+    app = program()
+    async with memory_kit.hosting(app) as universe, memory_kit.hosting() as client:
+        here = await universe.ensure("w", app)
+        for world in (here, client.world("w")):
+            for refused in (world.send(Add(1), id=bad), world.ask(Add(1), id=bad)):
+                with pytest.raises(errors.BadInput, match="an id m"):
+                    await refused
+        item, at = inbox.Event("Add", payload.EMPTY), await here.address()
+        with pytest.raises(errors.BadInput, match="an id m"):
+            await service.enqueue_ingress(
+                universe.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
+            )
+        assert (await here.head()).height == 0
+        assert await here.ask(Add(1), timeout=20) == 1
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 10_000_000], ids=["empty", "long"])
+async def test_ids_that_runs_may_not_have(memory_kit: Kit, bad: str) -> None:
+    app = program()
+
+    @app.workflow
+    async def nothing() -> None:
+        pass
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        with pytest.raises(errors.BadInput, match="a run's id m"):
+            await world.start(nothing(), id=bad)
+        assert (await world.head()).height == 0

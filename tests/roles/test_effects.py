@@ -1,4 +1,4 @@
-"""Effects: retries, timeouts, limits, parking, streams, threads and cancellation, on every engine."""
+"""Effects: retries, timeouts, limits, streams, threads and cancellation, on every engine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.kernel.calls import Options
-from worldline.layers import work as works
 from worldline.model.journal import Kind
-from worldline.model.work import WorkState
 from worldline.roles import performing
 from worldline.roles.hub import Chunk
-from worldline.store import kv, transact
 
 
 class Ledger:
@@ -252,41 +249,6 @@ async def test_time_in_the_queue_counts(memory_kit: Kit) -> None:
 
     assert await call(memory_kit, app, go()) == ["slow timed out", "next timed out"]
     assert [name for name, _, _ in seen.calls] == ["slow"]
-
-
-async def test_parked_work_waits_for_a_person(kit: Kit) -> None:
-    app, seen = wl.Program("p"), Ledger()
-    broken = [True]
-
-    @app.effect(retry=wl.Retry(attempts=2, first=0.01, then="park"))
-    async def touch() -> str:
-        seen.note("touch")
-        if broken[0]:
-            raise ConnectionError("down")
-        return "up"
-
-    @app.workflow
-    async def go() -> str:
-        return await touch()
-
-    async with kit.hosting(app) as universe:
-        world = await universe.ensure("w", app)
-        run = await world.start(go(), id="r")
-        engine, at = universe.store.engine, await world.address()
-
-        async def parked() -> bool:
-            return [each.work.state for each in await kits.opened(engine, at)] == [WorkState.PARKED]
-
-        await aio.until(parked)
-        [work] = await kits.opened(engine, at)
-        assert (work.work.attempt, work.work.error) == (2, "ConnectionError: down")
-        broken[0] = False
-        batch = kv.Batch()
-        works.retry(batch, work, due_us=(await engine.read()).time_us)
-        assert isinstance((await transact.commit(engine, kit.env, batch))[0], kv.Ok)
-        assert await run.result(20) == "up"
-    assert [number for _, number, _ in seen.calls] == [1, 2, 1]
-    assert len(seen.keys) == 1
 
 
 async def test_concurrency_of_a_kind_is_bounded(kit: Kit) -> None:

@@ -52,7 +52,7 @@ async def until_total(world: wl.World, app: wl.Program, number: int) -> None:
     async def reached() -> bool:
         return await total(world, app) == number
 
-    await aio.until(reached)
+    await aio.until(reached, seconds=60)
 
 
 async def enqueue_silently(universe: sdk.Universe, at: ids.Address, number: int) -> None:

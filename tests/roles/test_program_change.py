@@ -242,6 +242,7 @@ async def test_a_tail_that_does_not_replay_is_refused_and_nothing_lost(
                 await world.ask(Add(1), timeout=10)
             assert "journal:" in str(refused.value)
             assert "code:" in str(refused.value)
+            assert "wl.patched" in str(refused.value)
         assert universe.host is not None
         assert universe.host.worlds.refusal(await world.address()) is not None
         assert await world.head() == before_head

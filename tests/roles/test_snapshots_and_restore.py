@@ -118,6 +118,20 @@ async def test_without_a_reason_nothing_is_saved(memory_kit: Kit) -> None:
         assert (await baseline(universe, await world.address())).step == 0
 
 
+async def test_saving_leaves_no_trace_in_the_journal(kit: Kit) -> None:
+    """When a state is saved is policy, and no policy may change a history."""
+    app = program()
+    async with kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        for _ in range(3):
+            await (await world.send(Put("k"))).applied()
+            before = await world.head()
+            assert await world.snapshot() == before.step
+            assert await world.head() == before
+        assert [kind for kind in await kits.kinds(world) if kind in (Kind.SNAPSHOT, Kind.BASELINE)] == []
+        await kits.prove(world, app)
+
+
 async def test_a_busy_world_is_saved_too(memory_kit: Kit) -> None:
     """One that always has something to do must not grow its journal for ever."""
     app = program()

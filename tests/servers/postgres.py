@@ -234,10 +234,13 @@ def start(*, version: int = 18, tcp: bool = False, **settings: str) -> Server:
 
 @functools.cache
 def shared() -> Server:
-    """The server of this test run, with TCP. Tests use schemas of their own in it and never stop it."""
+    """The server of this test run, with TCP. Tests use schemas of their own in it and never stop it.
+
+    It keeps the time of every commit, so that histories can be put into the order in which they became visible.
+    """
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
-        return start(tcp=True)
+        return start(tcp=True, track_commit_timestamp="on")
     folder = _temporary() / f"wlpg-{run[:12]}"
     gate = Path(f"{folder}.lock")
     atexit.register(gate.unlink, missing_ok=True)
@@ -250,7 +253,7 @@ def shared() -> Server:
         else:
             folder.mkdir(mode=0o700)
             server = _make(folder, 18, tcp=True, shared=True)
-            server.start()
+            server.start(track_commit_timestamp="on")
             port.write_text(str(server.port))
     return server
 

@@ -5,45 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from tests.sim import kit
+from worldline.base import env as envs
 from worldline.base import errors
 from worldline.control import compose, sdk
 from worldline.layers import blobs as blob_layer
-from worldline.sim import cluster as clusters
-from worldline.sim import faults, workloads
-from worldline.sim.loop import SimLoop
-from worldline.store import objects
-
-PLAN = workloads.Plan(worlds=[("counter-0", "counters")], ops=[], pause_ms=10)
-
-
-def calmly(scenario: Callable[[clusters.Cluster, sdk.Universe], Awaitable[None]]) -> None:
-    """Run a scenario against a host in calm, from a client that hosts nothing."""
-    loop = SimLoop("0")
-    cluster = clusters.Cluster(loop, 0, faults.Profile(hosts=1, clients=0), PLAN, without="")
-
-    async def main() -> None:
-        await cluster.boot([])
-        await scenario(cluster, sdk.Universe(cluster.calm(), cluster.universe, "simulated", [], cluster.settings))
-        cluster.stop()
-
-    try:
-        loop.run(main(), seconds=120)
-    finally:
-        loop.finish()
+from worldline.layers import leases
+from worldline.model import ids
+from worldline.model.world import Status
+from worldline.roles import holding
+from worldline.sim import programs
+from worldline.store import kv, objects
 
 
 def test_an_answer_is_found_again_long_after_it_was_given() -> None:
     """A client that repeats an id looked for the answer above the present head, where it never comes."""
 
-    async def scenario(cluster: clusters.Cluster, universe: sdk.Universe) -> None:
-        world = universe.world("counter-0")
-        first = await world.ask(workloads.AddAndTell("a", 5), id="a", timeout=20)
-        sent = await world.send(workloads.Add("b", 1), id="b")
+    async def scenario(calm: kit.Calm) -> None:
+        world = calm.universe.world("counter-0")
+        first = await world.ask(programs.AddAndTell("a", 5), id="a", timeout=20)
+        sent = await world.send(programs.Add("b", 1), id="b")
         height = await sent.applied(20)
-        assert await world.ask(workloads.AddAndTell("a", 5), id="a", timeout=20) == first == 5
-        assert await (await world.send(workloads.Add("b", 1), id="b")).applied(20) == height
+        assert await world.ask(programs.AddAndTell("a", 5), id="a", timeout=20) == first == 5
+        assert await (await world.send(programs.Add("b", 1), id="b")).applied(20) == height
 
-    calmly(scenario)
+    kit.calmly(scenario, hosts=1)
 
 
 class Flipping:
@@ -65,9 +53,10 @@ class Flipping:
 def test_bytes_damaged_on_the_way_are_read_again_and_at_rest_are_an_error() -> None:
     """One bad read made a good event a dead letter, and a world refused for good."""
 
-    async def scenario(cluster: clusters.Cluster, universe: sdk.Universe) -> None:
-        flipping = Flipping(cluster.objects, 0)
-        blobs = blob_layer.Blobs(cluster.calm().engine, flipping, cluster.env, cluster.universe)  # type: ignore[arg-type]
+    async def scenario(calm: kit.Calm) -> None:
+        store = calm.cluster.calm()
+        flipping = Flipping(store.objects, 0)
+        blobs = blob_layer.Blobs(store.engine, flipping, store.env, calm.cluster.universe)  # type: ignore[arg-type]
         data = bytes(100_000)
         of = await blobs.put(data)
         flipping.times = blob_layer.READS_MAX - 1
@@ -79,16 +68,93 @@ def test_bytes_damaged_on_the_way_are_read_again_and_at_rest_are_an_error() -> N
             return
         raise AssertionError("damaged bytes were taken for data")
 
-    calmly(scenario)
+    kit.calmly(scenario, hosts=1)
 
 
 def test_a_calm_cluster_serves_its_clients() -> None:
-    async def scenario(cluster: clusters.Cluster, universe: sdk.Universe) -> None:
-        await asyncio.gather(*(universe.world("counter-0").send(workloads.Add(str(n), n)) for n in range(10)))
-        assert isinstance(universe.store, compose.Store)
-        while cluster.left():  # noqa: ASYNC110 - what is waited for happens on other hosts
+    async def scenario(calm: kit.Calm) -> None:
+        world = calm.universe.world("counter-0")
+        await asyncio.gather(*(world.send(programs.Add(str(n), n)) for n in range(10)))
+        while calm.cluster.left():  # noqa: ASYNC110 - what is waited for happens on other hosts
             await asyncio.sleep(0.1)
-        universe.programs["counters"] = workloads.counters
-        assert (await universe.world("counter-0").state(workloads.Counter)).total == 45
+        assert (await world.state(programs.Counter)).total == 45
 
-    calmly(scenario)
+    kit.calmly(scenario, hosts=1)
+
+
+def test_a_world_whose_first_step_comes_before_its_birth_can_be_restored() -> None:
+    """The store's clock was set back between a world's creation and its first step: nobody could read it any more."""
+
+    async def scenario(calm: kit.Calm) -> None:
+        calm.cluster.truth.jump(-60)
+        world = calm.universe.world("counter-0")
+        await (await world.send(programs.Add("a", 1))).applied()
+        calm.kill("host-0")
+        await (await world.send(programs.Add("b", 1))).applied()  # by another host, which restores it
+        assert (await world.state(programs.Counter)).total == 2
+
+    kit.calmly(scenario, hosts=2)
+
+
+class Meddling:
+    """An engine with somebody who is quicker: `first` happens right before the next commit."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+        self.first: Callable[[], Awaitable[object]] | None = None
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        first, self.first = self.first, None
+        if first is not None:
+            await first()
+        return await self._engine.commit(*batches)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+
+async def worker(engine: kv.Engine, env: envs.Env) -> leases.Life:
+    """A worker that has just shown a sign of life."""
+    batch = kv.Batch()
+    now_us = (await engine.read(kv.Get(b"\x01"))).time_us
+    life = leases.heartbeat(
+        batch, ids.WorkerId(envs.new_id(env)), before=None, incarnation=ids.Incarnation(envs.new_id(env)),
+        now_us=now_us, ttl_us=10_000_000, capacity=10, labels={},
+    )  # fmt: skip
+    await engine.commit(batch)
+    return life
+
+
+@pytest.mark.parametrize("status", [Status.PAUSED, Status.ARCHIVED, Status.DELETED])
+def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Status) -> None:
+    """Whoever took the lease had looked at the world before, and went on with one that was deleted meanwhile."""
+
+    async def scenario(calm: kit.Calm) -> None:
+        world, env = calm.universe.world("counter-0"), calm.universe.store.env
+        at = await world.address()
+        meddling = Meddling(calm.universe.store.engine)
+        me = await worker(calm.universe.store.engine, env)
+        meddling.first = lambda: world.change(status=status)
+        with pytest.raises((errors.Closed, errors.NotFound)):
+            await holding.acquire(meddling, env, at, me, lambda _: False)  # type: ignore[arg-type]
+
+    kit.calmly(scenario, hosts=1)
+
+
+@pytest.mark.parametrize("status", [Status.PAUSED, Status.ARCHIVED, Status.DELETED])
+def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(status: Status) -> None:
+    """A free world was closed without touching its lease, which somebody got in the same instant."""
+
+    async def scenario(calm: kit.Calm) -> None:
+        store = calm.universe.store
+        at = await calm.universe.world("counter-0").address()
+        me = await worker(store.engine, store.env)
+        meddling = Meddling(store.engine)
+        meddling.first = lambda: holding.acquire(store.engine, store.env, at, me, lambda _: False)
+        closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
+        universe = sdk.Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
+        await universe.world("counter-0").change(status=status)
+        read = await store.engine.read(*leases.reads(at))
+        assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None
+
+    kit.calmly(scenario, hosts=1)

@@ -1,28 +1,31 @@
-"""The campaign: seeds that must all hold, and cells that must all be hit."""
+"""The campaign: seeds that must all hold, in shares that can run side by side."""
 
 from __future__ import annotations
 
 import os
 
-from worldline.sim import campaign, checkers, faults
+import pytest
 
-SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "60"))
-COVERING_SEEDS = 400  # with so many, every cell must have been hit
+from worldline.sim import boundaries, campaign, checkers
+
+SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "300"))
+SHARES = max(12, SEEDS // 500)
 
 
-def test_every_seed_holds() -> None:
-    ran = campaign.campaign(range(SEEDS))
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_holds(share: int) -> None:
+    seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
+    ran = campaign.campaign(seeds)
     assert ran.failures == []
-    assert ran.seeds == SEEDS
-    assert ran.hit > ran.of // 2
-    if SEEDS >= COVERING_SEEDS:
-        assert ran.missed == []
+    assert ran.seeds == len(seeds)
+    assert ran.hit > ran.of // 4  # `make sim` wants them all
 
 
 def test_unreachable_boundaries_cannot_be_stopped_at() -> None:
-    """Each says why; the auditor asserts the first (J6), the others are single batches."""
-    reachable = [boundary for boundary, _ in faults.reachable()]
-    assert not set(reachable) & set(faults.UNREACHABLE)
+    """Each says why. Those that this design abolishes are asserted by the auditor, the others come with their parts."""
+    reachable = [boundary for boundary, _ in boundaries.reachable()]
+    assert not set(reachable) & set(boundaries.UNREACHABLE)
+    assert len(boundaries.reachable()) == 4 * 2 * len(boundaries.BOUNDARIES) - 2
 
 
 def test_the_table_names_every_invariant() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import faults, run, workloads
+from worldline.sim import profiles, run, workloads
 from worldline.sim.workloads import Op
 
 STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "40"))
@@ -33,7 +33,7 @@ SETTINGS = Settings(
 
 
 def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool) -> run.Result:
-    profile = faults.Profile(
+    profile = profiles.Profile(
         hosts=2, clients=1, split=split, nth=nth, nth_fault=fault, chaos_seconds=4, settings=SETTINGS
     )
     return run.run(7, profile=profile, plan=PLAN)

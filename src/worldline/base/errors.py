@@ -23,6 +23,7 @@
     │   ├── StoreFailed           the engine lost its footing (a failed sync): re-open it
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
+    ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         └── DigestMismatch        content that does not match its address
@@ -134,6 +135,16 @@ class StoreVersion(StoreError):
 
 class StoreMissing(StoreError):
     code = "store_missing"
+
+
+class Overloaded(Error):
+    """Nothing was taken. `retry_after` is in seconds, and an estimate."""
+
+    code = "overloaded"
+
+    def __init__(self, why: str, *, retry_after: float) -> None:
+        super().__init__(f"{why}; try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
 
 
 class Corrupt(Error):

@@ -27,6 +27,7 @@ DIGEST_BYTES = 32
 NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
+CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
 # --- Canonical values ----------------------------------------------------------------------------------
 CBOR_DEPTH_MAX = 64
@@ -103,5 +104,6 @@ assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step w
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
 assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"
+assert CLIENT_ID_BYTES_MAX <= CHOSEN_ID_BYTES_MAX <= INLINE_BYTES_MAX // 4, "it stands in an item with its payload"
 assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into a key"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"

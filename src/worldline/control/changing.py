@@ -38,7 +38,7 @@ async def change(
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=_stamp(env), seen=read.value(1))
-        elif status not in (None, Status.ACTIVE) and state.holder is not None:
+        elif status is not None:  # also from nobody: somebody may be about to take it
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:
             batch.delete_range(*work_keys.open_work(at))

@@ -22,6 +22,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.layers import format as formats
+from worldline.roles import telemetry
 from worldline.store import kv, lmdb, memory, objects, objects_folder, objects_memory
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
@@ -66,6 +67,14 @@ async def open_store(
         await engine.close()
         raise
     return Store(url, engine, bodies, used)
+
+
+def told(store: Store, listening: telemetry.Telemetry) -> Store:
+    """The store, with an engine whose commits are told of if somebody listens."""
+    if not listening.on:
+        return store
+    timed = telemetry.Timed(store.engine, store.env.monotonic_us, listening)
+    return msgspec.structs.replace(store, engine=timed)
 
 
 async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:

@@ -166,6 +166,11 @@ def _command(command: str, carried: payload.Payload) -> Fields:
     if command == commands.CANCEL:
         cancel = structs.decode(commands.CancelRun, data)
         return {"run": cancel.run, "reason": cancel.reason}
+    if command == commands.PARK:
+        park = structs.decode(commands.ParkEffect, data)
+        return {"intent": park.intent.hex(), "attempts": park.attempts, "error": park.error}
+    if command == commands.RETRY:
+        return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
     if command == commands.PROGRAM:
         return _program_changed(data)
     return {"data": decoded(data)}

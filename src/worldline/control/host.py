@@ -1,24 +1,54 @@
 """Hosting: the roles of one process, put together and run side by side.
 
-A host holds worlds of its programs, performs their effects and fires their timers. Any number of hosts may share a
-store. Closing one saves and releases its worlds, so that the next starts where this one stopped.
+A host is any mix of roles. With world worker, adapter and timers in one process there are short cuts between them:
+effects come to the adapter already claimed, answers and firings go straight into the next cycle. Each role alone does
+the same through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a host
+saves and releases its worlds and gives its claims back, so that the next starts where this one stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.control import compose, presence
+from worldline.control import compose, dumping, presence
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.model.settings import Settings
-from worldline.roles import adapter_worker, builtin, hub, loop, timer_worker, world_worker
+from worldline.roles import (
+    adapter_worker,
+    builtin,
+    committing,
+    hanging,
+    hub,
+    janitor,
+    loop,
+    orchestrator,
+    placement,
+    telemetry,
+    timer_worker,
+    world_worker,
+)
+
+
+class Role(enum.StrEnum):
+    WORLDS = "worlds"
+    ADAPTER = "adapter"
+    TIMERS = "timers"
+    ORCHESTRATOR = "orchestrator"
+    JANITOR = "janitor"
+
+
+EMBEDDED = (Role.WORLDS, Role.ADAPTER, Role.TIMERS)
+ALL = tuple(Role)
 
 
 class Host:
@@ -31,41 +61,133 @@ class Host:
         blobs: blob_layer.Blobs,
         settings: Settings,
         egress: Egress | None = None,
+        roles: Sequence[Role] = EMBEDDED,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        watchdog: bool = False,
     ) -> None:
         names = [program.name for program in programs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise errors.BadInput(f"two programs are named {twice!r}")
-        env = store.env
-        self.worker = ids.WorkerId(envs.new_id(env))
+        self.worker = ids.WorkerId(envs.new_id(store.env))
+        self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
         self.live = hub.Hub()
+        self._store = store
+        self._universe = universe
+        self._programs = programs
+        self._blobs = blobs
+        self._settings = _named(settings, self.name)
+        self._telemetry = telemetry
         self._abandoned = False
         self._presence = presence.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
-        is_dead = self._presence.is_dead if self._presence is not None else lambda _: False
-        self.adapter = adapter_worker.AdapterWorker(
-            store.engine, env, universe, programs,
-            blobs=blobs, live=self.live, settings=settings.adapter, worker=self.worker,
-            builtins=[builtin.http_request(egress or Egress())],
+        self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
+        self._worlds = self._make_worlds() if Role.WORLDS in roles else None
+        self._timers = self._make_timers() if Role.TIMERS in roles else None
+        if self._worlds is not None:
+            for beside in (self._adapter, self._timers):
+                if beside is not None:
+                    beside.attach(self._worlds)
+        self._orchestrator = self._make_orchestrator() if Role.ORCHESTRATOR in roles else None
+        self._janitor = self._make_janitor() if Role.JANITOR in roles else None
+        made = (
+            ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
+            ("orchestrator", self._orchestrator), ("janitor", self._janitor),
         )  # fmt: skip
-        self.worlds = world_worker.WorldWorker(
-            store.engine, env, universe, programs,
-            blobs=blobs, live=self.live, claims=self.adapter, settings=settings.worker, worker=self.worker,
-            is_dead=is_dead,
-        )  # fmt: skip
-        self.timers = timer_worker.TimerWorker(store.engine, env, universe, settings=settings.timer, worker=self.worker)
-        self.adapter.attach(self.worlds)
-        self.timers.attach(self.worlds)
         self._loops = [
-            loop.Loop("world worker", self.worlds.tick, env, wake=self.worlds.wake),
-            loop.Loop("adapter worker", self.adapter.tick, env, wake=self.adapter.wake),
-            loop.Loop("timer worker", self.timers.tick, env, wake=self.timers.wake),
+            loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
+            for name, role in made
+            if role is not None
         ]
+        if self._worlds is not None and (watchdog or telemetry.on):
+            self._watch(self._worlds)
+
+    # --- The roles ---------------------------------------------------------------------------------------------
+
+    @property
+    def worlds(self) -> world_worker.WorldWorker:
+        assert self._worlds is not None, "no worlds are run in this process"
+        return self._worlds
+
+    @property
+    def adapter(self) -> adapter_worker.AdapterWorker:
+        assert self._adapter is not None, "no effects are performed in this process"
+        return self._adapter
+
+    @property
+    def timers(self) -> timer_worker.TimerWorker:
+        assert self._timers is not None, "no timers are fired in this process"
+        return self._timers
+
+    def _make_adapter(self, egress: Egress) -> adapter_worker.AdapterWorker:
+        return adapter_worker.AdapterWorker(
+            self._store.engine, self._store.env, self._universe, self._programs,
+            blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
+            builtins=[builtin.http_request(egress)], telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_worlds(self) -> world_worker.WorldWorker:
+        """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
+        claims = committing.Claims() if self._adapter is None else self._adapter
+        return world_worker.WorldWorker(
+            self._store.engine, self._store.env, self._universe, self._programs,
+            blobs=self._blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
+            is_dead=self._is_dead(), telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_timers(self) -> timer_worker.TimerWorker:
+        return timer_worker.TimerWorker(
+            self._store.engine, self._store.env, self._universe, settings=self._settings.timer, worker=self.worker,
+            telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_orchestrator(self) -> orchestrator.Orchestrator:
+        return orchestrator.Orchestrator(
+            self._store.engine, self._store.env, self._universe,
+            settings=self._settings.orchestrator, is_dead=self._is_dead(),
+        )  # fmt: skip
+
+    def _make_janitor(self) -> janitor.Janitor:
+        return janitor.Janitor(
+            self._store.engine, self._store.env, self._universe,
+            settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
+        )  # fmt: skip
+
+    def _watch(self, worlds: world_worker.WorldWorker) -> None:
+        """Somebody listens, or reads the log: they should be told of what hangs."""
+        watchdog = hanging.Watchdog(
+            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
+        )
+        self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
+
+    def _is_dead(self) -> Callable[[ids.WorkerId], bool]:
+        return self._presence.is_dead if self._presence is not None else lambda _: False
+
+    # --- Life --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self._presence is not None:
             self._presence.enter(self.worker)
         for each in self._loops:
             each.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether this process counts: others can see the life sign of its world worker, if it has one."""
+        return self._worlds is None or self._worlds.alive
+
+    def levels(self) -> dict[str, float]:
+        """How much there is now of what metrics call gauges."""
+        return {
+            "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
+            "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
+        }
+
+    def dump(self) -> dumping.Dump:
+        """What this process is doing now."""
+        return dumping.dump(
+            self._loops, self._worlds, self._adapter,
+            worker=self.worker.hex(), name=self.name, now_us=self._store.env.monotonic_us(),
+        )  # fmt: skip
 
     def abandon(self) -> None:
         """Close without saving or releasing anything, as if killed. For benchmarks and tests of what comes after."""
@@ -82,17 +204,30 @@ class Host:
             raise self.failed
 
     async def close(self) -> None:
-        """Stop the roles, save and release the worlds."""
-        timers_and_effects = self._loops[1:]
-        await asyncio.gather(*(each.stop() for each in timers_and_effects))
-        await self.adapter.close(abandon=self._abandoned)
-        await self.timers.close()
-        await self._loops[0].stop()
+        """Stop the roles, give claims back, save and release the worlds."""
+        first = 0 if self._worlds is None else 1
+        await asyncio.gather(*(each.stop() for each in self._loops[first:]))
         tidy = False
         try:
-            await self.worlds.close(abandon=self._abandoned)
+            await self._close_beside()
+            if self._worlds is not None:
+                await self._loops[0].stop()
+                await self._worlds.close(abandon=self._abandoned)
             tidy = not self._abandoned
         finally:
             if self._presence is not None:
                 self._presence.leave(self.worker, tidy=tidy)
         self.check()
+
+    async def _close_beside(self) -> None:
+        """The roles that others may go on with before the worlds here have ended."""
+        if self._adapter is not None:
+            await self._adapter.close(abandon=self._abandoned)
+        for each in (self._timers, self._orchestrator, self._janitor):
+            if each is not None:
+                await each.close()
+
+
+def _named(settings: Settings, name: str) -> Settings:
+    labels = {**settings.worker.labels, placement.NAME: name}
+    return msgspec.structs.replace(settings, worker=msgspec.structs.replace(settings.worker, labels=labels))

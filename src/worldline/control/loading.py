@@ -1,4 +1,4 @@
-"""Finding programs in a user's file: `app.py`, or `app.py:name` for one of several.
+"""Finding programs in a user's file: `app.py`, or `app.py:name` for one of several; and what they may reach, `egress`.
 
 The file is imported as a module of its own name, with its folder on the path, as Python itself would; its main guard
 does not run. Loading it again imports it and its neighbours anew. Hashes are taken at once, while the source on disk is
@@ -19,6 +19,7 @@ from types import ModuleType
 
 import msgspec
 
+from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.kernel.program import Program
 
@@ -26,11 +27,12 @@ _loaded: dict[Path, list[str]] = {}  # the modules that loading a file brought i
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The programs of one file, and the files their code is in."""
+    """The programs of one file, the files their code is in, and what their effects may reach."""
 
     path: Path
     programs: list[Program]
     files: list[Path]
+    egress: Egress | None = None
 
 
 def load(target: str) -> Loaded:
@@ -45,7 +47,7 @@ def load(target: str) -> Loaded:
         raise errors.BadInput(f"{path.name} declares no program; write app = worldline.Program('name') in it")
     for program in programs:
         _settle(path, program)
-    return Loaded(path, programs, [path, *_neighbours(path)])
+    return Loaded(path, programs, [path, *_neighbours(path)], _egress(path, module))
 
 
 def load_all(targets: Sequence[str]) -> list[Program]:
@@ -54,6 +56,22 @@ def load_all(targets: Sequence[str]) -> list[Program]:
     for target in targets:
         found += [program for program in load(target).programs if program not in found]
     return found
+
+
+def egress_of(targets: Sequence[str]) -> Egress | None:
+    """What the files of these targets, loaded before, say that their effects may reach."""
+    found: Egress | None = None
+    for path in dict.fromkeys(split(target)[0].resolve() for target in targets):
+        said = _egress(path, sys.modules[_loaded[path][0]])
+        if said is not None and found is not None and said != found:
+            raise errors.BadInput(f"{path.name} has another egress than the file before it; one process has one")
+        found = said or found
+    return found
+
+
+def member(loaded: Loaded, name: str) -> object | None:
+    """What a loaded file calls by this name, if anything."""
+    return getattr(sys.modules[_loaded[loaded.path][0]], name, None)
 
 
 def split(target: str) -> tuple[Path, str]:
@@ -69,6 +87,16 @@ def _named(path: Path, module: ModuleType, name: str) -> Program:
     if not isinstance(found, Program):
         raise errors.BadInput(f"{path.name} has no program called {name!r}; it has {_names(module) or 'none'}")
     return found
+
+
+def _egress(path: Path, module: ModuleType) -> Egress | None:
+    """The file's own `egress = wl.Egress(...)`, if it has one. Whoever hosts the file goes by it."""
+    found = getattr(module, "egress", None)
+    if isinstance(found, Egress):
+        return found
+    if found is None or isinstance(found, ModuleType) or callable(found):  # the word means something else there
+        return None
+    raise errors.BadInput(f"{path.name}: egress must be a worldline.Egress(...), not {type(found).__name__}")
 
 
 def _all(module: ModuleType) -> list[Program]:

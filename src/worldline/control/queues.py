@@ -2,7 +2,7 @@
 
 The journal and the snapshot decide what a world has open; `open`, `due` and `ready` keys are derived from that and can
 all be written again. A receipt or a fired timer that waits in the inbox counts as an answer. Attempts of work that is
-restored are counted anew.
+restored are counted anew; effects that were parked are parked again.
 
 Looking needs no lease: whatever a step of the world may have changed meanwhile is looked at again. Repairing takes the
 lease, so that the world stands still, and every batch expects the head it was derived from.
@@ -17,10 +17,13 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import structs
 from worldline.control import looking
 from worldline.control.sdk import Universe
+from worldline.kernel import commands
 from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
+from worldline.kernel.runs import Parked
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes
@@ -29,7 +32,7 @@ from worldline.layers import leases, ready, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox, step
 from worldline.model.settings import WorkerSettings
-from worldline.model.work import WorkKind, WorkState
+from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.roles import committing, holding
 from worldline.store import kv, transact
@@ -55,6 +58,7 @@ class Wrong(msgspec.Struct, frozen=True):
     fault: Fault
     intent: ids.IntentId = ids.IntentId(b"")
     wanted: step.Wanted | None = None
+    parked: Parked | None = None
     authority: works.Open | None = None
     raw: bytes | None = None
 
@@ -70,6 +74,7 @@ class Seen(msgspec.Struct, frozen=True):
     opened: dict[ids.IntentId, works.Open]
     unreadable: dict[ids.IntentId, bytes]
     answered: dict[ids.IntentId, None]
+    moved: dict[ids.IntentId, Parked | None]  # what unread items say of effects: parked so, or tried again
     unread: bytes  # the stamp of the first unread item; empty: there is none
     hinted: bool
     held: bool
@@ -105,36 +110,59 @@ async def _look(universe: Universe, at: ids.Address) -> Seen:
         except errors.DecodeError:
             unreadable[intent] = raw
     answered: dict[ids.IntentId, None] = {}
+    moved: dict[ids.IntentId, Parked | None] = {}
     first = b""
     async for item in looking.items(universe, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
         first = first or unread.stamp
         if isinstance(unread.item, inbox.Receipt | inbox.TimerFired):
             answered[ids.IntentId(unread.item.intent)] = None
+        elif isinstance(unread.item, inbox.Control):
+            moved |= _moved(unread.item)
     holder = await looking.holder(universe, at)
     read = await universe.store.engine.read(
-        journals.get_head(at), ready.get(at, priority=committing.READY_PRIORITY), worlds.get(at)
+        journals.get_head(at), *(ready.get(at, priority=each) for each in committing.READY_PRIORITIES)
     )
     head_raw = read.value(0)
     assert head_raw is not None
     held = holder is not None and holder.alive
-    return Seen(head_raw, opened, unreadable, answered, first, read.value(1) is not None, held)
+    hinted = any(read.value(1 + index) is not None for index in range(len(committing.READY_PRIORITIES)))
+    return Seen(head_raw, opened, unreadable, answered, moved, first, hinted, held)
+
+
+def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
+    """What an unread command says of an effect, if it is one that does."""
+    data = item.payload.inline or b""
+    try:
+        if item.command == commands.PARK:
+            park = structs.decode(commands.ParkEffect, data)
+            return {ids.IntentId(park.intent): Parked(park.attempts, park.error)}
+        if item.command == commands.RETRY:
+            return {ids.IntentId(structs.decode(commands.RetryEffect, data).intent): None}
+    except errors.DecodeError:
+        pass  # the world will say so
+    return {}
 
 
 def _open_faults(seen: Seen, machine: Machine | None, at: ids.Address) -> list[Wrong]:
     wanted = {} if machine is None else wanted_of(machine, at)
-    found = [Wrong(Fault.UNREADABLE, intent, wanted.get(intent), raw=raw) for intent, raw in seen.unreadable.items()]
+    parked = ({} if machine is None else parked_of(machine)) | seen.moved
+    found = [
+        Wrong(Fault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
+        for intent, raw in seen.unreadable.items()
+    ]
     if machine is None:
         return found
     for intent, each in wanted.items():
         authority = seen.opened.get(intent)
         if authority is None and intent not in seen.unreadable and intent not in seen.answered:
-            found.append(Wrong(Fault.MISSING_OPEN, intent, each))
+            found.append(Wrong(Fault.MISSING_OPEN, intent, each, parked.get(intent)))
         elif authority is not None and authority.work.state is WorkState.SETTLED and intent not in seen.answered:
-            found.append(Wrong(Fault.UNANSWERED, intent, each, authority, authority.raw))
+            found.append(Wrong(Fault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw))
+    closing = {machine.wanted_again(each, at).intent: None for each in machine.closing}
     for intent, authority in seen.opened.items():
-        if intent not in wanted:
-            found.append(Wrong(Fault.GARBAGE_OPEN, intent, None, authority, authority.raw))
+        if intent not in wanted and intent not in closing:
+            found.append(Wrong(Fault.GARBAGE_OPEN, intent, None, None, authority, authority.raw))
     return found
 
 
@@ -150,7 +178,7 @@ async def _due_faults(universe: Universe, at: ids.Address, seen: Seen, machine: 
             if read.value(index) is None and (machine is None or each.intent in wanted):
                 again = await universe.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
                 if again.value(0) == each.raw and again.value(1) is None:
-                    found.append(Wrong(Fault.MISSING_DUE, each.intent, wanted.get(each.intent), each, each.raw))
+                    found.append(Wrong(Fault.MISSING_DUE, each.intent, wanted.get(each.intent), None, each, each.raw))
     return found
 
 
@@ -170,6 +198,11 @@ def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.Want
     return {each.intent: each for each in wanted}
 
 
+def parked_of(machine: Machine) -> dict[ids.IntentId, Parked | None]:
+    """The effects that a machine knows to be parked."""
+    return {intent: machine.open[key].parked for intent, key in machine.by_intent.items()}
+
+
 def _due_key(opened: works.Open) -> bytes:
     work = opened.work
     return work_keys.due_key(opened.at, opened.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
@@ -187,7 +220,9 @@ async def repair(
     incarnation = ids.Incarnation(envs.new_id(env))
     life = await holding.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
-        lease = await holding.acquire(engine, env, at, life, lambda other: looking.is_gone(universe, other))
+        lease = await holding.acquire(
+            engine, env, at, life, lambda other: looking.is_gone(universe, other), anyway=True
+        )
         try:
             found = await faults(universe, at, program)
             assert found is not None, "nobody steps a world whose lease we hold"
@@ -256,7 +291,7 @@ class Restoring(msgspec.Struct, frozen=True):
         elif self.program is None or wrong.wanted is None:
             return None
         else:
-            work = committing.work_of(self.program, wrong.wanted)
+            work = _as_parked(committing.work_of(self.program, wrong.wanted), wrong.parked)
         batch = kv.Batch()
         leases.fence(batch, self.lease)
         done = works.repair(
@@ -264,6 +299,12 @@ class Restoring(msgspec.Struct, frozen=True):
             pointers=self.pointers.get(wrong.intent, []),
         )  # fmt: skip
         return batch if done else None
+
+
+def _as_parked(work: Work, parked: Parked | None) -> Work:
+    if parked is None:
+        return work
+    return msgspec.structs.replace(work, state=WorkState.PARKED, attempt=parked.attempts, error=parked.error)
 
 
 async def _commit(universe: Universe, batches: Sequence[kv.Batch]) -> None:

@@ -24,8 +24,8 @@ from worldline.layers import work as works
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
-from worldline.model.world import Status
-from worldline.roles import following, restoring
+from worldline.model.world import Status, WorldMeta
+from worldline.roles import following, placement, restoring
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
@@ -77,7 +77,7 @@ async def why(universe: Universe, world: World, *, option: str = "") -> Why:
     asking = Asking(universe, meta.name, option)
     found = _status(asking, meta.status)
     unread = await looking.count(universe, inboxes.read_range(at, count_max=1_000))
-    found += await _hosting(asking, at, meta.program, unread, opened)
+    found += await _hosting(asking, at, meta, unread, opened)
     found += await _dead(asking, at)
     if machine is not None:
         found += _runs(asking, machine)
@@ -117,7 +117,7 @@ def _status(asking: Asking, status: Status) -> list[Reason]:
 
 
 async def _hosting(
-    asking: Asking, at: ids.Address, program: str, unread: int, opened: list[works.Open]
+    asking: Asking, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
 ) -> list[Reason]:  # fmt: skip
     """Whether somebody runs it, or need not."""
     holder = await looking.holder(asking.universe, at)
@@ -131,8 +131,10 @@ async def _hosting(
     since = None if holder is None else holder.last_sign
     gone = "nobody hosts it" if holder is None else f"its worker {holder.worker[:8]} is gone"
     what = f"{gone}, and {waits} inputs and pieces of work wait" if waits else gone
-    command = asking.command("dev FILE")
-    return [Reason("nobody", f"{what}; host program {program!r}", stuck=bool(waits), since=since, command=command)]
+    labels = [name for name in meta.labels if placement.places(name)]
+    where = f", where its labels allow: {', '.join(f'{name}={meta.labels[name]}' for name in labels)}" if labels else ""
+    said = f"{what}; host program {meta.program!r}{where}"
+    return [Reason("nobody", said, stuck=bool(waits), since=since, command=asking.command("dev FILE"))]
 
 
 async def _dead(asking: Asking, at: ids.Address) -> list[Reason]:

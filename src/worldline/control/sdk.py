@@ -8,7 +8,7 @@ and answers are found in the journal, so they survive whoever waited for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -17,7 +17,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.control import changing, compose, host, talking
+from worldline.control import changing, compose, host, observing, pressure, talking
 from worldline.kernel import commands, schedules, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.calls import Call, Request, Seconds, to_us
@@ -34,7 +34,7 @@ from worldline.model import snapshot as snapshot_model
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
-from worldline.roles import following, restoring
+from worldline.roles import following, restoring, telemetry
 from worldline.roles.hub import Chunk
 from worldline.store import kv, transact
 
@@ -43,6 +43,7 @@ R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 
 DEFAULT_UNIVERSE = "default"
+HOSTING = (*host.EMBEDDED, host.Role.JANITOR)  # the roles of a process that hosts, unless it is part of a cluster
 
 
 @asynccontextmanager
@@ -57,22 +58,29 @@ async def open(
     settings: Settings | None = None,
     env: envs.Env | None = None,
     egress: Egress | None = None,
+    sinks: observing.Sinks | None = None,
+    metrics: str | None = None,
 ) -> AsyncIterator[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
     A store is created if this process hosts, or if `create` says so. `egress` says which hosts `wl.http.request` may
-    reach from here: none, unless they are named.
+    reach from here: none, unless they are named. `sinks` are functions that are told what this process does; `metrics`
+    is HOST:PORT where Prometheus finds the same as numbers.
     """
     programs = [host] if isinstance(host, Program) else list(host)
     wanted = bool(programs) if create is None else create
-    async with compose.store(url, create=wanted, objects_url=objects, env=env) as store:
-        found = await _find_universe(store, universe, create=wanted)
-        opened = Universe(store, found, universe, programs, settings or Settings(), egress=egress)
-        opened.start()
-        try:
-            yield opened
-        finally:
-            await opened.close()
+    with observing.observed(sinks, metrics=metrics) as observed:
+        async with compose.store(url, create=wanted, objects_url=objects, env=env) as store:
+            found = await _find_universe(store, universe, create=wanted)
+            opened = Universe(
+                store, found, universe, programs, settings or Settings(),
+                egress=egress, observed=observed, roles=HOSTING,
+            )  # fmt: skip
+            opened.start()
+            try:
+                yield opened
+            finally:
+                await opened.close()
 
 
 async def _find_universe(store: compose.Store, name: str, *, create: bool) -> ids.UniverseId:
@@ -96,21 +104,43 @@ class Universe:
 
     def __init__(
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
-        settings: Settings, *, egress: Egress | None = None,
+        settings: Settings, *, egress: Egress | None = None, observed: observing.Observed | None = None,
+        roles: Sequence[host.Role] = host.EMBEDDED,
     ) -> None:  # fmt: skip
         self.name = name
         self.id = universe
-        self.store = store
+        self.telemetry = telemetry.NOTHING if observed is None else observed.telemetry
+        self.store = store = compose.told(store, self.telemetry)
+        self.pressure = pressure.Pressure(
+            store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
+        )
+        self._observed = observed
+        self.levels_from(dict)
         self.settings = settings
         self.blobs = blob_layer.Blobs(store.engine, store.objects, store.env, universe)
-        self.host = (
-            host.Host(store, universe, programs, blobs=self.blobs, settings=settings, egress=egress)
-            if programs
-            else None
-        )
+        self.host: host.Host | None = None
+        if programs:
+            self.host = host.Host(
+                store, universe, programs,
+                blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
+            )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.readers = ThreadPoolExecutor(1, thread_name_prefix="worldline-reader")
         self._warm: dict[ids.Address, following.Reader] = {}
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where Prometheus finds metrics, if they are offered."""
+        return None if self._observed is None else self._observed.port
+
+    def levels_from(self, levels: Callable[[], dict[str, float]]) -> None:
+        """For metrics: ask these roles, beside those of this universe's own host, how much there is now."""
+        if self._observed is not None:
+            self._observed.levels_from(lambda: self._levels() | levels())
+
+    def _levels(self) -> dict[str, float]:
+        levels = {} if self.host is None else self.host.levels()
+        return levels | {"worldline_inputs_waiting": self.pressure.waiting}
 
     def start(self) -> None:
         if self.host is not None:
@@ -270,10 +300,13 @@ class World:
         async with asyncio.timeout(limit):
             return await (await self.start(call, id=id)).result()
 
-    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R]:
+    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
+        # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
         if call.target.kind != "workflow":
             raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
+        if id is not None:
+            ids.check_chosen(id, "a run's id")
         env = self.universe.store.env
         run_id = id or env.random_bytes(8).hex()
         wanted = commands.StartRun(run_id, call.target.name, call.pack(), env.random_bytes(16), named=id is not None)
@@ -296,6 +329,8 @@ class World:
         return await self.send_raw(schema, values.dump(event), to=to, id=id)
 
     async def send_raw(self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None) -> Sent:
+        if id is not None:
+            ids.check_client_id(id)
         carried = await self.universe.blobs.carry(data)
         item = inbox.Event(schema, carried, to or "")
         return Sent(self, await talking.deliver(self.universe, await self.address(), item, data, client_id=id))
@@ -310,6 +345,8 @@ class World:
         return answer
 
     async def ask_raw(self, schema: str, data: bytes, *, id: str | None = None) -> bytes:
+        if id is not None:
+            ids.check_client_id(id)
         carried = await self.universe.blobs.carry(data)
         correlation = id or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)

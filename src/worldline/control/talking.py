@@ -20,12 +20,13 @@ from worldline.codec import structs
 from worldline.kernel.events import Answer
 from worldline.kernel.runs import Failure
 from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids, inbox, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
-from worldline.roles import committing, following, restoring
-from worldline.roles.hosted import Applied, Handover, Hosted, Repeated, step_of_handed
+from worldline.roles import committing, following, restoring, telemetry
+from worldline.roles.hosted import Applied, Handover, Hosted, Repeated, handed_stamp, step_of_handed
 from worldline.roles.hub import Chunk
 from worldline.store import kv, transact
 
@@ -71,47 +72,77 @@ async def deliver(
         held = await hosted(universe, at)
         if held is None:
             break
-        assert universe.host is not None
-        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        if not universe.host.worlds.hand_over(at, Handover(item, data, done=done, client_id=client_id)):
-            continue
-        try:
-            applied = await done
-            return Sending(at, applied, None, applied.height)
-        except Repeated as repeated:
-            return Sending(at, None, repeated.stamp, 0)
-        except errors.Fenced:
-            continue  # the world left this process; it is wherever it is now
-    return await enqueue(universe, at, item, client_id=client_id)
+        await universe.pressure.check_effects(at, item)
+        handed = await _hand_over(universe, held, Handover(item, data, client_id=client_id))
+        if handed is not None:
+            return handed
+    return await enqueue(universe, at, item, client_id=client_id, data=data)
+
+
+async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Sending | None:
+    """Straight into a step of a world that is held here. None: it has left, and is wherever it is now."""
+    assert universe.host is not None
+    began_us = universe.store.env.wall_us()
+    done = handover.done = asyncio.get_running_loop().create_future()
+    universe.pressure.enter(held, handover.item)
+    try:
+        if not universe.host.worlds.hand_over(held.at, handover):
+            return None
+        applied = await done
+    except Repeated as repeated:
+        return Sending(held.at, None, repeated.stamp, 0)
+    except errors.Fenced:
+        return None
+    finally:
+        universe.pressure.leave(held)
+    if universe.telemetry.on:
+        _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handed_stamp(applied), since=began_us)
+    await universe.pressure.count_effects(handover.item)
+    return Sending(held.at, applied, None, applied.height)
+
+
+def _tell_entered(
+    universe: Universe, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: kv.Stamp, since: int
+) -> None:
+    handed = step_of_handed(stamp) is not None
+    fact = telemetry.Entered(at, item, data, stamp, handed, since, universe.store.env.wall_us())
+    universe.telemetry.tell(fact)
 
 
 async def enqueue(
-    universe: Universe, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None
+    universe: Universe, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None, data: bytes = b""
 ) -> Sending:
-    """Put an input into a world's inbox, once, whatever happens to the answer."""
+    """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload, for telemetry."""
+    began_us = universe.store.env.wall_us()
+    await universe.pressure.check_effects(at, item, sure=True)
+    look = universe.pressure.wants(at, item)
     engine, env = universe.store.engine, universe.store.env
     used = client_id or envs.new_id(env)
     window_us = universe.settings.dedupe_window_ms * 1000
-    since = (await following.head(engine, at)).height
+    since = 0  # a repeat may have been taken long ago
 
     async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
-        hint = ready.get(at, priority=committing.READY_PRIORITY)
-        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), hint)
+        hint = ready.get(at, priority=committing.priority_of(item))
+        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), hint, journals.get_head(at), *look)
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
         if seen is not None:
-            nonlocal since
-            since = 0  # a repeat: the first may have been taken long ago
             return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
+        universe.pressure.check_inbox(at, item, read.page(4) if look else None)
+        nonlocal since
+        since = journals.decode_head(read.value(3)).height
         batch = kv.Batch()
         worlds.expect_open(batch, world)
         index = inboxes.enqueue(batch, at, item, client_id=used, time_us=read.time_us, window_us=window_us)
-        ready.mark(batch, at, priority=committing.READY_PRIORITY, seen=read.value(2), append=index)
+        ready.mark(batch, at, priority=committing.priority_of(item), seen=read.value(2), append=index)
         return transact.Write(batch, lambda ok: ok.stamps[index])
 
     stamp = await transact.run(engine, env, attempt)
     if universe.host is not None:
         universe.host.worlds.poke(at)
+    if universe.telemetry.on:
+        _tell_entered(universe, at, item, data=data, stamp=stamp, since=began_us)
+    await universe.pressure.count_effects(item)
     return Sending(at, None, stamp, since)
 
 
@@ -133,7 +164,7 @@ async def ask(
 ) -> bytes:  # fmt: skip
     """Give an input that is answered, and wait for the answer."""
     if universe.host is None:
-        sending = await enqueue(universe, at, item, client_id=client_id)
+        sending = await enqueue(universe, at, item, client_id=client_id, data=data)
         found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
     else:
         with universe.host.live.expecting(at, Kind.ANSWERED, correlation) as expected:

@@ -10,14 +10,14 @@ from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import driver, runs, schedules, values
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import ENDED, OpKind, Run, RunStatus
+from worldline.kernel.runs import ENDED, OpKind, Parked, Run, RunStatus
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
+    from worldline.kernel.machine import Machine, Pending
 
 RUN = "run"
 CANCEL = "cancel"
@@ -25,6 +25,8 @@ SCHEDULE = "schedule"
 PROGRAM = "program"
 GIVE_UP = "give_up"  # a timer, by hand
 CONTINUE = "continue"  # by the holder itself, when a step left something for the next
+PARK = "park"  # an effect was set aside, by its adapter or by hand
+RETRY = "retry"  # it is tried again
 
 SLEEPS = ("sleep", "sleep_until")
 
@@ -45,6 +47,16 @@ class CancelRun(msgspec.Struct, frozen=True, array_like=True):
 class GiveUp(msgspec.Struct, frozen=True, array_like=True):
     intent: bytes
     reason: str
+
+
+class ParkEffect(msgspec.Struct, frozen=True, array_like=True):
+    intent: bytes
+    attempts: int
+    error: str
+
+
+class RetryEffect(msgspec.Struct, frozen=True, array_like=True):
+    intent: bytes
 
 
 class ChangeProgram(msgspec.Struct, frozen=True, array_like=True):
@@ -100,8 +112,7 @@ def _run(machine: Machine, data: bytes) -> bytes:
 
 def _attach(known: Run, wanted: StartRun) -> bytes:
     record = known.record
-    started_with = record.origin or runs.origin(record.workflow, record.args)
-    if started_with != runs.origin(wanted.workflow, wanted.args):
+    if not runs.is_same(record, wanted.workflow, wanted.args):
         raise errors.IdReused(wanted.run)
     return structs.encode(Standing(record.id, record.status, attached=True, data=record.data))
 
@@ -178,6 +189,37 @@ def _give_up(machine: Machine, data: bytes) -> bytes:
     return values.NONE
 
 
+def _park(machine: Machine, data: bytes) -> bytes:
+    """Note that an effect is parked. Nothing goes on because of it; whoever asks why learns it, and repairs know it."""
+    wanted = structs.decode(ParkEffect, data)
+    pending = _open_effect(machine, wanted.intent)
+    if pending is None or pending.parked is not None:
+        return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
+    pending.parked = Parked(wanted.attempts, runs.storable(wanted.error))
+    return values.NONE
+
+
+def _retry(machine: Machine, data: bytes) -> bytes:
+    """Note that a parked effect is tried again."""
+    wanted = structs.decode(RetryEffect, data)
+    pending = _open_effect(machine, wanted.intent)
+    if pending is None or pending.parked is None:
+        return _too_late(machine, RETRY, wanted.intent, "it is not parked")
+    pending.parked = None
+    return values.NONE
+
+
+def _open_effect(machine: Machine, intent: bytes) -> Pending | None:
+    key = machine.by_intent.get(ids.IntentId(intent))
+    pending = None if key is None else machine.open[key]
+    return pending if pending is not None and pending.kind is WorkKind.EFFECT else None
+
+
+def _too_late(machine: Machine, command: str, intent: bytes, why: str) -> bytes:
+    machine.draft(Kind.IGNORED, values.dump([command, intent, why]))
+    return values.NONE
+
+
 def _continue(machine: Machine, data: bytes) -> bytes:  # noqa: ARG001 - every step sends what was held back
     return values.NONE
 
@@ -189,4 +231,6 @@ _COMMANDS: dict[str, Any] = {
     PROGRAM: _program,
     GIVE_UP: _give_up,
     CONTINUE: _continue,
+    PARK: _park,
+    RETRY: _retry,
 }

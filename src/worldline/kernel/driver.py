@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FOREIGN_AWAITS_MAX = 100
 CHILD_ID_CHARACTERS_MAX = 160
+FOLLOWERS_MAX = 4_096
 _HINT = (
     "a workflow can await only what Worldline records: effects, workflows, wl.sleep, wl.wait, wl.gather and the like; "
     "put asyncio and other I/O into an @effect"
@@ -43,7 +44,7 @@ def start(
     """A new run. It makes its first moves later in this step."""
     record = Record(
         run_id, workflow, args, seed, named, machine.now.context.time_us,
-        parent=parent, parent_op=parent_op, ops=[], log=[], buffer=[], interrupts=[],
+        parent=parent, parent_op=parent_op, ops=[], log=[], buffer=[], interrupts=[], followers=[],
     )  # fmt: skip
     run = machine.add_run(record)
     run.touch(b"start", run_id.encode(), workflow.encode(), args, seed)
@@ -62,13 +63,33 @@ def hold_child(run: Run, number: int, params: bytes, *, run_id: str) -> Held:
 
 def start_child(machine: Machine, held: Held) -> None:
     if held.id in machine.runs:
-        machine.arrive(held.run, held.op, runs.failed("id_reused", f"run id {held.id!r} is taken"))
+        _attach(machine, machine.runs[held.id], held)
         return
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start(
         machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
         parent=held.run, parent_op=held.op,
     )  # fmt: skip
+
+
+def _attach(machine: Machine, known: Run, held: Held) -> None:
+    """The id is taken: by the same call, then its run is the one that was asked for; else the operation has failed.
+
+    Who attaches waits for the run and does not own it: giving up the wait leaves the run alone.
+    """
+    record = known.record
+    if held.run == held.id or held.kind is not OpKind.START or not runs.is_same(record, held.name, held.params):
+        message = str(errors.IdReused(held.id))
+        machine.arrive(held.run, held.op, runs.failed(errors.IdReused.code, message))
+    elif not known.live:
+        machine.arrive(held.run, held.op, runs.outcome_of(record))
+    elif len(record.followers) >= FOLLOWERS_MAX:
+        why = f"{FOLLOWERS_MAX} operations wait for run {held.id!r} already"
+        machine.arrive(held.run, held.op, runs.failed("limit_exceeded", why))
+    elif held.run:
+        record.followers.append(runs.Follower(held.run, held.op))
+        known.touch(b"follow", held.run.encode(), held.op.to_bytes(4, "big"))
+        machine.mark_run(known)
 
 
 def child_id(run: Run, number: int) -> str:
@@ -362,6 +383,7 @@ def _continue(machine: Machine, run: Run, call: Any) -> None:
     for child in machine.live_runs():
         if child.record.parent == record.id:
             child.record.parent = ""  # nobody is left who could wait for it
+        child.record.followers = [each for each in child.record.followers if each.run != record.id]
     machine.release_held(run)
     record.origin = record.origin or runs.origin(record.workflow, record.args)
     machine.relist(run, call.target.name)

@@ -224,8 +224,11 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
     for number, (workflow, args, run_id) in enumerate(hands.starts):
         seed = digest.hash_parts(b"start", hands.seed, number.to_bytes(4, "big"))
         name = run_id or seed.hex()[:16]
-        if name not in machine.runs:
+        known = machine.runs.get(name)
+        if known is None:
             driver.start(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
+        elif not runs.is_same(known.record, workflow, args):  # started by another handler of the same event
+            machine.draft(Kind.FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
 
 
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:

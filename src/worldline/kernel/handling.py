@@ -88,6 +88,9 @@ class Handling:
         if run_id:
             ids.check_name(run_id, "a run's id")
         args = call.pack()
+        known = self.machine.runs.get(run_id)
+        if known is not None and not runs.is_same(known.record, call.target.name, args):
+            raise errors.IdReused(run_id)
         self.starts.append((call.target.name, args, run_id))
         self._count(args)
 

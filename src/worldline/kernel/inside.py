@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from types import TracebackType
@@ -120,13 +121,19 @@ class Started(Generic[R_co]):
         return result
 
     def cancel(self, reason: str = "") -> None:
-        """Give it up, if it has not ended."""
+        """Give it up, if it has not ended. A run that was only attached to goes on."""
         hands = here.require("cancel()")
         hands.machine.cancel_op(hands.workflow("cancel()"), self._number, reason)
 
 
-def start(call: Call[R], /, *, id: str | None = None) -> Started[R]:
-    """Start a call without waiting. A workflow started so outlives the one that started it; an effect does not."""
+def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
+    """Start a call without waiting. A workflow started so outlives the one that started it; an effect does not.
+
+    The `id` of a run that was started with the same arguments attaches to it, or gives what it returned. With other
+    arguments it fails: in a workflow when it is awaited, in a reducer's handler at once.
+    """
+    # To type checkers the answer is also `Any`, so that one which reports every awaitable that is not awaited (mypy's
+    # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
     hands = here.require("wl.start()")
     if hands.run is None:
         if call.target.kind != "workflow":
@@ -152,7 +159,8 @@ class Scope:
     def timed_out(self) -> bool:
         return self._inner is not None and self._inner.timed_out
 
-    def start(self, call: Call[R], /) -> Started[R]:
+    def start(self, call: Call[R], /) -> Started[R] | Any:
+        """Start a call that ends with the block, without waiting."""
         hands = here.require("scope.start()")
         run = hands.workflow("scope.start()")
         number = hands.issue_call(call, _kind(call))
@@ -179,7 +187,7 @@ class Scope:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> bool | None:
         inner = self._entered()
         mine = isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number
         if error is None:
@@ -222,7 +230,12 @@ def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
     return (yield All(numbers))
 
 
-def scope(*, timeout: Seconds | None = None, shield: bool = False) -> Scope:
+# A block with a timeout may be left half-done and go on behind its end, and type checkers know that by the second type.
+@overload
+def scope(*, timeout: Seconds, shield: bool = False) -> AbstractAsyncContextManager[Scope, bool]: ...
+@overload
+def scope(*, timeout: None = None, shield: bool = False) -> AbstractAsyncContextManager[Scope]: ...
+def scope(*, timeout: Seconds | None = None, shield: bool = False) -> Any:
     """A block that never leaks: what is started in it is awaited at its end, or cancelled if the block fails.
 
     With `timeout`, the block is left when time is up, and `timed_out` says so. With `shield`, cancellations from
@@ -344,6 +357,9 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         hands = here.current.get()
+        where = None if hands is None else hands.machine.where
+        if where is not None:
+            kwargs["extra"] = {"world": where.address.world.hex(), "step": where.step, **(kwargs.get("extra") or {})}
         if hands is not None and hands.run is not None:
             return f"[{hands.run.record.id}] {msg}", kwargs
         return msg, kwargs

@@ -8,7 +8,8 @@ State exists only between steps. Its digest is H(previous, sorted digests of the
 changes. A step that changes nothing (a late receipt) leaves the digest as it was.
 
 What a step may derive is bounded. Effects and timers beyond the bound are not refused but kept back (`unsent`) and
-leave with later steps; a step that raises too many events or writes too much fails.
+leave with later steps; so are those that are given up (`closing`: nobody waits for them, and they are still in the
+queues). A step that raises too many events or writes too much fails.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest, structs
 from worldline.kernel import commands, driver, events, runs, schedules, values
 from worldline.kernel.program import Program
-from worldline.kernel.runs import Held, OpKind, Outcome, Record, Run, RunStatus
+from worldline.kernel.runs import Held, OpKind, Outcome, Parked, Record, Run, RunStatus
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
@@ -57,6 +58,7 @@ class Pending(msgspec.Struct, array_like=True):
     run: str  # empty: asked for by a handler
     op: int
     event: str = ""  # of an AFTER timer: the schema of the event that `params` holds
+    parked: Parked | None = None  # an effect that nobody tries until a person says so
 
 
 class Now:
@@ -116,6 +118,7 @@ class Machine:
         self.open: dict[tuple[int, int], Pending] = {}
         self.by_intent: dict[ids.IntentId, tuple[int, int]] = {}
         self.unsent: deque[Held] = deque()
+        self.closing: deque[Pending] = deque()  # given up when the step was full
         self.later: deque[str] = deque()  # runs that could go on when the step was full
         self.forgettable: deque[str] = deque()
         self.schedules: dict[str, schedules.Schedule] = {}
@@ -128,7 +131,7 @@ class Machine:
     @property
     def unfinished(self) -> bool:
         """Whether a step left something for the next: the holder makes that happen without waiting for an input."""
-        return bool(self.unsent) or bool(self.later)
+        return bool(self.unsent) or bool(self.later) or bool(self.closing)
 
     def close(self) -> None:
         """Drop every warm coroutine. The machine must not be used any more."""
@@ -158,6 +161,8 @@ class Machine:
             while now.ready:
                 driver.drain(self)
                 self._send_held_back()
+            while self.closing and not now.full:
+                self._close_now(self.closing.popleft())
         self._now = None
         self.state = self._digest(now)
         return steps.Stepped(now.drafts, self.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
@@ -228,6 +233,11 @@ class Machine:
     def now(self) -> Now:
         assert self._now is not None, "only while a step runs"
         return self._now
+
+    @property
+    def where(self) -> steps.Context | None:
+        """The step that runs now, if one does."""
+        return None if self._now is None else self._now.context
 
     def draft(self, kind: Kind, data: bytes, *, stamp: bytes = b"", correlation: str = "") -> None:
         now = self.now
@@ -390,11 +400,19 @@ class Machine:
                 self._close(pending)
 
     def _close(self, pending: Pending) -> None:
-        wanted = self.wanted_again(pending, self.now.context.address)
-        self.by_intent.pop(wanted.intent, None)
+        """Give up open work: nobody waits for it from here on, and the role deletes its record, with this step or one
+        of the next.
+        """
+        self.by_intent.pop(self.wanted_again(pending, self.now.context.address).intent, None)
         if pending.kind is WorkKind.MESSAGE:
             return
-        self.now.cancelled.append(wanted)
+        if self.closing or self.now.full:
+            self.closing.append(pending)
+        else:
+            self._close_now(pending)
+
+    def _close_now(self, pending: Pending) -> None:
+        self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
         kind = Kind.INTENT_CANCELLED if pending.kind is WorkKind.EFFECT else Kind.TIMER_CANCELLED
         self.draft(kind, values.dump([pending.step, pending.ordinal, pending.name]))
 
@@ -483,9 +501,9 @@ class Machine:
         del self.live[record.workflow][record.id]
         run.cool()
         record.ops, record.log, record.buffer, record.interrupts = [], [], [], []
-        if record.parent:
-            outcome = Outcome(_OUTCOMES[status], data)
-            self.arrive(record.parent, record.parent_op, outcome)
+        for follower in [runs.Follower(record.parent, record.parent_op), *record.followers]:
+            self.arrive(follower.run, follower.op, runs.outcome_of(record))
+        record.followers = []
         if not record.named:
             self.forgettable.append(record.id)
             while len(self.forgettable) > FINISHED_KEPT_MAX:
@@ -506,10 +524,4 @@ _KINDS: dict[type, Kind] = {
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
     inbox.Control: Kind.CONTROL,
-}
-
-_OUTCOMES = {
-    RunStatus.FINISHED: ReceiptStatus.OK,
-    RunStatus.FAILED: ReceiptStatus.ERROR,
-    RunStatus.CANCELLED: ReceiptStatus.CANCELLED,
 }

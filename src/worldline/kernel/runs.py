@@ -104,6 +104,13 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     seed: bytes = b""
 
 
+class Parked(msgspec.Struct, frozen=True, array_like=True):
+    """That an effect was set aside: after how many attempts, and what the last of them failed with."""
+
+    attempts: int
+    error: str
+
+
 class Buffered(msgspec.Struct, frozen=True, array_like=True):
     """An event that came before the run waited for it."""
 
@@ -116,6 +123,13 @@ class Interrupt(msgspec.Struct, frozen=True, array_like=True):
 
     scope: int
     reason: str
+
+
+class Follower(msgspec.Struct, frozen=True, array_like=True):
+    """A run's START operation that has found its run under way already, and is done when that run is."""
+
+    run: str
+    op: int
 
 
 class Record(msgspec.Struct, array_like=True):
@@ -140,6 +154,7 @@ class Record(msgspec.Struct, array_like=True):
     number: int = 0  # runs of a world are counted from 1, in the order of their start
     again: int = 0  # how often it has continued as new
     origin: bytes = b""  # of a continued run: the digest of what it was first started with
+    followers: list[Follower] = []  # besides its parent
 
 
 class Await:
@@ -274,6 +289,23 @@ def storable(text: str) -> str:
 def origin(workflow: str, args: bytes) -> bytes:
     """What a run was started with, as a digest."""
     return digest.hash_parts(b"origin", workflow.encode(), args)
+
+
+def is_same(record: Record, workflow: str, args: bytes) -> bool:
+    """Whether a run was first started with just this."""
+    return (record.origin or origin(record.workflow, record.args)) == origin(workflow, args)
+
+
+def outcome_of(record: Record) -> Outcome:
+    """A run that has ended, as the outcome of the operation that started it."""
+    return Outcome(_OUTCOMES[record.status], record.data)
+
+
+_OUTCOMES = {
+    RunStatus.FINISHED: ReceiptStatus.OK,
+    RunStatus.FAILED: ReceiptStatus.ERROR,
+    RunStatus.CANCELLED: ReceiptStatus.CANCELLED,
+}
 
 
 def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:

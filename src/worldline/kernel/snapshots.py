@@ -2,9 +2,9 @@
 
 A snapshot is a list of parts. The first is a header: digest, program hash, counters. The others are lists of records,
 packed to a bounded size: cells by their keys; runs by their ids, each followed by what it has recorded if that is long;
-then open work, what is held back, schedules, and what comes next. Every record is bounded whatever the state is, so a
-busy world can always be saved. It carries no world identity, so equal states have equal bytes, and nothing that is only
-a cache.
+then open work, what is held back or still to be closed, schedules, and what comes next. Every record is bounded
+whatever the state is, so a busy world can always be saved. It carries no world identity, so equal states have equal
+bytes, and nothing that is only a cache.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Tag(enum.IntEnum):
     FORGETTABLE = 9
     LATER = 10
     RESULT = 11  # of the run before
+    CLOSING = 12
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
@@ -73,6 +74,7 @@ _KINDS: dict[Tag, Any] = {
     Tag.FORGETTABLE: list[str],
     Tag.LATER: list[str],
     Tag.RESULT: bytes,
+    Tag.CLOSING: list[Pending],
 }
 
 
@@ -116,7 +118,7 @@ def load(
 
 
 _OF_RUN = {Tag.OPS: "ops", Tag.LOG: "log", Tag.BUFFER: "buffer"}
-_OF_MACHINE = {Tag.HELD: "unsent", Tag.FORGETTABLE: "forgettable", Tag.LATER: "later"}
+_OF_MACHINE = {Tag.HELD: "unsent", Tag.FORGETTABLE: "forgettable", Tag.LATER: "later", Tag.CLOSING: "closing"}
 
 
 def _open(machine: Machine, record: list[Pending], address: ids.Address) -> None:
@@ -139,6 +141,7 @@ def _records(machine: Machine) -> Iterator[bytes]:
     )
     yield from _chunks(Tag.FORGETTABLE, machine.forgettable, len)
     yield from _chunks(Tag.LATER, machine.later, len)
+    yield from _chunks(Tag.CLOSING, machine.closing, lambda each: len(each.params))
 
 
 def _run(record: Record) -> Iterator[bytes]:

@@ -112,10 +112,12 @@ def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.
     return kv.Stamp(found[-limits.STAMP_BYTES :])
 
 
-def read_range(at: ids.Address, *, start: bytes = b"", count_max: int) -> kv.Range:
+def read_range(
+    at: ids.Address, *, start: bytes = b"", count_max: int, bytes_max: int = limits.RANGE_BYTES_DEFAULT
+) -> kv.Range:
     """Unread items in order. `start` is a mark: never above the `stable` of an earlier page."""
     begin, end = keys.items(at, start=start)
-    return kv.Range(begin, end, count_max=count_max)
+    return kv.Range(begin, end, count_max=count_max, bytes_max=bytes_max)
 
 
 def decode(items: Iterable[tuple[bytes, bytes]]) -> list[Unread]:

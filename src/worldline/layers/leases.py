@@ -12,7 +12,8 @@ heartbeat, so that one write renews all its worlds.
                        +------------------> held, but anyone may acquire (epoch + 1); the old holder is fenced
     held --revoke--> free, under epoch + 1; the old holder is fenced
 
-Assignments are advice: they say who should try. A worker that is not wanted is refused before it tries.
+Assignments are advice: they say who should try. A worker that is not wanted is refused before it tries, as long as the
+one that is wanted is alive and not being emptied (`stands`); else anyone may.
 
 A lease is given only to an incarnation that is alive at the commit: `acquire` expects the acquirer's own life sign, so
 a process that was paused, and whose id has been taken over by a restart, gets no lease from a decision made before.
@@ -50,6 +51,10 @@ class Life(msgspec.Struct, frozen=True):
 
     def alive(self, now_us: int) -> bool:
         return now_us < self.sign.heartbeat_us + self.sign.ttl_us
+
+    def stands(self, now_us: int) -> bool:
+        """Whether worlds may be given to it: it is alive, and not being emptied."""
+        return self.alive(now_us) and not self.sign.draining
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -93,19 +98,25 @@ def decode_life(worker: ids.WorkerId, raw: bytes | None) -> Life | None:
 
 
 def may_acquire(
-    state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False
-) -> str | None:
+    state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False,
+    assignment_void: bool = False,
+) -> str | None:  # fmt: skip
     """Why this worker may not try now, or None if it may. `holder_life`: what was read under the holder's worker id.
+    `assignment_void`: the worker that the world is assigned to does not stand.
 
     Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the life sign
     is no longer the old process's; the old process may not take them from the new one under their common id.
     """
-    if state.assignment is not None and state.assignment.worker != me.worker:
-        return f"assigned to worker {state.assignment.worker.hex()}"
     if not me.alive(now_us):
         return f"not for worker {me.worker.hex()}, whose own life sign has run out"
     holder = state.holder
-    if holder is None or holder.incarnation == me.sign.incarnation or proven_dead:
+    if holder is not None and holder.incarnation == me.sign.incarnation:
+        return None  # it has lost its memory of the world, not the lease; nobody else may try
+    if state.assignment is not None and state.assignment.worker != me.worker and not assignment_void:
+        return f"assigned to worker {state.assignment.worker.hex()}"
+    if me.sign.draining:
+        return f"not for worker {me.worker.hex()}, which is being emptied"
+    if holder is None or proven_dead:
         return None
     assert holder_life is None or holder_life.worker == holder.worker, "the life sign of another worker proves nothing"
     if holder_life is None or holder_life.sign.incarnation != holder.incarnation or not holder_life.alive(now_us):
@@ -114,8 +125,9 @@ def may_acquire(
 
 
 def acquire(
-    batch: kv.Batch, state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False
-) -> Lease:
+    batch: kv.Batch, state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False,
+    assignment_void: bool = False,
+) -> Lease:  # fmt: skip
     """Take the lease under the next epoch. Guards: the epoch and the holder as they were read.
 
     `proven_dead`: the holder's process is known to be gone (a released OS lock), so its heartbeat need not run out.
@@ -123,7 +135,9 @@ def acquire(
     is expected too, so a heartbeat of ours in between only means that we try again. An incarnation asks for a world
     once at a time: two equal decisions of its own make equal bytes, and each may take the other's success for its own.
     """
-    why_not = may_acquire(state, me=me, holder_life=holder_life, now_us=now_us, proven_dead=proven_dead)
+    why_not = may_acquire(
+        state, me=me, holder_life=holder_life, now_us=now_us, proven_dead=proven_dead, assignment_void=assignment_void
+    )
     if why_not is not None:
         raise errors.Exists(f"world {state.at.world.hex()} is {why_not}")
     number = state.epoch.number + 1
@@ -143,6 +157,14 @@ def acquire(
         if holder_life is not None and not proven_dead:
             batch.expect(keys.worker_key(holder_life.worker), holder_life.raw)
     return Lease(state.at, me.worker, number, raw_epoch, raw_holder)
+
+
+def lease_of(state: State, worker: ids.WorkerId, incarnation: ids.Incarnation) -> Lease | None:
+    """The lease that this incarnation holds, if it does."""
+    holder = state.holder
+    if holder is None or state.raw_holder is None or (holder.worker, holder.incarnation) != (worker, incarnation):
+        return None
+    return Lease(state.at, worker, state.epoch.number, state.raw_epoch, state.raw_holder)
 
 
 def fence(batch: kv.Batch, held: Lease) -> None:
@@ -213,6 +235,15 @@ def heartbeat(
     return Life(worker, sign, raw)
 
 
+def drain(batch: kv.Batch, life: Life, *, draining: bool) -> Life:
+    """Say that a worker is to be emptied, or not any more. Guard: the life sign as it was read; it stays as old."""
+    sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
+    raw = keys.WORKER.pack(sign)
+    batch.expect(keys.worker_key(life.worker), life.raw)
+    batch.put(keys.worker_key(life.worker), raw)
+    return Life(life.worker, sign, raw)
+
+
 def goodbye(batch: kv.Batch, life: Life) -> None:
     """Take the life sign away. Guard: it is this worker's own."""
     batch.expect(keys.worker_key(life.worker), life.raw)
@@ -266,6 +297,19 @@ def release_for(batch: kv.Batch, state: State, dead: Life, *, epoch: int) -> Non
         batch.expect(key, keys.HELD.pack(keys.Held(epoch)))
 
 
+def forget_held(batch: kv.Batch, state: State, worker: ids.WorkerId, *, epoch: int) -> bool:
+    """Drop a record that a worker held a world which has moved on since. Guard: the record, of that epoch.
+
+    Returns False for one that is true: what a worker holds is given back by the worker, or for one that is dead.
+    """
+    if state.holder is not None and state.holder.worker == worker:
+        return False
+    key = keys.held_key(worker, state.at)
+    batch.expect(key, keys.HELD.pack(keys.Held(epoch)))
+    batch.delete(key)
+    return True
+
+
 def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
     """Say where the world is wanted. Guard: the assignment as it was read."""
     key = keys.assignment_key(state.at)
@@ -275,6 +319,16 @@ def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int
         batch.expect(key, state.raw_assignment)
     revision = 1 if state.assignment is None else state.assignment.revision + 1
     batch.put(key, keys.ASSIGNMENT.pack(lease.Assignment(worker, priority, reason, revision)))
+
+
+def get_assignment(at: ids.Address) -> kv.Get:
+    """Where a world is wanted, by itself: `assignee` reads it."""
+    return kv.Get(keys.assignment_key(at))
+
+
+def assignee(raw: bytes | None) -> ids.WorkerId | None:
+    assignment = keys.ASSIGNMENT.get(raw)
+    return None if assignment is None else ids.WorkerId(assignment.worker)
 
 
 def unassign(batch: kv.Batch, state: State) -> None:

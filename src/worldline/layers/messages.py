@@ -48,6 +48,16 @@ def deliver(
     )
 
 
+def get_seen(destination: ids.Address, message: inbox.Message) -> kv.Get:
+    """What the destination knows of this message: `seen_stamp` reads it."""
+    return inboxes.get_seen(destination, _client_id(message))
+
+
+def seen_stamp(found: bytes, message: inbox.Message) -> kv.Stamp:
+    """The stamp this message was taken under before. `IdReused` if that was another one."""
+    return inboxes.seen_stamp(found, message, client_id=_client_id(message))
+
+
 def already(conflict: kv.Conflict, destination: ids.Address, message: inbox.Message) -> kv.Stamp | None:
     """The stamp this message was taken under before, if that is what conflicted: `already_enqueued`."""
     return inboxes.first_stamp(conflict, destination, message, client_id=_client_id(message))
@@ -58,7 +68,7 @@ def _client_id(message: inbox.Message) -> str:
 
     The sender is part of it: two senders can never take each other's messages for repeats.
     """
-    return f"message:{message.from_universe.hex()}:{message.from_world.hex()}:{message.message.hex()}"
+    return f"{ids.MESSAGE_PREFIX}{message.from_universe.hex()}:{message.from_world.hex()}:{message.message.hex()}"
 
 
 def _check(message: inbox.Message) -> None:

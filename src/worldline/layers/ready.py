@@ -32,17 +32,19 @@ def mark(batch: kv.Batch, at: ids.Address, *, priority: int, seen: bytes | None,
         batch.expect(key, seen)
 
 
-def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp, seen: bytes | None = None) -> None:
+def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp, seen: bytes | None = None) -> bytes:
     """Leave a hint by itself, for a world that may have been overlooked; or write one anew, so that all are woken.
 
-    Guard: the hint as it was seen, or that there was none.
+    Returns the hint. Guard: the hint as it was seen, or that there was none.
     """
     key = keys.ready_key(at, priority)
     if seen is None:
         batch.absent(key)
     else:
         batch.expect(key, seen)
-    batch.put(key, keys.READY.pack(keys.Ready()) + stamp)
+    raw = keys.READY.pack(keys.Ready()) + stamp
+    batch.put(key, raw)
+    return raw
 
 
 def read_range(

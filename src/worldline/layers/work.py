@@ -111,6 +111,13 @@ def next_range(universe: ids.UniverseId, *, queue: str, shard: int) -> kv.Range:
     return kv.Range(begin, end, count_max=1)
 
 
+def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
+    """The pointers of all queues but the timers': of effects that wait for an adapter, or are with one."""
+    begin, end = keys.due_all(universe)
+    first, last = tuples.prefix_range(keys.queue_prefix(universe, queue=timers, shard=0))
+    return [kv.Range(begin, first, count_max=count_max), kv.Range(last, end, count_max=count_max)]
+
+
 def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
     """What the pointers of all queues begin with whose names begin so: for waiting on them."""
     return keys.queues_prefix(universe, beginning)
@@ -293,9 +300,15 @@ def repair(
 ) -> bool:  # fmt: skip
     """Write what is missing of an intent that the journal says is open. Returns whether anything was.
 
-    `pointers`: the due keys found for this intent. Guard: the authority is absent, or its pointer is. `head_raw`, the
-    head up to which the journal was read, is expected too: what the world has closed since must not come back.
+    Work that was parked comes back so, without a pointer. `pointers`: the due keys found for this intent. Guard: the
+    authority is absent, or its pointer is. `head_raw`, the head up to which the journal was read, is expected too: what
+    the world has closed since must not come back.
     """
+    if authority is None and wanted.state is WorkState.PARKED:
+        batch.absent(keys.open_key(at, intent))
+        batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
+        batch.expect(journal_keys.head_key(at), head_raw)
+        return True
     if authority is None:
         restored = msgspec.structs.replace(wanted, due_us=_unused_due_us(at, intent, wanted, now_us, pointers))
         batch.absent(keys.open_key(at, intent))

@@ -204,6 +204,13 @@ def expect_open(batch: kv.Batch, world: World) -> None:
     batch.expect(keys.meta_key(world.at), world.raw)
 
 
+def expect_running(batch: kv.Batch, world: World) -> None:
+    """What whoever takes the lease to run a world does: it must be one that runs, now and at the commit."""
+    if world.meta.status is not model.Status.ACTIVE:
+        raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and does not run")
+    batch.expect(keys.meta_key(world.at), world.raw)
+
+
 def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     if len(labels) > limits.LABELS_MAX:
         raise errors.BadInput(f"{len(labels)} labels; the limit is {limits.LABELS_MAX}")

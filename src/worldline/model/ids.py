@@ -21,6 +21,8 @@ IntentId = NewType("IntentId", bytes)
 Token = NewType("Token", bytes)  # one claim of an intent
 Digest = NewType("Digest", bytes)
 
+MESSAGE_PREFIX = "message:"  # of the ids under which messages from other worlds are taken
+
 
 class Address(msgspec.Struct, frozen=True, order=True):
     """Where a world is: its universe and its id there."""
@@ -43,6 +45,28 @@ def check_name(name: str, what: str) -> str:
     if not name or not name.isprintable() or name != name.strip() or name.startswith("/") or name.endswith("/"):
         raise errors.BadInput(f"{what} must be printable text without blanks or slashes at its ends, not {name!r}")
     return name
+
+
+def check_chosen(text: str, what: str) -> str:
+    """An id that a client chose: any text that is not empty, up to a bound."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise errors.BadInput(f"{what} must be well-formed text, not {text[:40]!r}") from error
+    if size > limits.CHOSEN_ID_BYTES_MAX:
+        raise errors.BadInput(
+            f"{what} may have {limits.CHOSEN_ID_BYTES_MAX} bytes, not {size}; use a hash of whatever it is made from"
+        )
+    if not text:
+        raise errors.BadInput(f"{what} must not be empty; leave it out if there is none")
+    return text
+
+
+def check_client_id(text: str) -> str:
+    """The id under which a client's input is taken once. Those of messages between worlds are not for clients."""
+    if text.startswith(MESSAGE_PREFIX):
+        raise errors.BadInput(f"an id must not begin with {MESSAGE_PREFIX!r}: messages between worlds have such ids")
+    return check_chosen(text, "an id")
 
 
 def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: bytes) -> IntentId:

@@ -29,7 +29,7 @@ class Kind(enum.IntEnum):
     FAILED = 39
     REJECTED = 40
     IGNORED = 41
-    SNAPSHOT = 42
+    SNAPSHOT = 42  # this and the next are reserved: saving a state is no part of a world's history
     BASELINE = 43
     PROGRAM_CHANGED = 44
     ANSWERED = 45

@@ -22,6 +22,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     snapshot_ms: int = 300_000
     snapshot_idle_ms: int = 2_000  # a world with live runs is saved when it falls quiet, so that new code can be judged
     run_outcomes_warn: int = 10_000
+    labels: dict[str, str] = {}  # said with every life sign; what pins and needs of worlds are compared with
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
@@ -39,10 +40,39 @@ class TimerSettings(msgspec.Struct, frozen=True):
     shards: int = 1
 
 
+class OrchestratorSettings(msgspec.Struct, frozen=True):
+    turn_ms: int = 1_000
+    moves_max: int = 32  # worlds moved for balance in one turn
+
+
+class JanitorSettings(msgspec.Struct, frozen=True):
+    turn_ms: int = 1_000  # between turns of a round
+    round_ms: int = 600_000  # between rounds through everything
+    worlds_max: int = 256  # looked at in one turn
+
+
+class PressureSettings(msgspec.Struct, frozen=True):
+    """When inputs from outside are refused (`Overloaded`). All are estimates; 0 means without bound.
+
+    What worlds send each other, receipts, timers and control are never refused.
+    """
+
+    inbox_items_max: int = 10_000  # unread, of one world
+    inbox_bytes_max: int = 8 * 1024 * 1024
+    open_effects_max: int = 50_000  # of a universe: waiting for an adapter, or with one
+    waiting_world_max: int = 10_000  # handed over to one world of a process and not yet journaled
+    waiting_max: int = 50_000  # to all worlds of a process
+    sample_ms: int = 1_000  # how old an estimate may be
+
+
 class Settings(msgspec.Struct, frozen=True):
     worker: WorkerSettings = WorkerSettings()
     adapter: AdapterSettings = AdapterSettings()
     timer: TimerSettings = TimerSettings()
+    orchestrator: OrchestratorSettings = OrchestratorSettings()
+    janitor: JanitorSettings = JanitorSettings()
+    pressure: PressureSettings = PressureSettings()
+    hang_ms: int = 30_000  # how long a cycle may take before somebody is told
     dedupe_window_ms: int = 24 * 3_600_000
 
 

@@ -26,7 +26,7 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
-from worldline.roles import committing, hub, limiter, performing, watching
+from worldline.roles import committing, hub, limiter, performing, telemetry, watching
 from worldline.roles.hosted import Done, Hosted
 from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
@@ -57,13 +57,17 @@ class AdapterWorker(committing.Claims):
         settings: AdapterSettings,
         worker: ids.WorkerId,
         builtins: Sequence[Effect[..., Any]] = (),
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._settings = settings
         self._worker = worker
-        self._performer = performing.Performer(engine, env, blobs=blobs, live=live, settings=settings)
+        self._telemetry = telemetry
+        self._performer = performing.Performer(
+            engine, env, blobs=blobs, live=live, settings=settings, telemetry=telemetry
+        )
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
         self._starved = False
@@ -78,6 +82,15 @@ class AdapterWorker(committing.Claims):
     @property
     def performed(self) -> int:
         return self._performer.performed
+
+    def claims(self) -> list[works.Open]:
+        """What is being performed now."""
+        return [held.claim for held in self._performer.held()]
+
+    @property
+    def running(self) -> int:
+        """Attempts that are under way."""
+        return len(self._tasks)
 
     def attach(self, local: WorldWorker) -> None:
         """Work side by side with a world worker: its effects come here claimed, answers go back directly."""
@@ -183,7 +196,9 @@ class AdapterWorker(committing.Claims):
                     claim = self._claim(batch, kind, authority, read.time_us)
             batches.append(batch)
             claims.append(claim)
-        await self._commit_claims(batches, claims)
+        won = await self._commit_claims(batches, claims)
+        if won:
+            self._telemetry.tell(telemetry.Claimed(kind.effect.name, won))
         return len(batches)
 
     def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
@@ -192,8 +207,10 @@ class AdapterWorker(committing.Claims):
         until_us = now_us + self._settings.claim_ttl_ms * 1000
         return works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
 
-    async def _commit_claims(self, batches: list[kv.Batch], claims: list[works.Open | None]) -> None:
+    async def _commit_claims(self, batches: list[kv.Batch], claims: list[works.Open | None]) -> int:
+        """Perform what was claimed. Returns how many there are."""
         wanted = {claim.work.token: claim for claim in claims if claim is not None}
+        asked = len(wanted)
         try:
             outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
             for claim, outcome in zip(claims, outcomes, strict=True):
@@ -203,6 +220,7 @@ class AdapterWorker(committing.Claims):
         finally:
             for token in wanted:
                 self._promised.pop(token).close()
+        return asked - len(wanted)
 
     # --- Performing ----------------------------------------------------------------------------------------------
 

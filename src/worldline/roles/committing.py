@@ -25,7 +25,10 @@ from worldline.roles.hosted import Done, Hosted, handed_stamp
 from worldline.store import kv
 
 TIMER_QUEUE = "worldline/timers"
-READY_PRIORITY = 1
+READY_URGENT = 0  # somebody waits for the answer: requests and commands from outside
+READY_PRIORITY = 1  # everything else that comes in
+READY_LATER = 2  # nothing may be waiting; somebody is to look at where the world is wanted
+READY_PRIORITIES = (READY_URGENT, READY_PRIORITY, READY_LATER)
 ROUTES_AT_ONCE = 1_000
 
 
@@ -199,6 +202,12 @@ def effect_queue(program: Program, queue: str, name: str) -> str:
 def queue_prefix(program: Program) -> str:
     """What all queues of a program begin with."""
     return program.name.encode()[:32].decode(errors="ignore")
+
+
+def priority_of(item: inbox.Item) -> int:
+    """How urgent an input from outside is."""
+    asked = isinstance(item, inbox.Control) or (isinstance(item, inbox.Event) and bool(item.correlation))
+    return READY_URGENT if asked else READY_PRIORITY
 
 
 def any_stamp(env: envs.Env) -> kv.Stamp:

@@ -21,12 +21,12 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, ready, snapshots, worlds
+from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
 from worldline.model import payload
 from worldline.model.settings import WorkerSettings
-from worldline.roles import committing, holding, restoring
-from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated
+from worldline.roles import committing, hanging, holding, restoring, telemetry
+from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, step_of_handed
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -59,6 +59,7 @@ class Given(msgspec.Struct, eq=False):
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
     stuck: bool = False  # something in its inbox cannot be read now
+    began_wall_us: int = 0  # if somebody wants to know
 
 
 class Worked(msgspec.Struct, eq=False):
@@ -91,6 +92,7 @@ class Cycle:
         clock: Clock,
         acted: Acted,
         stuck: Callable[[Hosted], None],
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -101,22 +103,50 @@ class Cycle:
         self._clock = clock
         self._acted = acted
         self._stuck = stuck
+        self._telemetry = telemetry
+        self._number = 0
+        self._under_way: dict[int, tuple[int, Sequence[Given]]] = {}  # since when, by a number of their own
 
     def take(self, hosted: Hosted) -> Given:
         """What was handed over to a world that takes part in the next cycle."""
-        return Given(hosted, hosted.take_handed(1 if hosted.careful else self._settings.max_inbox_batch))
+        given = Given(hosted, hosted.take_handed(1 if hosted.careful else self._settings.max_inbox_batch))
+        if self._telemetry.on:
+            given.began_wall_us = self._env.wall_us()
+        return given
 
     async def run(self, given: Sequence[Given]) -> list[Lost]:
         """The whole cycle for these worlds, all marked busy. Returns those that are lost.
 
         If it raises, nothing is known of the worlds that have `stepped`; the others are as they were.
         """
+        self._number += 1
+        number, began_us = self._number, self._env.monotonic_us()
+        self._under_way[number] = began_us, given
+        try:
+            return await self._run(given, began_us)
+        finally:
+            del self._under_way[number]
+
+    def under_way(self) -> dict[int, hanging.UnderWay]:
+        """The cycles that have not come back yet."""
+        return {
+            number: hanging.UnderWay(began_us, [each.hosted.name or each.hosted.at.world.hex() for each in given])
+            for number, (began_us, given) in self._under_way.items()
+        }
+
+    async def _run(self, given: Sequence[Given], began_us: int) -> list[Lost]:
         time_us = await self._read(given)
         await self._clear_hints(given)
         for each in given:
             each.stepped = True
         worked = await asyncio.get_running_loop().run_in_executor(self._kernel, self._step_all, given, time_us)
-        return await self._commit(worked, time_us)
+        lost = await self._commit(worked, time_us)
+        if self._telemetry.on:
+            steps = sum(each.done.steps for each in worked)
+            self._telemetry.tell(telemetry.Cycled(len(given), steps, self._env.monotonic_us() - began_us))
+            for each_lost in lost:
+                self._telemetry.tell(_dropped(each_lost))
+        return lost
 
     # --- Read -------------------------------------------------------------------------------------------------
 
@@ -287,7 +317,23 @@ class Cycle:
         for handover, applied in done.handed:
             if handover.done is not None and not handover.done.done():
                 handover.done.set_result(applied)
+        if self._telemetry.on:
+            self._tell(given, done, built)
         self._acted(hosted, done, built)
+
+    def _tell(self, given: Given, done: Done, built: committing.Built) -> None:
+        now_us = self._env.monotonic_us()
+        waited = [now_us - handover.since_us for handover, _ in done.handed if handover.since_us]
+        read = len(done.taken) + sum(1 for each in done.buried if step_of_handed(each.unread.stamp) is None)
+        waited += [now_us - given.hosted.unread_us] * read
+        given.hosted.unread_us = now_us  # whatever is left has been in line since now, as far as we know
+        self._telemetry.tell(
+            telemetry.Committed(
+                given.hosted.at, given.hosted.name, done.entries, done.steps, read, len(done.handed), done.buried,
+                list(done.wanted.values()), list(done.closed), done.cancelled, done.outgoing, len(built.claimed),
+                waited, self._clock.now_us(), given.began_wall_us, self._env.wall_us(),
+            )
+        )  # fmt: skip
 
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
@@ -313,6 +359,16 @@ class Cycle:
             raise commit.lost(outcome, hosted.lease)
         self._act(Worked(Given(hosted, [handover]), done, built))
         hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+
+
+def _dropped(lost: Lost) -> telemetry.Dropped:
+    hosted, why = lost.worked.given.hosted, lost.why
+    if isinstance(why, errors.BadInput):
+        return telemetry.Dropped(hosted.at, "unfit", str(why))
+    if isinstance(why, errors.StoreError):
+        return telemetry.Dropped(hosted.at, "store", str(why))
+    fenced = leases.fenced(why, hosted.lease)
+    return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
 
 
 def repeat(handover: Handover, found: bytes) -> None:

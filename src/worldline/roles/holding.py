@@ -7,10 +7,11 @@ batch, commit; a lost race is an expected loss that the caller handles.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.keys import snapshots as snapshot_keys
@@ -35,33 +36,72 @@ CLAIMS_PAGE = 256
 
 
 async def beat(
-    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings
-) -> leases.Life:
-    """Write the worker's life sign, the first or the next."""
+    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
+    *, labels: dict[str, str] | None = None,
+) -> leases.Life:  # fmt: skip
+    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say."""
 
     async def attempt() -> transact.Write[leases.Life]:
         read = await engine.read(leases.get_life(worker))
         known = leases.decode_life(worker, read.value(0))
+        draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()
         life = leases.heartbeat(
             batch, worker, before=known, incarnation=incarnation, now_us=read.time_us,
-            ttl_us=settings.lease_ttl_ms * 1000, capacity=settings.max_worlds_warm, labels={},
+            ttl_us=settings.lease_ttl_ms * 1000, capacity=settings.max_worlds_warm,
+            labels=settings.labels if labels is None else labels, draining=draining,
         )  # fmt: skip
         return transact.Write(batch, lambda _: life)
 
     return await transact.run(engine, env, attempt)
 
 
+async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Life) -> None:
+    """Take the life sign away, whatever others have written into it since."""
+
+    async def attempt() -> transact.Done[None] | transact.Write[None]:
+        known = leases.decode_life(me.worker, (await engine.read(leases.get_life(me.worker))).value(0))
+        if known is None or known.sign.incarnation != me.sign.incarnation:
+            return transact.Done(None)
+        batch = kv.Batch()
+        leases.goodbye(batch, known)
+        return transact.Write(batch, lambda _: None)
+
+    await transact.run(engine, env, attempt)
+
+
+async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Life:
+    """Have a worker emptied, or used again. `NotFound` if it is not alive."""
+
+    async def attempt() -> transact.Done[leases.Life] | transact.Write[leases.Life]:
+        read = await engine.read(leases.get_life(worker))
+        life = leases.decode_life(worker, read.value(0))
+        if life is None or not life.alive(read.time_us):
+            raise errors.NotFound(f"no worker {worker.hex()} is alive")
+        if life.sign.draining == draining:
+            return transact.Done(life)
+        batch = kv.Batch()
+        changed = leases.drain(batch, life, draining=draining)
+        return transact.Write(batch, lambda _: changed)
+
+    return await transact.run(engine, env, attempt)
+
+
 async def acquire(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, is_dead: Callable[[ids.WorkerId], bool]
-) -> leases.Lease:
-    """Take the lease under the next epoch. `Exists` if a living worker has it."""
+    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, is_dead: Callable[[ids.WorkerId], bool],
+    *, anyway: bool = False,
+) -> leases.Lease:  # fmt: skip
+    """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands.
+
+    `anyway`: wherever it is wanted, because it is not to be run but to be mended.
+    """
 
     async def attempt() -> transact.Write[leases.Lease]:
         # Our own life sign is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
-        read = await engine.read(*leases.reads(at), leases.get_life(me.worker))
+        read = await engine.read(*leases.reads(at), leases.get_life(me.worker), worlds.get(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         mine = leases.decode_life(me.worker, read.value(3))
+        world = worlds.decode(at, read.value(4))
         fresh = mine if mine is not None and mine.sign.incarnation == me.sign.incarnation else me
         holder_life = mine
         proven_dead = False
@@ -70,7 +110,13 @@ async def acquire(
             read = await engine.read(leases.get_life(other))
             holder_life = leases.decode_life(other, read.value(0))
             proven_dead = is_dead(other)
+        void = anyway
+        if not anyway and state.assignment is not None and state.assignment.worker != me.worker:
+            wanted = ids.WorkerId(state.assignment.worker)
+            void = wanted not in await standing(engine, [wanted], is_dead)
         batch = kv.Batch()
+        if not anyway:
+            worlds.expect_running(batch, world)
         lease = leases.acquire(
             batch,
             state,
@@ -78,23 +124,47 @@ async def acquire(
             holder_life=holder_life,
             now_us=read.time_us,
             proven_dead=proven_dead,
+            assignment_void=void,
         )
         return transact.Write(batch, lambda _: lease)
 
     return await transact.run(engine, env, attempt)
 
 
-async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease) -> None:
-    """Let go of a lease, and leave a hint if something is unread. One that has moved on is none of ours any more."""
+async def standing(
+    engine: kv.Engine, workers: Sequence[ids.WorkerId], is_dead: Callable[[ids.WorkerId], bool]
+) -> list[ids.WorkerId]:
+    """Those of these workers that worlds may be given to."""
+    if not workers:
+        return []
+    read = await engine.read(*(leases.get_life(worker) for worker in workers))
+    lives = [leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)]
+    standing = [life.worker for life in lives if life is not None and life.stands(read.time_us)]
+    return [worker for worker in standing if not is_dead(worker)]
+
+
+async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False) -> None:
+    """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
+
+    A lease that has moved on is none of ours any more.
+    """
+    priorities = (committing.READY_PRIORITY, committing.READY_LATER)
     read = await engine.read(
-        inboxes.read_range(lease.at, count_max=1), ready.get(lease.at, priority=committing.READY_PRIORITY)
+        inboxes.read_range(lease.at, count_max=1), *(ready.get(lease.at, priority=each) for each in priorities)
     )
-    batches = [kv.Batch()]
-    leases.release(batches[0], lease)
-    if read.page(0).items and read.value(1) is None:
-        batches.insert(0, kv.Batch())
-        ready.leave(batches[0], lease.at, priority=committing.READY_PRIORITY, stamp=committing.any_stamp(env))
-    await transact.commit(engine, env, *batches)
+    priority = committing.READY_PRIORITY if read.page(0).items else committing.READY_LATER
+    seen = read.value(1 + priorities.index(priority))
+    end, left = kv.Batch(), kv.Batch()
+    leases.release(end, lease)
+    if priority == committing.READY_PRIORITY and seen is None:  # before it is free: it must not be overlooked
+        seen = ready.leave(left, lease.at, priority=priority, stamp=committing.any_stamp(env))
+        await transact.commit(engine, env, left, end)
+    else:
+        await transact.commit(engine, env, end)
+    if hint:  # anew, so that whoever is to have it is woken when it is free
+        again = kv.Batch()
+        ready.leave(again, lease.at, priority=priority, stamp=committing.any_stamp(env), seen=seen)
+        await transact.commit(engine, env, again)
 
 
 async def take_back_claims(

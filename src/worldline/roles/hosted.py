@@ -56,6 +56,7 @@ class Handover(msgspec.Struct, eq=False):
     done: asyncio.Future[Applied] | None = None
     client_id: bytes | str | None = None
     claim: works.Open | None = None
+    since_us: int = 0  # when it was handed over, if somebody wants to know
 
     def fail(self, error: Exception) -> None:
         if self.done is not None and not self.done.done():
@@ -134,6 +135,9 @@ class Hosted:
         self.active_us = now_us
         self.handed: deque[Handover] = deque()
         self.unread = True  # the inbox may hold something
+        self.unread_us = now_us  # since when that is known
+        self.waiting = 0  # inputs from outside that were handed over and are not settled
+        self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
@@ -235,7 +239,8 @@ class Hosted:
     def _step(self, done: Done, given: step.Input, time_us: int) -> tuple[Applied, str]:
         head = done.after
         due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
-        logical_us = max(head.time_us, time_us, due_us)
+        # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
+        logical_us = max(head.time_us, self.baseline.time_us, time_us, due_us)
         stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us))
         entries, done.after = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
         done.entries += entries
@@ -259,7 +264,8 @@ def _size(stepped: step.Stepped) -> int:
     carried = [draft.payload for draft in stepped.drafts]
     carried += [wanted.params for wanted in stepped.wanted]
     carried += [outgoing.data for outgoing in stepped.outgoing]
-    return sum(min(len(data), limits.INLINE_BYTES_MAX) + RECORD_BYTES for data in carried)
+    gone = 2 * RECORD_BYTES * len(stepped.cancelled)  # two keys each
+    return gone + sum(min(len(data), limits.INLINE_BYTES_MAX) + RECORD_BYTES for data in carried)
 
 
 def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -18,8 +18,9 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
+from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import holding
+from worldline.roles import holding, telemetry
 from worldline.roles.hosted import NEVER_US, Hosted
 from worldline.store import kv
 
@@ -29,6 +30,7 @@ AT_ONCE = 16
 SAVE_AGAIN_MS = 60_000  # after a failure
 AGAIN_US = 200_000  # before a world is looked at again
 TURN_MAX = 512  # worlds saved or let go in one turn
+CROWDED_MS = 200  # before a full worker looks again whether there is room
 
 
 class Dropped(Protocol):
@@ -47,6 +49,7 @@ class Keeper:
         *,
         dropped: Dropped,
         freed: Callable[[Hosted], None],
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -54,6 +57,7 @@ class Keeper:
         self._kernel = kernel
         self._dropped = dropped
         self._freed = freed
+        self._telemetry = telemetry
         self._stopping = False
         # A heap by when each wants something; the number breaks ties. Worlds that are gone are not kept alive by it.
         self._due: list[tuple[int, int, weakref.ref[Hosted]]] = []
@@ -103,10 +107,10 @@ class Keeper:
                 if not each.lost:
                     self._put(each, max(holding.due_us(each, self._settings), now_us + AGAIN_US))
 
-    async def make_room(self, held: list[Hosted]) -> None:
-        """Let go of the worlds that have been idle for longest, as long as there are too many."""
+    async def make_room(self, held: list[Hosted], *, room: int = 0) -> None:
+        """Let go of the worlds that have been idle for longest, until there is so much room."""
         quiet = [hosted for hosted in held if _quiet(hosted)]
-        excess = min(TURN_MAX, len(held) - self._settings.max_worlds_warm)
+        excess = min(TURN_MAX, len(held) + room - self._settings.max_worlds_warm)
         if excess > 0:
             await self._each(heapq.nsmallest(excess, quiet, key=lambda hosted: hosted.active_us), self.let_go)
 
@@ -116,31 +120,35 @@ class Keeper:
         if hosted.lost or not hosted.entries_since:
             return
         hosted.busy = True
+        began_us = self._env.monotonic_us()
         try:
             parts = await asyncio.get_running_loop().run_in_executor(self._kernel, self._parts, hosted)
             outcome = await holding.save(self._engine, self._env, hosted, parts)
             if isinstance(outcome, kv.Ok):
                 hosted.saved_us = self._env.monotonic_us()
+                size, us = sum(map(len, parts)), hosted.saved_us - began_us
+                self._telemetry.tell(telemetry.Saved(hosted.at, size, us))
             else:  # fenced, or an earlier save of ours that nobody waited for: what is known of it is worth nothing
                 self._dropped(hosted, again=not leases.fenced(outcome, hosted.lease))
         finally:
             hosted.busy = False
             self._freed(hosted)
 
-    async def let_go(self, hosted: Hosted, *, whatever: bool = False) -> None:
-        """Release a world properly: saved, its lease free, a hint left if something is unread.
+    async def let_go(self, hosted: Hosted, *, whatever: bool = False, hint: bool = False) -> None:
+        """Release a world properly: saved, its lease free, a hint left if something is unread or a `hint` is wanted.
 
         One that has something to do again is kept, unless it must go `whatever` waits for it.
         """
         try:
             await self.save(hosted)
         except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
-            log.warning("world %s cannot be saved: %s", hosted.at.world.hex(), error)
+            log.warning("world %s cannot be saved: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at))
         await hosted.quiet()
         if hosted.lost or (hosted.ready and not whatever):
             return
         self._dropped(hosted)
-        await holding.release(self._engine, self._env, hosted.lease)
+        await holding.release(self._engine, self._env, hosted.lease, hint=hint)
+        self._telemetry.tell(telemetry.Released(hosted.at))
 
     def _parts(self, hosted: Hosted) -> list[bytes]:
         """In the kernel's thread. Says so if a run has recorded so much that replaying it will be slow."""
@@ -150,7 +158,7 @@ class Keeper:
                 hosted.warned[record.id] = None
                 log.warning(
                     "run %r of world %s has recorded %d operations; end it now and then by wl.continue_as_new()",
-                    record.id, hosted.at.world.hex(), len(record.ops),
+                    record.id, hosted.at.world.hex(), len(record.ops), extra=telemetry.about(hosted.at),
                 )  # fmt: skip
         return kernel_snapshots.save(hosted.machine)
 
@@ -159,7 +167,9 @@ class Keeper:
             await self.save(hosted)
         except errors.StoreError as error:
             hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
-            log.warning("world %s cannot be saved now: %s", hosted.at.world.hex(), error)
+            log.warning(
+                "world %s cannot be saved now: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at)
+            )
 
     async def _each(self, chosen: list[Hosted], do: Callable[[Hosted], Awaitable[None]]) -> None:
         for start in range(0, len(chosen), AT_ONCE):
@@ -170,6 +180,45 @@ class Keeper:
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
+
+
+class Room:
+    """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle.
+
+    Worlds that somebody in the process has asked for are taken whatever there is; upkeep makes room afterwards.
+    """
+
+    def __init__(
+        self, env: envs.Env, keeper: Keeper, held: Mapping[ids.Address, Hosted], acquiring: Sized, capacity: int
+    ) -> None:
+        self._env = env
+        self._keeper = keeper
+        self._held = held
+        self._acquiring = acquiring
+        self._capacity = capacity
+        self._making = asyncio.Lock()
+        self._turned_away_us: int | None = None
+
+    def _full(self) -> bool:
+        return len(self._held) + len(self._acquiring) >= self._capacity
+
+    async def make(self) -> bool:
+        """Whether one world more may be taken, now that idle ones have gone."""
+        if self._full():
+            async with self._making:
+                if self._full():
+                    room = len(self._acquiring) + min(AT_ONCE, 1 + self._capacity // 8)
+                    await self._keeper.make_room(list(self._held.values()), room=room)
+        if self._full():
+            self._turned_away_us = self._turned_away_us or self._env.monotonic_us()
+        return not self._full()
+
+    def look_again(self, now_us: int) -> bool:
+        """Whether it is time to look for worlds that were turned away."""
+        if self._turned_away_us is None or now_us - self._turned_away_us < CROWDED_MS * 1000:
+            return False
+        self._turned_away_us = None
+        return True
 
 
 def _quiet(hosted: Hosted) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.roles import telemetry
 
 log = logging.getLogger("worldline.roles")
 
@@ -25,12 +26,19 @@ class Loop:
     """Runs one role's `tick` until it is stopped. `tick` returns after at most a bounded wait of its own."""
 
     def __init__(
-        self, name: str, tick: Callable[[], Awaitable[None]], env: envs.Env, *, wake: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        tick: Callable[[], Awaitable[None]],
+        env: envs.Env,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self.name = name
         self._tick = tick
         self._wake = wake
         self._env = env
+        self._telemetry = telemetry
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.last_error: BaseException | None = None
@@ -78,9 +86,11 @@ class Loop:
                 failures += 1
                 self.last_error = error
                 log.warning("%s: %s (%s); trying again", self.name, error, error.code)
+                self._telemetry.tell(telemetry.Troubled(self.name, error.code, str(error), bug=False))
                 pause_ms = envs.backoff_ms(self._env, failures, first_ms=PAUSE_FIRST_MS, most_ms=PAUSE_MOST_MS)
                 await self._env.sleep(pause_ms / 1000)
             except Exception as error:
                 self.last_error = error
                 log.exception("%s: stopped by a bug", self.name)
+                self._telemetry.tell(telemetry.Troubled(self.name, type(error).__name__, str(error), bug=True))
                 raise

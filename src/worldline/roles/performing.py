@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,14 +22,13 @@ from worldline.base import errors
 from worldline.kernel import handling, runs
 from worldline.kernel.calls import Effect, Options
 from worldline.layers import blobs as blob_layer
-from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
 from worldline.model import inbox
 from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
-from worldline.roles import attempts, committing, hub, limiter
+from worldline.roles import attempts, committing, hub, limiter, parking, telemetry
 from worldline.roles.attempts import Ended
 from worldline.roles.hosted import Applied, Handover, Superseded
 from worldline.roles.world_worker import WorldWorker
@@ -86,7 +86,10 @@ class Claimed:
         try:
             renewed = await self._performer.renew(self.claim)
         except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
-            log.warning("effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error)
+            log.warning(
+                "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
+                extra=telemetry.about(self.claim.at, step=self.claim.work.step),
+            )  # fmt: skip
         else:
             if renewed is None:
                 self._lose()
@@ -97,7 +100,10 @@ class Claimed:
 
     def _lose(self) -> None:
         self.lost = True
-        log.warning("effect %s: the claim was lost while it ran", self.claim.intent.hex())
+        log.warning(
+            "effect %s: the claim was lost while it ran", self.claim.intent.hex(),
+            extra=telemetry.about(self.claim.at, step=self.claim.work.step),
+        )  # fmt: skip
         if self._task is not None and not self._stopped:
             self._task.cancel()
 
@@ -113,12 +119,14 @@ class Performer:
         blobs: blob_layer.Blobs,
         live: hub.Hub,
         settings: AdapterSettings,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
         self._blobs = blobs
         self._hub = live
         self._settings = settings
+        self._telemetry = telemetry
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
@@ -129,17 +137,21 @@ class Performer:
     async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
         """One attempt. `params` are known if the world is held here."""
         held = self._held[claim.intent] = Claimed(self, claim, self._settings.renew_ms / 1000)
+        began_us = self._env.wall_us()
         try:
             policy, ended = await self._attempt(effect, claim, params, slot)
         finally:
             await held.stop()
             del self._held[claim.intent]
+        ended_us = self._env.wall_us()
+        outcome: telemetry.Outcome = "lost"
         if not held.lost:
             self._answering[claim.intent] = None
             try:
-                await self._conclude(held.claim, policy, ended)
+                outcome = await self._conclude(held.claim, policy, ended)
             finally:
                 del self._answering[claim.intent]
+        self._telemetry.tell(telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us))
 
     async def give_back(self, held: list[Claimed]) -> None:
         """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
@@ -220,33 +232,37 @@ class Performer:
 
     # --- What comes of it -------------------------------------------------------------------------------------
 
-    async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> None:
+    async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
         work = claim.work
         if ended.ok:
             await self._answer(claim, ReceiptStatus.OK, ended.data)
-            return
+            return "ok"
         now_us = (await self._engine.read()).time_us
         due_us = now_us + max(policy.delay_us(work.attempt), ended.after_us)
         out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
         out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
-        batch = kv.Batch()
         if not ended.final and not out_of_time and not out_of_attempts:
+            batch = kv.Batch()
             works.back_off(batch, claim, due_us=due_us, error=ended.message)
             await transact.commit(self._engine, self._env, batch)
-        elif policy.park and not ended.final:
-            works.park(batch, claim, error=ended.message)
-            await transact.commit(self._engine, self._env, batch)
-        else:
-            status = ReceiptStatus.TIMEOUT if ended.timed_out or out_of_time else ReceiptStatus.ERROR
-            tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
-            await self._answer(claim, status, runs.failure(ended.code, ended.message, attempts=tried))
+            return "retried"
+        if policy.park and not ended.final:
+            await self._settle(claim, lambda given: parking.parked(works.park(given, claim, error=ended.message)))
+            return "parked"
+        timed_out = ended.timed_out or out_of_time
+        tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
+        status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
+        await self._answer(claim, status, runs.failure(ended.code, ended.message, attempts=tried))
+        return "timeout" if timed_out else "error"
 
     async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
         carried = await self._blobs.carry(data)
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
-        if not await self._hand_over(claim, receipt, data):
-            await self._enqueue(claim, receipt)
+        handed = await self._hand_over(claim, receipt, data)
+        if not handed:
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt))
+        self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
     async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
         """Whether the world, held here, has taken the answer, or somebody else's instead."""
@@ -263,8 +279,8 @@ class Performer:
             return False  # not taken, or nobody knows: the inbox takes it only if the claim still stands
         return True
 
-    async def _enqueue(self, claim: works.Open, receipt: inbox.Receipt) -> None:
-        """Answer through the inbox: receipt and settlement in one commit that expects the claim."""
+    async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
+        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit."""
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
             hint = ready.get(claim.at, priority=committing.READY_PRIORITY)
@@ -278,10 +294,7 @@ class Performer:
                     batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
                 )
                 return transact.Write(batch, lambda _: None)
-            works.settle(batch, claim)
-            worlds.expect_open(batch, world)
-            index = inboxes.enqueue_once(batch, claim.at, receipt)
-            ready.mark(batch, claim.at, priority=committing.READY_PRIORITY, seen=read.value(2), append=index)
+            parking.tell(batch, world, change(batch), hint=read.value(2))
             return transact.Write(batch, lambda _: None)
 
         await transact.run(self._engine, self._env, attempt)
@@ -290,6 +303,11 @@ class Performer:
 
 
 Slot = limiter.Slot
+
+
+def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt) -> inbox.Receipt:
+    works.settle(batch, claim)
+    return receipt
 
 
 def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: int) -> bool:

@@ -17,7 +17,7 @@ from worldline.model import ids, inbox
 from worldline.model import world as world_model
 from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
-from worldline.roles import committing, watching
+from worldline.roles import committing, telemetry, watching
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
@@ -34,12 +34,14 @@ class TimerWorker:
         *,
         settings: TimerSettings,
         worker: ids.WorkerId,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._settings = settings
         self._worker = worker
+        self._telemetry = telemetry
         self._local: WorldWorker | None = None
         prefix = works.next_range(universe, queue=committing.TIMER_QUEUE, shard=0).begin
         self._watch = watching.Watch(engine, [prefix])
@@ -98,7 +100,7 @@ class TimerWorker:
                 batch = kv.Batch()
                 works.discard(batch, each, timer)
                 garbage.append(batch)
-            elif not self._hand_over(timer):
+            elif not self._hand_over(timer, authorities.time_us):
                 remote.append(timer)
         if garbage:
             await transact.commit(self._engine, self._env, *garbage)
@@ -107,7 +109,7 @@ class TimerWorker:
         self.fired += len(found)
         return len(found)
 
-    def _hand_over(self, timer: works.Open) -> bool:
+    def _hand_over(self, timer: works.Open, now_us: int) -> bool:
         if self._local is None:
             return False
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -115,13 +117,18 @@ class TimerWorker:
         if not self._local.hand_over(timer.at, Handover(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
             return False
         self._firing[timer.intent] = None
-        done.add_done_callback(lambda each: self._journaled(timer.intent, each))
+        done.add_done_callback(lambda each: self._journaled(timer, now_us, each))
         return True
 
-    def _journaled(self, intent: ids.IntentId, done: asyncio.Future[object]) -> None:
-        self._firing.pop(intent, None)
+    def _journaled(self, timer: works.Open, now_us: int, done: asyncio.Future[object]) -> None:
+        self._firing.pop(timer.intent, None)
         if done.cancelled() or done.exception() is not None:
             self._watch.wake()  # the world left; the timer is still due
+        else:
+            self._tell(timer, now_us)
+
+    def _tell(self, timer: works.Open, now_us: int) -> None:
+        self._telemetry.tell(telemetry.Fired(timer, max(0, now_us - timer.work.due_us), self._env.wall_us()))
 
     async def _fire_remote(self, timers: list[works.Open], now_us: int) -> None:
         """Timers of worlds that are not held here: settled, and into their inboxes."""
@@ -130,6 +137,7 @@ class TimerWorker:
             *(ready.get(timer.at, priority=committing.READY_PRIORITY) for timer in timers),
         )
         batches = []
+        firing: list[works.Open | None] = []
         for index, timer in enumerate(timers):
             world = worlds.find(timer.at, reads.value(index))
             batch = kv.Batch()
@@ -145,7 +153,11 @@ class TimerWorker:
                 hint = reads.value(len(timers) + index)
                 ready.mark(batch, timer.at, priority=committing.READY_PRIORITY, seen=hint, append=append)
             batches.append(batch)
-        await transact.commit(self._engine, self._env, *batches)
+            firing.append(timer if world is not None and world.meta.status in world_model.TAKES_INPUT else None)
+        outcomes = await transact.commit(self._engine, self._env, *batches)
+        for fired_timer, outcome in zip(firing, outcomes, strict=True):
+            if fired_timer is not None and isinstance(outcome, kv.Ok):
+                self._tell(fired_timer, now_us)
 
     async def close(self) -> None:
         await self._watch.close()

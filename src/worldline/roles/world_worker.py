@@ -28,9 +28,21 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.model.world import Status
-from worldline.roles import committing, cycling, finding, holding, hub, keeping, restoring, watching
+from worldline.roles import (
+    committing,
+    cycling,
+    finding,
+    freeing,
+    holding,
+    hub,
+    keeping,
+    placement,
+    restoring,
+    telemetry,
+    watching,
+)
 from worldline.roles.hosted import Done, Handover, Hosted, Superseded
-from worldline.store import kv, transact
+from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
 
@@ -38,6 +50,9 @@ CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for 
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
 STUCK_MS = 1_000  # before something is tried again that failed for one world alone
+WAY_OUT = (
+    'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
+)
 LONG_AGO_US = -(2**62)
 REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
@@ -56,10 +71,14 @@ class WorldWorker:
         settings: WorkerSettings,
         worker: ids.WorkerId,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
+        self._telemetry = telemetry
         self._engine = engine
         self._env = env
         self._programs = {program.name: program for program in programs}
+        code = {program.name: program.hash for program in programs}
+        self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
         self._blobs = blobs
         self._hub = live
         self._settings = settings
@@ -68,10 +87,13 @@ class WorldWorker:
         self._clock = cycling.Clock(env)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
-            acted=self._acted, stuck=self._stuck,
+            acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
         self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
-        self._keeper = keeping.Keeper(engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed)
+        self.under_way = self._cycle.under_way
+        self._keeper = keeping.Keeper(
+            engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
+        )
         self._hosted: dict[ids.Address, Hosted] = {}
         self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
         self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: to be taken again, and when
@@ -81,6 +103,7 @@ class WorldWorker:
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
         self._watch = watching.Watch(engine, [ready_prefix(universe)])
+        self._room = keeping.Room(env, self._keeper, self._hosted, self._acquiring, settings.max_worlds_warm)
         self._life: leases.Life | None = None
         self._renewed_us = 0
         self._scanned_us = self._tended_us = LONG_AGO_US
@@ -99,12 +122,18 @@ class WorldWorker:
         hosted = self._hosted.get(at)
         if hosted is None or hosted.lost:
             return False
+        if self._telemetry.on:
+            handover.since_us = self._env.monotonic_us()
         hosted.handed.append(handover)
         self._freed(hosted)
         return True
 
     def holds(self, at: ids.Address) -> bool:
         return at in self._hosted
+
+    @property
+    def held(self) -> list[Hosted]:
+        return list(self._hosted.values())
 
     def poke(self, at: ids.Address) -> None:
         """The world's inbox may hold something."""
@@ -114,6 +143,8 @@ class WorldWorker:
 
     def look(self, hosted: Hosted) -> None:
         """Read this world's inbox soon."""
+        if self._telemetry.on and not hosted.unread:
+            hosted.unread_us = self._env.monotonic_us()
         hosted.unread = True
         self._freed(hosted)
 
@@ -121,16 +152,25 @@ class WorldWorker:
         """Do not rest: there may be something to do, or to stop."""
         self._watch.wake()
 
+    def keeps(self, at: ids.Address) -> bool:
+        """Whether it is here, or on its way."""
+        return at in self._hosted or at in self._acquiring or at in self._again
+
     def peek(self, at: ids.Address) -> Hosted | None:
         return self._hosted.get(at)
 
     def refusal(self, at: ids.Address) -> str | None:
         return self._refused.get(at)
 
+    @property
+    def alive(self) -> bool:
+        """Whether others can see that this worker lives."""
+        return self._life is not None
+
     def runs(self, world: worlds.World) -> bool:
         """Whether this worker would run such a world."""
-        wanted = world.meta.status is Status.ACTIVE and world.meta.program in self._programs
-        return wanted and world.at not in self._refused
+        wanted = world.meta.status is Status.ACTIVE and world.at not in self._refused
+        return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
 
     def time_us(self) -> int:
         """The store's time, carried on by our own clock since it was last read."""
@@ -162,11 +202,11 @@ class WorldWorker:
         if at in self._refused or self._again.get(at, now_us) > now_us:
             return None
         try:
-            return await self.hold(at)
+            return await self.hold(at) if await self._room.make() else None
         except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
             return None
         except errors.StoreError as error:  # its snapshot may be out of reach where others are not
-            log.warning("world %s cannot be taken now: %s", at.world.hex(), error)
+            log.warning("world %s cannot be taken now: %s", at.world.hex(), error, extra=telemetry.about(at))
             self._again[at] = self._env.monotonic_us() + STUCK_MS * 1000
             return None
 
@@ -189,6 +229,7 @@ class WorldWorker:
         await self._renew(now_us)
         self._start_search(now_us)
         self._start_upkeep(now_us)
+        self._start_emptying()
         if len(self._cycles) < CYCLES_MAX:
             chosen = self._choose()
             if chosen:
@@ -279,7 +320,7 @@ class WorldWorker:
             self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
             return
         error = commit.lost(lost.why, given.hosted.lease)
-        log.info("%s", error)
+        log.info("%s", error, extra=telemetry.about(given.hosted.at))
         kept: list[Handover] = []
         for handover in given.handed:
             if handover.claim is not None and works.lost(lost.why, handover.claim):
@@ -344,11 +385,15 @@ class WorldWorker:
                 return
             if late_us > (settings.lease_ttl_ms - settings.heartbeat_ms) * 1000:
                 log.warning("the life sign is %d ms old: letting go of %d worlds", late_us // 1000, len(self._hosted))
+                self._telemetry.tell(telemetry.SelfFenced(len(self._hosted), late_us))
                 self._life = None
                 for hosted in list(self._hosted.values()):
                     self._drop(hosted, again=True)
-        self._life = await holding.beat(self._engine, self._env, self.worker, self.incarnation, settings)
+        self._life = await holding.beat(
+            self._engine, self._env, self.worker, self.incarnation, settings, labels=self._labels
+        )
         self._renewed_us = now_us
+        self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 
     # --- Searching and taking ---------------------------------------------------------------------------------
 
@@ -360,7 +405,11 @@ class WorldWorker:
             self._scanned_us = now_us
             self._watch.hinted = False
             self._start_beside("search", self._search_all())
-        elif self._watch.hinted or any(due_us <= now_us for due_us in self._again.values()):
+        elif (
+            self._watch.hinted
+            or any(due_us <= now_us for due_us in self._again.values())
+            or self._room.look_again(now_us)
+        ):
             self._watch.hinted = False
             self._start_beside("search", self._search())
 
@@ -370,7 +419,7 @@ class WorldWorker:
         for at in again:
             del self._again[at]
         try:
-            await finding.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
+            await freeing.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
             await self._finder.by_hints()
         except BaseException:
             self._again.update(dict.fromkeys(again, now_us))
@@ -384,6 +433,7 @@ class WorldWorker:
                     self._drop(hosted)
             await self._finder.of_the_dead()
             await self._search()
+            await self._finder.not_in_memory()
             await self._finder.sweep()
         except BaseException:
             self._scanned_us = LONG_AGO_US
@@ -397,6 +447,9 @@ class WorldWorker:
         program = self._programs.get(world.meta.program)
         if program is None:
             raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
+        unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
+        if unmet is not None:
+            raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
         if world.meta.status is not Status.ACTIVE:
             raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
         if self._life is None:
@@ -409,12 +462,15 @@ class WorldWorker:
         except BaseException as error:
             await holding.release(self._engine, self._env, lease)
             if isinstance(error, failures.Diverged):
-                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}") from error
+                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}\n  {WAY_OUT}") from error
             raise
-        self.restored_ms = (self._env.monotonic_us() - started_us) / 1000
+        taken_us = self._env.monotonic_us() - started_us
+        self.restored_ms = taken_us / 1000
+        hosted.name = world.meta.name
+        self._telemetry.tell(telemetry.Taken(at, hosted.name, lease.epoch, hosted.head.height, taken_us))
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
-            world.meta.name, lease.epoch, hosted.head.height, self.restored_ms,
+            hosted.name, lease.epoch, hosted.head.height, self.restored_ms, extra=telemetry.about(at, name=hosted.name),
         )  # fmt: skip
         return hosted
 
@@ -429,7 +485,7 @@ class WorldWorker:
             self._refused[world.at] = str(error)
             if isinstance(error, errors.Corrupt):  # bytes may be whole again, code does not change while we run
                 asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._refused.pop, world.at, None)
-            log.warning("world %r cannot go on: %s", world.meta.name, error)
+            log.warning("world %r cannot go on: %s", world.meta.name, error, extra=telemetry.about(world.at))
             raise
         return hosted
 
@@ -459,6 +515,25 @@ class WorldWorker:
         await self._keeper.turn()
         if len(self._hosted) > self._settings.max_worlds_warm:
             await self._keeper.make_room(list(self._hosted.values()))
+
+    def _start_emptying(self) -> None:
+        """A worker that is being emptied gives its worlds back, a few at a time, and takes none."""
+        draining = self._life is not None and self._life.sign.draining
+        if draining and self._hosted and "emptying" not in self._beside:
+            leaving = list(self._hosted)[: keeping.AT_ONCE]
+            self._start_beside("emptying", self._empty(leaving))
+
+    async def _empty(self, leaving: list[ids.Address]) -> None:
+        life = leases.decode_life(self.worker, (await self._engine.read(leases.get_life(self.worker))).value(0))
+        if life is not None and not life.sign.draining:
+            self._life = life  # it may take worlds again, and may have taken some already
+            return
+        await freeing.each(leaving, self.forget, at_once=keeping.AT_ONCE)
+
+    async def give_up(self, hosted: Hosted) -> None:
+        """Let another worker have a world, whatever waits for it. It is told by a hint."""
+        log.info("world %s is wanted elsewhere", hosted.at.world.hex())
+        await self._keeper.let_go(hosted, whatever=True, hint=True)
 
     async def save_when_free(self, hosted: Hosted) -> None:
         await self._keeper.save(hosted)
@@ -490,9 +565,7 @@ class WorldWorker:
             part = held[start : start + keeping.AT_ONCE]
             await asyncio.gather(*(self._keeper.let_go(hosted, whatever=True) for hosted in part))
         if self._life is not None:
-            batch = kv.Batch()
-            leases.goodbye(batch, self._life)
-            await transact.commit(self._engine, self._env, batch)
+            await holding.say_goodbye(self._engine, self._env, self._life)
             self._life = None
 
     def _end(self, error: BaseException) -> None:

@@ -9,49 +9,63 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import msgspec
 
 from worldline.codec import digest, tuples
+from worldline.kernel import machine
 from worldline.keys import leases as lease_keys
-from worldline.model import ids, lease
+from worldline.model import ids, inbox, lease
 from worldline.model.settings import Settings
 from worldline.sim import reading
 from worldline.sim.loop import Host
+from worldline.sim.truth import Truth
 from worldline.store import kv
 
-if TYPE_CHECKING:
-    from worldline.sim.faults import Truth
-
 NEVER_MS = 100_000_000
+STAMPS_APART = 1_000
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """What is switched off, and the invariants one of which must be seen broken."""
+    """What is switched off, and the invariants one of which must be seen broken.
+
+    `look`: what a seed's profile is turned to, where few seeds would need the guard.
+    """
 
     does: str
     breaks: tuple[str, ...]
+    look: str = ""
 
 
 GUARDS = {
-    "epoch": Guard("steps and snapshots expect the lease's epoch", ("L3", "L6")),
+    "epoch": Guard("steps and snapshots expect the lease's epoch", ("L3", "L6"), "pause=15,focus=step"),
     "acquire": Guard("taking a lease expects the epoch and the holder that were read", ("L1", "L2")),
     "epoch-kept": Guard("releasing a lease keeps its epoch", ("L2",)),
     "head": Guard("a step expects the head it was made upon", ("J3", "J4", "J6")),
     "consume": Guard("a step deletes what it consumed in the same batch", ("J6",)),
-    "seen": Guard("an enqueue expects its id to be new", ("J2",)),
+    "seen": Guard("an enqueue expects its id to be new", ("J2",), "unknown=100,late=50,kinds=add+ask"),
     "claim": Guard("whoever answers, renews or gives back work expects its claim", ("E4", "E5", "E7")),
     "atomic-ack": Guard("answer and settlement are one batch", ("E6",)),
-    "durable-ok": Guard("an answered commit is applied", ("E3", "J1", "V1", "V3", "BUG")),
-    "unknown": Guard("a lost answer is not taken for success", ("E3", "E7", "J1", "R3", "V1", "V3", "BUG", "PROGRAM")),
+    "durable-ok": Guard("an answered commit is applied", ("E2", "E3", "J1", "V1", "V3", "BUG")),
+    "unknown": Guard(
+        "a lost answer is not taken for success", ("E2", "E3", "E7", "J1", "R3", "V1", "V3", "BUG", "PROGRAM")
+    ),
     "output-gate": Guard("nothing is acted upon before its commit is applied", ("E3", "J3", "J6")),
     "store-time": Guard("due and expired is what the store's clock says", ("T2", "E5", "L6", "R3")),
-    "hash-verify": Guard("bytes are checked against their address whenever they are read", ("C1",)),
-    "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3")),
+    "hash-verify": Guard("bytes are checked whenever they are read", ("C1",), "objects=600,kinds=add"),
+    "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3"), "hints=none"),
+    "meta": Guard(
+        "whoever gives a world something expects that it takes input", ("J1",),
+        "latency_us=200000,slow=50,kinds=tend+transfer",
+    ),
+    "ignore-late": Guard(
+        "an answer that nothing waits for is journaled as ignored", ("E1",), "adapters=0+0+0+60,kinds=agent+order"
+    ),
+    "dead-letter": Guard("what no world can take is kept as a dead letter", ("V2",), "kinds=poison+add"),
+    "commit-order": Guard("stamps are given in the order of commits", ("J5", "J6", "V1", "V3"), "kinds=add+transfer"),
     "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
-}
+}  # fmt: skip
 
 
 async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.Outcome:
@@ -69,10 +83,16 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.O
             batch = _not_deleting(batch, "inbox")
         case "seen":
             batch = relaxed(truth, batch, ("seen",))
+        case "meta" if not any(reading.place(key).what == "meta" for key in batch.puts):
+            batch = relaxed(truth, batch, ("meta",))
         case "claim":
             batch = relaxed(truth, batch, ("open",))
         case "atomic-ack" if reading.about(batch) == "settle":
             return await _in_two(truth, host, batch)
+        case "dead-letter":
+            batch = _not_putting(batch, "dead")
+        case "commit-order" if batch.appends:
+            return await _out_of_order(truth, host, batch)
         case "durable-ok" if reading.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
             return pretended(truth, batch)
         case _:
@@ -102,21 +122,35 @@ def settings_without(settings: Settings, without: str) -> Settings:
 @contextlib.contextmanager
 def patched(without: str) -> Iterator[None]:
     """The guards that are no part of a batch, switched off for the length of a block."""
-    if without == "hash-verify":
-        with mock.patch.object(digest, "check", return_value=None):
+    match without:
+        case "hash-verify":
+            with mock.patch.object(digest, "check", return_value=None):
+                yield
+        case "world-scoped-id":
+            with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
+                yield
+        case "ignore-late":
+            with mock.patch.object(machine.Machine, "_receipt", _taking_all(machine.Machine._receipt)):  # noqa: SLF001
+                yield
+        case _:
             yield
-        return
-    if without != "world-scoped-id":
-        yield
-        return
-    real: Callable[..., ids.IntentId] = ids.intent_id
 
+
+def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
     def unscoped(address: ids.Address, **rest: object) -> ids.IntentId:
         nowhere = ids.Address(address.universe, ids.WorldId(bytes(16)))
         return real(nowhere, **rest)
 
-    with mock.patch.object(ids, "intent_id", unscoped):
-        yield
+    return unscoped
+
+
+def _taking_all(real: Callable[[machine.Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
+    """An answer is an answer, asked for or not."""
+
+    def receipt(self: machine.Machine, item: inbox.Receipt, data: bytes) -> str:
+        return real(self, item, data) if ids.IntentId(item.intent) in self.by_intent else ""
+
+    return receipt
 
 
 def relaxed(truth: Truth, batch: kv.Batch, whats: tuple[str, ...], *, unless_put: bool = False) -> kv.Batch:
@@ -151,6 +185,23 @@ def _not_deleting(batch: kv.Batch, what: str) -> kv.Batch:
     made = _copy(batch)
     made.deletes = {key: None for key in batch.deletes if reading.place(key).what != what}
     return made
+
+
+def _not_putting(batch: kv.Batch, what: str) -> kv.Batch:
+    made = _copy(batch)
+    made.puts = {key: put for key, put in batch.puts.items() if reading.place(key).what != what}
+    return made
+
+
+async def _out_of_order(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+    """Commit under a version that is not the next: every other time, one of long ago that was left out then."""
+    engine = vars(truth.engine)
+    version = engine["_version"] = engine["_version"] + STAMPS_APART
+    if truth.commits % 2:
+        engine["_version"] = max(0, version - 3 * STAMPS_APART) + truth.commits % STAMPS_APART
+    outcome = await truth.commit(host, batch)
+    engine["_version"] = version + 1
+    return outcome
 
 
 def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:

@@ -17,16 +17,20 @@ from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
 from worldline.model import ids, inbox, journal, lease
 from worldline.model import work as works
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
+from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles import hosted
 from worldline.sim import reading
-from worldline.sim.faults import Applied
-from worldline.sim.workloads import Called
+from worldline.sim.programs import Called
+from worldline.sim.truth import Applied
 
 VIOLATIONS_MAX = 20
+
+ProvenDead = Callable[[lease.Holder, int], bool]
 ROGUE = "rogue"  # the host of whoever answers without being asked
 
 
@@ -42,6 +46,7 @@ class Life:
     def __init__(self) -> None:
         self.epoch = -1
         self.owner = ""  # the label of the host that last acquired it
+        self.status = Status.ACTIVE
         self.head = journal.GENESIS
         self.stamp = b""
         self.intents: dict[bytes, WorkKind] = {}
@@ -56,11 +61,16 @@ class Audit:
         self.violations: list[Violation] = []
         self.checked = 0
         self.on_broken: Callable[[], None] = lambda: None
+        # Whether items can be seen in the order of their stamps only. Not so on PostgreSQL: see `store/kv.py`.
+        self.in_stamp_order = True
+        # Whether a holder is dead beyond doubt at some time, where others can know that before its life sign runs out.
+        self.proven_dead: ProvenDead = lambda _holder, _now_us: False
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._posted: dict[bytes, None] = {}
         self._called: dict[tuple[str, int], None] = {}
         self._now_us = 0
+        self._latest_us = 0  # the latest that the store's clock has shown: what was due once may be done, also later
 
     def broken(self, invariant: str, what: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
@@ -71,6 +81,7 @@ class Audit:
 
     def look(self, applied: Applied) -> None:
         self._now_us = applied.time_us
+        self._latest_us = max(self._latest_us, applied.time_us, applied.latest_us)
         self.checked += 1
         at = next((where.at for where in map(reading.place, applied.batch.puts) if where.what == "head"), None)
         if at is not None and any(reading.place(key).what == "meta" and not old for key, old in applied.before.items()):
@@ -79,7 +90,8 @@ class Audit:
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
-        for append in applied.batch.appends:
+        for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
+            self._taken(reading.place(append.prefix + stamp).at)
             self._appended(applied, append.value)
 
     def _born(self, at: ids.Address) -> None:
@@ -99,6 +111,8 @@ class Audit:
                 self._lives[key] = lease_keys.WORKER.get(new)
             case "holder":
                 self._holder(applied, where, old, new)
+            case "meta" if new is not None and where.at is not None:
+                self._life(where.at).status = world_keys.META.unpack(new).status
             case "snapshot" | "baseline":
                 self._owner_only(applied, where.at, "L3", "wrote a snapshot")
             case "seen" if old is not None and new is not None:
@@ -113,6 +127,11 @@ class Audit:
     def _life(self, at: ids.Address | None) -> Life:
         assert at is not None
         return self.worlds.setdefault(at, Life())
+
+    def _taken(self, at: ids.Address | None) -> None:
+        life = self._life(at)
+        if life.status not in TAKES_INPUT:
+            self.broken("J1", f"a world that is {life.status.name.lower()} was given something it will never take")
 
     def _epoch(self, applied: Applied, where: reading.Place, new: bytes | None) -> None:
         life = self._life(where.at)
@@ -129,12 +148,14 @@ class Audit:
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
                 self.broken("L1", "a holder under another epoch than the world's")
-        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old), applied.time_us):
+        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old)):
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
-    def _is_dead(self, holder: lease.Holder, now_us: int) -> bool:
+    def _is_dead(self, holder: lease.Holder) -> bool:
         sign = self._lives.get(lease_keys.worker_key(ids.WorkerId(holder.worker)))
-        return sign is None or sign.incarnation != holder.incarnation or sign.heartbeat_us + sign.ttl_us <= now_us
+        if sign is None or sign.incarnation != holder.incarnation:
+            return True
+        return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self.proven_dead(holder, self._now_us)
 
     def _owner_only(self, applied: Applied, at: ids.Address | None, invariant: str, did: str) -> None:
         life = self._life(at)
@@ -147,20 +168,28 @@ class Audit:
         """A batch that moves a head. Returns the entries it wrote."""
         self._owner_only(applied, at, "L3", "journaled a step")
         life = self._life(at)
+        if life.status is not Status.ACTIVE:
+            self.broken("L3", f"a world that is {life.status.name.lower()} has gone on")
         entries: list[journal.Entry] = []
         for key, put in sorted(applied.batch.puts.items()):
             if reading.place(key).what == "journal":
                 if applied.before[key] is not None:
                     self.broken("J4", "a frame was written again")
-                entries += [structs.decode(journal.Entry, raw) for raw in journal_keys.unpack_frame(put.value)]
+                entries += [self._decoded(raw) for raw in journal_keys.unpack_frame(put.value)]
         entries.sort(key=lambda entry: entry.height)
         head = journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value)
         self._contiguous(life, entries, head)
         self._consumed(applied, at, life, entries)
         life.head = head
         for group in _by_step(entries):
-            self._entries_of_step(applied, at, life, group)
+            self._entries_of_step(at, life, group)
         return entries
+
+    def _decoded(self, raw: bytes) -> journal.Entry:
+        entry = structs.decode(journal.Entry, raw)
+        if structs.encode(entry) != raw:
+            self.broken("J7", f"the entry at height {entry.height} is not canonical")
+        return entry
 
     def _contiguous(self, life: Life, entries: list[journal.Entry], head: journal.Head) -> None:
         heights = [entry.height for entry in entries]
@@ -184,18 +213,18 @@ class Audit:
             if applied.before[inbox_keys.item_key(at, stamp)] is None:
                 self.broken("J6", "an item was journaled that was not in the inbox any more")
         for stamp in taken:
-            if stamp <= life.stamp:
+            if stamp <= life.stamp and self.in_stamp_order:
                 self.broken("J5", "items were journaled in another order than they came, or twice")
             life.stamp = stamp
 
-    def _entries_of_step(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
+    def _entries_of_step(self, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
         first = entries[0]
         ignored = any(entry.kind is Kind.IGNORED for entry in entries)
         if first.kind in (Kind.RECEIPT, Kind.TIMER_FIRED) and not first.blob:
             item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
             assert isinstance(item, inbox.Receipt | inbox.TimerFired)
-            if isinstance(item, inbox.TimerFired) and item.due_us > applied.time_us:
-                self.broken("T2", f"a timer fired {item.due_us - applied.time_us} us before its time")
+            if isinstance(item, inbox.TimerFired) and item.due_us > self._latest_us:
+                self.broken("T2", f"a timer fired {item.due_us - self._latest_us} us before its time")
             if not ignored:
                 self._answer(life, item.intent, "T1" if isinstance(item, inbox.TimerFired) else "E1")
         for entry in entries:
@@ -269,10 +298,11 @@ class Audit:
             case ((WorkState.WAITING | WorkState.CLAIMED), WorkState.CLAIMED) if not same:
                 if new.attempt != old.attempt + 1:
                     self.broken("E5", f"attempt {new.attempt} after {old.attempt}")
-                if old.due_us > applied.time_us:
-                    self.broken("E5", f"claimed {old.due_us - applied.time_us} us before it was due")
+                if old.due_us > self._latest_us:
+                    self.broken("E5", f"claimed {old.due_us - self._latest_us} us before it was due")
             case WorkState.CLAIMED, WorkState.CLAIMED:
-                if new.attempt != old.attempt or new.due_us <= old.due_us:
+                behind = applied.time_us < self._latest_us  # the clock was set back: renewed is what it says now
+                if new.attempt != old.attempt or (new.due_us <= old.due_us and not behind):
                     self.broken("E5", "a renewal that does not renew")
             case WorkState.CLAIMED, (WorkState.WAITING | WorkState.PARKED):
                 if new.attempt != old.attempt:
@@ -280,7 +310,7 @@ class Audit:
             case WorkState.CLAIMED, WorkState.SETTLED if same:
                 self._one_append(applied, intent, inbox.Receipt)
             case WorkState.WAITING, WorkState.SETTLED if old.kind is WorkKind.TIMER:
-                if old.due_us > applied.time_us:
+                if old.due_us > self._latest_us:
                     self.broken("T2", "a timer fired before its time")
                 self._one_append(applied, intent, inbox.TimerFired)
             case before, after:

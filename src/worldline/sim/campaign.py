@@ -1,20 +1,45 @@
-"""Many seeds, and what to do with one that fails: make it smaller.
+"""Many seeds: in this process or on all cores, with the same outcome.
 
-A campaign runs seeds and adds up what they hit. `shrink` looks for the least that still breaks the same invariant: it
-takes fault classes out of the profile and operations out of the plan, as long as the failure stays.
+A campaign runs seeds in order and adds up what they hit. It ends at the first seed that fails, unless it is to go on;
+what other processes have run beyond that seed does not count, so the outcome never depends on how many there are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import multiprocessing
+import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
 
-from worldline.sim import faults, run, workloads
+from worldline.base import errors
+from worldline.control import loading
+from worldline.kernel.scripts import Script
+from worldline.sim import ablations, boundaries, profiles, run, scenarios
 
-RATES = ("slow", "crash", "pause", "partition", "unknown", "late", "unavailable", "objects", "skew_us", "drift_ppm")
+SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What is run for every seed. `target`: a user's FILE or FILE:SCENARIO, nothing for the project's own workloads."""
+
+    target: str = ""
+    without: str = ""
+    profile: str = ""
+
+    def profile_of(self, seed: int) -> profiles.Profile:
+        """What is drawn, turned to where a missing guard would be missed, with what was asked for."""
+        drawn = profiles.draw(seed)
+        if self.without:
+            drawn = profiles.changed(drawn, ablations.GUARDS[self.without].look)
+        return profiles.changed(drawn, self.profile)
+
+
+SWARM = Job()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -30,77 +55,82 @@ class Campaign(msgspec.Struct, frozen=True):
     failures: list[Failure]
     hit: int
     of: int
-    missed: list[tuple[str, str]]
+    missed: list[boundaries.Cell]
     trace: str
 
 
-def campaign(seeds: Iterable[int], *, without: str = "") -> Campaign:
-    cells: Counter[tuple[str, str]] = Counter()
+def load(target: str) -> scenarios.Scenario | None:
+    """The scenario that a target names: a function of the file, `scenario` unless named."""
+    if not target:
+        return None
+    path, name = loading.split(target)
+    loaded = loading.load(str(path))
+    wanted = name or scenarios.SCENARIO
+    drive, script = loading.member(loaded, wanted), loading.member(loaded, "script")
+    if not callable(drive):
+        raise errors.BadInput(f"{path.name} has no {wanted!r}; write `async def {wanted}(universe): ...` in it")
+    return scenarios.Scenario(loaded.programs, drive, script if isinstance(script, Script) else None)
+
+
+def campaign(
+    seeds: Sequence[int], *, job: Job = SWARM, scenario: scenarios.Scenario | None = None, jobs: int = 1,
+    keep_going: bool = True, progress: Callable[[int, int], None] | None = None,
+) -> Campaign:  # fmt: skip
+    """Run seeds. `scenario`: one that is at hand and not in a file; it runs in this process."""
+    cells: Counter[boundaries.Cell] = Counter()
     failures: list[Failure] = []
     trace = hashlib.sha256()
     count = 0
-    for seed in seeds:
-        result = run.run(seed, without=without)
-        count += 1
-        cells.update(result.cells)
-        trace.update(result.trace.encode())
-        failures += [Failure(seed, each.invariant, each.what) for each in result.failures[:1]]
-    wanted = faults.reachable()
+    with _results(seeds, job, scenario, jobs) as results:
+        for result in results:
+            count += 1
+            cells.update(result.cells)
+            trace.update(result.trace.encode())
+            failures += [Failure(result.seed, each.invariant, each.what) for each in result.failures[:1]]
+            if progress is not None:
+                progress(count, len(seeds))
+            if failures and not keep_going:
+                break
+    wanted = boundaries.reachable()
     missed = [cell for cell in wanted if cell not in cells]
     return Campaign(count, failures, len(wanted) - len(missed), len(wanted), missed, trace.hexdigest())
 
 
-class Shrunk(msgspec.Struct, frozen=True):
-    """The least that was found to break the same invariant."""
-
-    profile: faults.Profile
-    plan: workloads.Plan
-    result: run.Result
-
-
-def shrink(seed: int, *, without: str = "") -> Shrunk | None:
-    """Make a failing seed smaller. None if it does not fail."""
-    profile = faults.draw(seed)
-    plan = workloads.draw(seed, profile.clients)
-    result = run.run(seed, without=without, profile=profile, plan=plan, halt=True)
-    if not result.failures:
-        return None
-    least = Shrunk(profile, plan, result)
-    smaller = True
-    while smaller:
-        smaller = False
-        for candidate_profile, candidate_plan in _smaller(least):
-            tried = run.run(seed, without=without, profile=candidate_profile, plan=candidate_plan, halt=True)
-            if tried.failures and tried.failures[0].invariant == result.failures[0].invariant:
-                least = Shrunk(candidate_profile, candidate_plan, tried)
-                smaller = True
-                break
-    return least
+@contextlib.contextmanager
+def _results(
+    seeds: Sequence[int], job: Job, scenario: scenarios.Scenario | None, jobs: int
+) -> Iterator[Iterator[run.Result]]:
+    """The results of all seeds, in order. On leaving, nobody runs one any more."""
+    found = scenario if scenario is not None else load(job.target)
+    processes = min(jobs, len(seeds) // SEEDS_AT_ONCE_MIN)
+    if scenario is not None or processes <= 1:
+        yield (one(seed, job, found) for seed in seeds)
+        return
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (job,))
+    try:
+        yield pool.map(_one, seeds)
+    finally:
+        for process in multiprocessing.active_children():
+            process.terminate()  # what it still runs is of no use to anybody
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _smaller(shrunk: Shrunk) -> Iterator[tuple[faults.Profile, workloads.Plan]]:
-    """What could be left out next."""
-    profile, plan = shrunk.profile, shrunk.plan
-    replace = msgspec.structs.replace
-    for rate in RATES:
-        if getattr(profile, rate):
-            yield replace(profile, **{rate: 0}), plan
-    if profile.focus:
-        yield replace(profile, focus=""), plan
-    if profile.adapters != faults.Adapters():
-        yield replace(profile, adapters=faults.Adapters()), plan
-    if profile.shuffle:
-        yield replace(profile, shuffle=False), plan
-    if profile.hints != "all":
-        yield replace(profile, hints="all"), plan
-    for client, ops in enumerate(plan.ops):
-        if len(ops) > 1:
-            yield profile, replace(plan, ops=[*plan.ops[:client], ops[: len(ops) // 2], *plan.ops[client + 1 :]])
+def one(seed: int, job: Job, scenario: scenarios.Scenario | None) -> run.Result:
+    return run.run(seed, without=job.without, profile=job.profile_of(seed), scenario=scenario, halt=True)
 
 
-def named(shrunk: Shrunk) -> list[str]:
-    """The faults that are left, in words."""
-    left = [f"{rate}={getattr(shrunk.profile, rate)}" for rate in RATES if getattr(shrunk.profile, rate)]
-    if shrunk.profile.focus:
-        left.append(f"focus={shrunk.profile.focus}")
-    return [*left, f"{sum(map(len, shrunk.plan.ops))} operations"]
+class _Process:
+    """What a process of a campaign keeps from seed to seed."""
+
+    job: Job
+    scenario: scenarios.Scenario | None
+
+
+def _begin(job: Job) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    _Process.job = job
+    _Process.scenario = load(job.target)
+
+
+def _one(seed: int) -> run.Result:
+    return one(seed, _Process.job, _Process.scenario)

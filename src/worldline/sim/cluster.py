@@ -10,60 +10,56 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Literal
 
 from worldline.base import env as envs
-from worldline.base import errors
 from worldline.control import compose, sdk
+from worldline.control import host as hosts
+from worldline.control.host import EMBEDDED, Role
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes
 from worldline.layers import universes
 from worldline.model import ids, inbox, payload
-from worldline.sim import ablations, faults, machines, reading, workloads
+from worldline.model.work import WorkKind, WorkState
+from worldline.model.world import TAKES_INPUT, Status
+from worldline.roles import service
+from worldline.sim import ablations, faulty_objects, programs, reading, scenarios, workloads
 from worldline.sim.audit import ROGUE
 from worldline.sim.env_sim import SimEnv
-from worldline.sim.faults import Faults, HostEngine, Profile, Trace, Truth
+from worldline.sim.faults import Faults, HostEngine
 from worldline.sim.loop import Host, SimLoop
+from worldline.sim.machines import Member
+from worldline.sim.profiles import Profile
+from worldline.sim.truth import Applied, Trace, Truth
 from worldline.store import kv, objects
 
-Runs = machines.Role | Literal["all", "nothing"]
+OPERATOR = "operator"  # the host of whoever takes leases away
+JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 
 UNIVERSE = "simulated"
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 
 
-class Member:
-    """A machine of the cluster, over all its lives."""
-
-    def __init__(self, name: str, main: Callable[[sdk.Universe], Awaitable[None]], *, runs: Runs) -> None:
-        self.name = name
-        self.main = main
-        self.runs = runs
-        self.lives = 0
-        self.host: Host | None = None
-        self.engine: HostEngine | None = None
-        self.env: SimEnv | None = None
-        self.failed: Callable[[], BaseException | None] = lambda: None
-        self.bugs: list[BaseException] = []
-        self.stays_dead = False
-
-    @property
-    def alive(self) -> bool:
-        return self.host is not None and self.host.alive
-
-
 class Cluster:
-    def __init__(self, loop: SimLoop, seed: int, profile: Profile, plan: workloads.Plan, *, without: str) -> None:
+    def __init__(
+        self, loop: SimLoop, seed: int, profile: Profile, plan: workloads.Plan, *, without: str = "",
+        scenario: scenarios.Scenario | None = None,
+    ) -> None:  # fmt: skip
         self.loop = loop
         self.seed = seed
         self.profile = profile
         self.plan = plan
+        self.programs = programs.PROGRAMS if scenario is None else scenario.programs
+        self.driven = None if scenario is None else scenarios.Driven(scenario)
         self.settings = ablations.settings_without(profile.settings, without)
         self.faults = Faults(loop, seed, profile, without=without)
         self.faults.on_crash = self._crashed
+        self.faults.on_revoke = self._revoke
+        self.quiet = Faults(loop, seed, Profile(latency_us=profile.latency_us if scenario else 0))
         self.history = workloads.History()
-        self.outside = workloads.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
+        self.outside = programs.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
         self.env = SimEnv(loop, f"{seed}:store")
         self.members: list[Member] = []
         self.trace = Trace(loop)
@@ -72,26 +68,27 @@ class Cluster:
         self._draws = random.Random(f"{seed}:chaos")
         self._rogue = random.Random(f"{seed}:rogue")
         self.truth: Truth
-        self.objects: objects.Objects
+        self.bodies: objects.Objects  # as they are
+        self.objects: objects.Objects  # as they are seen
         self.universe: ids.UniverseId
 
     # --- Boot -----------------------------------------------------------------------------------------------
 
-    async def boot(self, audit: list[Callable[[faults.Applied], None]]) -> None:
+    async def boot(self, audit: list[Callable[[Applied], None]]) -> None:
         """A store with its worlds, made in calm, and every member started."""
         self.faults.settle()
         engine = await compose.open_engine("memory://", self.env, create=True)
-        self.truth = Truth(engine, self.loop, self.trace)
+        self.truth = Truth(engine, self.env, self.trace)
         self.truth.audit = audit
-        bodies = await compose.open_objects("memory://", self.env, create=True)
-        self.objects = faults.FaultyObjects(bodies, self.faults)
+        self.bodies = await compose.open_objects("memory://", self.env, create=True)
+        self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
         calm = self.calm()
         await formats.ensure(calm.engine, self.env, create=True)
         self.universe = ids.UniverseId(envs.new_id(self.env))
         batch = kv.Batch()
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
-        by_name = {program.name: program for program in workloads.PROGRAMS}
+        by_name = {program.name: program for program in self.programs}
         admin = sdk.Universe(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
             await admin.create(name, by_name[program])
@@ -101,30 +98,37 @@ class Cluster:
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
-        split = self.profile.split
-        for number in range(self.profile.hosts):
-            self.members.append(Member(f"host-{number}", _serve, runs="worlds" if split else "all"))
-        if split:
-            for number in range(2):
-                self.members.append(Member(f"adapter-{number}", _serve, runs="adapter"))
-                self.members.append(Member(f"timers-{number}", _serve, runs="timers"))
+        profile = self.profile
+        for number in range(profile.hosts):
+            self.members.append(Member(f"host-{number}", _serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED))
+        alone = {Role.ORCHESTRATOR: profile.orchestrators, Role.JANITOR: profile.janitors}
+        if profile.split:
+            alone |= {Role.ADAPTER: 2, Role.TIMERS: 2}
+        for role, count in alone.items():
+            self.members += [Member(f"{role}-{number}", _serve, runs=(role,)) for number in range(count)]
         for number, ops in enumerate(self.plan.ops):
-            embedded = not split and self._draws.random() < 0.4
-            runs: Runs = "all" if embedded else "nothing"
-            self.members.append(Member(f"client-{number}", self._client(f"client-{number}", ops), runs=runs))
+            runs = EMBEDDED if not profile.split and self._draws.random() < 0.4 else ()
+            main = self._client(f"client-{number}", ops[: profile.ops_max])
+            self.members.append(Member(f"client-{number}", main, runs=runs, client=True))
+        if self.driven is not None:
+            self.members.append(Member("scenario", self._drive, client=True, steady=True))
 
     def calm(self) -> compose.Store:
         """The store as the simulation itself sees it: no faults, whatever the phase."""
-        quiet = Faults(self.loop, self.seed, Profile(latency_us=0))
-        return compose.Store(
-            "memory://", HostEngine(self.truth, quiet, self.loop.root, self.env), self.objects, self.env
-        )
+        engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
+        return compose.Store("memory://", engine, self.objects, self.env)
 
     def _client(self, name: str, ops: list[workloads.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
         async def main(universe: sdk.Universe) -> None:
             await workloads.client(universe, name, ops, self.history, self.plan.pause_ms)
 
         return main
+
+    async def _drive(self, universe: sdk.Universe) -> None:
+        assert self.driven is not None
+        await self.driven.begin(universe)
+        self.history.finished["scenario"] = None
+        await _serve(universe)
 
     def start(self, member: Member) -> None:
         """A new life of a member: nothing is left of the one before."""
@@ -134,24 +138,28 @@ class Cluster:
         drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
         seed = f"{self.seed}:{host.label}"
         member.env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
-        member.engine = HostEngine(self.truth, self.faults, host, member.env)
-        store = compose.Store("memory://", member.engine, self.objects, member.env)
+        used = self.quiet if member.steady else self.faults
+        member.engine = HostEngine(self.truth, used, host, member.env)
+        bodies = self.bodies if member.steady else self.objects
+        store = compose.Store("memory://", member.engine, bodies, member.env)
         self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
 
     async def _live(self, member: Member, store: compose.Store) -> None:
-        if member.runs != "all" and member.runs != "nothing":  # noqa: PLR1714 - so that the type is narrowed
-            solo = machines.Solo(member.runs, store, self.universe, self.settings)
-            member.failed = lambda: solo.failed
-            solo.start()
-        programs = workloads.PROGRAMS if member.runs == "all" else []
-        universe = sdk.Universe(store, self.universe, UNIVERSE, programs, self.settings)
+        hosted = self.programs if member.runs == EMBEDDED else []
+        universe = sdk.Universe(store, self.universe, UNIVERSE, hosted, self.settings)
+        if member.runs and not hosted:
+            alone = hosts.Host(
+                store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
+            )
+            member.failed = lambda: alone.failed
+            alone.start()
         if universe.host is not None:
             host = universe.host
             member.failed = lambda: host.failed
         universe.start()
         try:
             await member.main(universe)
-        except (errors.Error, AssertionError) as error:
+        except Exception as error:
             member.bugs.append(error)
             raise
 
@@ -175,31 +183,42 @@ class Cluster:
         while self.loop.now_us < ends_us:
             await asyncio.sleep(self._draws.random() * 3)
             self.check_roles()
-            member = self._draws.choice(self.members)
-            if member.host is None or not member.host.alive or member.host.frozen:
-                continue
-            assert member.engine is not None
-            assert member.env is not None
-            event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])
-            if event == "crash" and self.profile.crash:
-                self.faults.crash(member.host)
-            elif event == "pause" and self.profile.pause:
-                self.faults.pause(member.host)
-            elif event == "partition" and self.profile.partition:
-                self.faults.cut(member.engine.link)
-            elif event == "jump" and self.profile.skew_us:
-                member.env.skew_us += self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000
+            member = self._draws.choice([each for each in self.members if not each.steady])
+            if self._draws.random() * 100 < self.profile.store_jump:
+                self._jump()
+            elif member.host is not None and member.host.alive and not member.host.frozen:
+                self._befall(member, member.host)
 
-    def called(self, call: workloads.Called) -> None:
+    def _jump(self) -> None:
+        """The store's clock is set, most often so that every lease and claim runs out at once."""
+        seconds = self._draws.choice(JUMP_SECONDS)
+        if self.faults.allow(self.loop.root, f"store's clock jumps by {seconds} s"):
+            self.truth.jump(seconds)
+            self.trace.note(self.loop.root, "jumped")
+
+    def _befall(self, member: Member, host: Host) -> None:
+        assert member.engine is not None
+        assert member.env is not None
+        event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])
+        if event == "crash" and self.profile.crash and self.faults.allow(host, "crash"):
+            self.faults.crash(host)
+        elif event == "pause" and self.profile.pause and self.faults.allow(host, "pause"):
+            self.faults.pause(host)
+        elif event == "partition" and self.profile.partition and self.faults.allow(host, "partition"):
+            self.faults.cut(member.engine.link)
+        elif event == "jump" and self.profile.skew_us and self.faults.allow(host, "clock jumps"):
+            member.env.skew_us += self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000
+
+    def called(self, call: programs.Called) -> None:
         """Somebody outside may answer on his own: much later, once more, or for nothing that was ever asked."""
         if self.faults.active and self._rogue.random() * 100 < self.profile.adapters.double:
             self.loop.start(Host(ROGUE), self._answer_again(call), name="answers again")
 
-    async def _answer_again(self, call: workloads.Called) -> None:
+    async def _answer_again(self, call: programs.Called) -> None:
         await asyncio.sleep(self._rogue.choice([5, 15]))
         intent, wrong = bytes.fromhex(call.key), self._rogue.random() < 0.3
         at, open_still = self.find(intent)
-        if at is None or (open_still and not wrong):
+        if at is None or (open_still and not wrong) or self.status(at) not in TAKES_INPUT:
             return  # an early answer would be an answer
         receipt = inbox.Receipt(
             self._rogue.randbytes(16) if wrong else intent, inbox.ReceiptStatus.OK, payload.EMPTY, call.attempt
@@ -209,6 +228,11 @@ class Cluster:
         now_us = self.truth.time_us()
         inboxes.enqueue(batch, at, receipt, client_id=client_id, time_us=now_us, window_us=10**12)
         await self.truth.commit(Host(ROGUE), batch)
+
+    async def _revoke(self, at: ids.Address) -> None:
+        """Somebody takes a lease away, as an operator may at any time."""
+        operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
+        await service.revoke_lease(operator, self.env, at)
 
     # --- Heal and quiesce -----------------------------------------------------------------------------------
 
@@ -231,29 +255,48 @@ class Cluster:
 
     def quiet_after_seconds(self) -> float:
         """The bound of liveness: failover, scans and the longest back-off, several times over."""
+        if self.driven is not None:
+            return scenarios.PATIENCE_SECONDS
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
-        return 60 + 6 * turn_ms / 1000 + self.plan.pause_ms * max(map(len, self.plan.ops)) / 1000
+        return 60 + 6 * turn_ms / 1000 + self.plan.pause_ms * max(map(len, self.plan.ops), default=0) / 1000
 
     async def quiesce(self) -> list[str]:
         """Wait until nothing is left to do. Returns what still is, if that takes too long."""
         ends_us = self.loop.now_us + int(self.quiet_after_seconds() * 1_000_000)
         while left := self.left():
             self.check_roles()
-            if self.loop.now_us > ends_us:
+            if self.loop.now_us > ends_us or any(member.bugs for member in self.members):
                 return left
             await asyncio.sleep(LOOK_SECONDS)
         return []
 
     def left(self) -> list[str]:
         """What is still to be done: clients that are not through, unread items, open work."""
-        left = [each.name for each in self.members if each.name.startswith("client")]
-        left = [name for name in left if name not in self.history.finished]
-        for key in self.truth.copy:
+        left = [each.name for each in self.members if each.client and each.name not in self.history.finished]
+        for key, value in self.truth.copy.items():
             where = reading.place(key)
-            if where.what in ("inbox", "open"):
+            if where.what not in ("inbox", "open") or self._is_gone(where.at):
+                continue
+            if where.what == "inbox" or self._is_due(value):
                 left.append(f"{where.what} of {self.name_of(where.at)}")
         return left
+
+    def _is_due(self, raw: bytes) -> bool:
+        """Whether open work must be done before all is quiet. A user's own worlds may keep timers for another day."""
+        work = work_keys.WORK.unpack(raw)
+        if self.driven is None:
+            return True
+        is_timer = work.kind is WorkKind.TIMER
+        return work.state is not WorkState.PARKED and (not is_timer or work.due_us < self.truth.time_us())
+
+    def _is_gone(self, at: ids.Address | None) -> bool:
+        """Whether a world was deleted: what it had not read yet stays until somebody tidies up."""
+        assert at is not None
+        return self.status(at) is Status.DELETED
+
+    def status(self, at: ids.Address) -> Status:
+        return world_keys.META.unpack(self.truth.copy[world_keys.meta_key(at)]).status
 
     def name_of(self, at: ids.Address | None) -> str:
         return "?" if at is None else at.world.hex()[-8:]

@@ -276,7 +276,7 @@ class SimLoop(asyncio.BaseEventLoop):
         sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=lambda _: None)
         _set_running_loop(self)
         try:
-            with fences():
+            with fences(self.complaints):
                 task = self.create_task(main, name="main")
                 while not task.done():
                     if self.halted:
@@ -371,9 +371,14 @@ def _end_generator(generator: AsyncGenerator[Any, Any]) -> None:
         generator.aclose().send(None)
 
 
-def _refusing(name: str) -> Callable[..., Any]:
+def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., Any]:
+    """A stand-in that refuses, and says so also where nobody listens to the error."""
+
     def refuse(*_: Any, **__: Any) -> Any:
-        raise Outside(f"{name} is not part of the simulation")
+        said = f"{name} is not part of the simulation"
+        if complaints is not None and said not in complaints:
+            complaints.append(said)
+        raise Outside(said)
 
     return refuse
 
@@ -394,8 +399,8 @@ def _submit(executor: ThreadPoolExecutor, function: Callable[..., Any], /, *args
 
 
 @contextlib.contextmanager
-def fences() -> Iterator[None]:
-    """Refuse threads, sockets, processes and real sleeping for the length of a block."""
+def fences(complaints: list[str]) -> Iterator[None]:
+    """Refuse threads, sockets, processes and real sleeping for the length of a block, and complain."""
     fenced: list[tuple[Any, str, Any]] = [
         (threading.Thread, "start", threading.Thread.start),
         (socket, "socket", socket.socket),
@@ -404,7 +409,7 @@ def fences() -> Iterator[None]:
         (ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit),
     ]
     for owner, name, _ in fenced:
-        setattr(owner, name, _refusing(f"{getattr(owner, '__name__', owner)}.{name}"))
+        setattr(owner, name, _refusing(f"{getattr(owner, '__name__', owner)}.{name}", complaints))
     ThreadPoolExecutor.submit = _submit  # type: ignore[method-assign,assignment]
     try:
         yield

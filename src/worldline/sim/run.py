@@ -15,13 +15,16 @@ from unittest import mock
 
 import msgspec
 
+from worldline.base import errors
 from worldline.layers import blobs as blob_layer
-from worldline.sim import ablations, checkers, faults, workloads
+from worldline.sim import ablations, checkers, profiles, programs, scenarios, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster
+from worldline.sim.faults import Struck
 from worldline.sim.loop import Deadlock, Halted, SimLoop, Stuck
 
 SECONDS_MAX = 3_000.0
+NOTHING = workloads.Plan(worlds=[], ops=[], pause_ms=0)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -36,6 +39,7 @@ class Result(msgspec.Struct, frozen=True):
     virtual_seconds: float
     crashes: int
     passed: int  # boundaries
+    struck: list[Struck]  # faults that happened
     lines: list[str] = []
 
     @property
@@ -44,28 +48,31 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run(
-    seed: int, *, without: str = "", profile: faults.Profile | None = None, plan: workloads.Plan | None = None,
-    keep: int = 0, halt: bool = False,
+    seed: int, *, without: str = "", profile: profiles.Profile | None = None, plan: workloads.Plan | None = None,
+    scenario: scenarios.Scenario | None = None, keep: int = 0, halt: bool = False,
 ) -> Result:  # fmt: skip
     """Run one seed. `without`: with one guard switched off. `keep`: so many lines of the trace in words. `halt`: end at
     the first violation.
     """
     assert not without or without in ablations.GUARDS, f"no guard {without!r}"
-    drawn = profile or faults.draw(seed)
-    planned = plan or workloads.draw(seed, drawn.clients)
+    drawn = profile or profiles.draw(seed)
+    planned = plan or (workloads.draw(seed, drawn.clients, drawn.kinds) if scenario is None else NOTHING)
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
-    cluster = Cluster(loop, seed, drawn, planned, without=without)
+    cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario)
     cluster.trace.keep = keep
     audit = Audit()
     if halt:
         audit.on_broken = lambda: setattr(loop, "halted", True)
-    with _calm(), ablations.patched(without), _verified(audit):
+    script = None if scenario is None else scenario.script
+    with _calm(), ablations.patched(without), _verified(audit), scenarios.scripted(script):
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
             pass
         except (Deadlock, Stuck) as error:
             audit.broken("V1", str(error)[:500])
+        except (errors.Error, AssertionError) as error:
+            audit.broken("BUG", f"{type(error).__name__}: {error}"[:500])
         finally:
             loop.finish()
     return Result(
@@ -78,18 +85,22 @@ def run(
         virtual_seconds=loop.time(),
         crashes=cluster.crashes,
         passed=cluster.faults.passed,
+        struck=cluster.faults.struck,
         lines=cluster.trace.lines,
     )
 
 
 async def _phases(cluster: Cluster, audit: Audit) -> None:
-    workloads.OUTSIDE.set(cluster.outside)
+    programs.OUTSIDE.set(cluster.outside)
     cluster.outside.on_call += [audit.called, cluster.called]
     cluster.find = audit.find
     await cluster.boot([audit.look])
     await cluster.chaos()
+    await checkers.in_between(cluster, audit)
     cluster.heal()
     left = await cluster.quiesce()
+    if cluster.driven is not None and not left:
+        await cluster.driven.finish()
     cluster.check_roles()
     cluster.stop()
     await checkers.at_end(cluster, audit, left)

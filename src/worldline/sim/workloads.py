@@ -1,230 +1,35 @@
-"""What the simulated clients do, and what must hold of it afterwards whatever happened in between.
+"""What the simulated clients do with the programs, whatever happens in between.
 
-Four programs, all of them ordinary users of the public API: counters (every acknowledged increment counts once), a bank
-(money moves by messages between worlds, and none is made or lost), orders (a saga of effects with compensation), and
-agents (timers, approvals, thoughts as effects). A client is a function over a plan that can be started again after a
-crash: it repeats what it has no answer for, under the same ids.
-
-The outside world is `Outside`: what effects call. It is idempotent by key, as a good service is; it may answer late,
-twice, wrongly or never, and it remembers every call.
+A client is a function over a plan that can be started again after a crash: it repeats what it has no answer for, under
+the same ids. Besides ordinary work there is poison (inputs that no world can take), payloads at the very limits, herds
+of timers, and worlds that are closed and opened, or deleted, while others talk to them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 import worldline as wl
-from worldline.sim.faults import Adapters
-from worldline.sim.loop import HOST
+from worldline.base import errors, limits
+from worldline.kernel import values
+from worldline.model.world import Status
+from worldline.sim import programs
 
-EFFECT_SECONDS = 1.5
-APPROVAL_SECONDS = 4.0
 LARGE = 6_000  # words of a note that is too large for the store and goes to the objects
+HERD = 20
+# Sizes of payloads at which something changes: inline or not, fits into an item or a frame or not.
+SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 
-
-class Called(msgspec.Struct, frozen=True):
-    """One call that reached the outside."""
-
-    time_us: int
-    host: str
-    name: str
-    key: str
-    attempt: int
-
-
-class Outside:
-    """The services that effects use."""
-
-    def __init__(self, seed: str, adapters: Adapters, now_us: Callable[[], int]) -> None:
-        self._draws = random.Random(seed)
-        self._adapters = adapters
-        self._now_us = now_us
-        self.active = True
-        self.calls: list[Called] = []
-        self.done: dict[tuple[str, str], object] = {}  # what was performed, by service and idempotency key
-        self.on_call: list[Callable[[Called], None]] = []
-
-    async def call(self, name: str, value: object) -> None:
-        """Perform something once per key, however often it is asked for."""
-        this = wl.attempt()
-        called = Called(self._now_us(), HOST.get().label, name, this.key, this.number)
-        self.calls.append(called)
-        for look in self.on_call:
-            look(called)
-        await self._misbehave(name)
-        self.done.setdefault((name, this.key), value)
-        await asyncio.sleep(self._draws.random() * 0.2)
-
-    async def _misbehave(self, name: str) -> None:
-        if not self.active:
-            return
-        draw = self._draws.random() * 100
-        if draw < self._adapters.silent:
-            await asyncio.sleep(1_000_000)
-        draw -= self._adapters.silent
-        if 0 <= draw < self._adapters.late:
-            await asyncio.sleep(self._draws.choice([0.5, 1.4, 3.0]))
-        draw -= self._adapters.late
-        if 0 <= draw < self._adapters.wrong:
-            raise ConnectionError(f"{name} is out of order")
-
-
-OUTSIDE: ContextVar[Outside] = ContextVar("worldline_sim_outside")
-
-# --- Counters -----------------------------------------------------------------------------------------------
-
-counters = wl.Program("counters")
-
-
-@dataclass(frozen=True)
-class Add:
-    id: str
-    amount: int
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class AddAndTell(wl.Request[int]):
-    id: str
-    amount: int
-
-
-@counters.reducer()
-@dataclass
-class Counter:
-    total: int = 0
-    ids: dict[str, int] = field(default_factory=dict)
-
-    @wl.on
-    def add(self, event: Add) -> None:
-        self.total += event.amount
-        self.ids[event.id] = self.ids.get(event.id, 0) + 1
-
-    @wl.on
-    def add_and_tell(self, event: AddAndTell) -> int:
-        self.total += event.amount
-        self.ids[event.id] = self.ids.get(event.id, 0) + 1
-        return self.total
-
-
-# --- Bank ---------------------------------------------------------------------------------------------------
-
-bank = wl.Program("bank")
-OPENING = 100
-
-
-@dataclass(frozen=True)
-class Withdrawn:
-    amount: int
-
-
-@dataclass(frozen=True)
-class Deposited:
-    amount: int
-    transfer: str
-
-
-@bank.reducer()
-@dataclass
-class Account:
-    balance: int = OPENING
-    transfers: dict[str, int] = field(default_factory=dict)
-
-    @wl.on
-    def withdrawn(self, event: Withdrawn) -> None:
-        self.balance -= event.amount
-
-    @wl.on
-    def deposited(self, event: Deposited) -> None:
-        self.balance += event.amount
-        self.transfers[event.transfer] = self.transfers.get(event.transfer, 0) + 1
-
-
-@bank.workflow
-async def transfer(id: str, to: str, amount: int) -> bool:
-    if wl.state(Account).balance < amount:
-        return False
-    wl.emit(Withdrawn(amount))
-    await wl.send(to, Deposited(amount, id))
-    return True
-
-
-# --- Orders -------------------------------------------------------------------------------------------------
-
-orders = wl.Program("orders")
-PATIENT = wl.Retry(attempts=None, first=0.3, factor=1.5, most=2)
-
-
-@orders.effect(retry=PATIENT, timeout=EFFECT_SECONDS)
-async def charge(order: str, cents: int) -> str:
-    await OUTSIDE.get().call("charge", cents)
-    return f"payment of {order}"
-
-
-@orders.effect(retry=wl.Retry(attempts=2, first=0.3, factor=1), timeout=EFFECT_SECONDS)
-async def ship(order: str) -> str:
-    await OUTSIDE.get().call("ship", order)
-    return f"parcel {order}"
-
-
-@orders.effect(retry=PATIENT, timeout=EFFECT_SECONDS)
-async def refund(order: str, cents: int) -> None:
-    await OUTSIDE.get().call("refund", (order, cents))
-
-
-@orders.workflow
-async def fulfil(order: str, cents: int) -> str:
-    await charge(order, cents)
-    await wl.sleep(0.5)
-    try:
-        await ship(order)
-    except wl.EffectFailed:
-        await refund(order, cents)
-        return "refunded"
-    return "shipped"
-
-
-# --- Agents -------------------------------------------------------------------------------------------------
-
-agents = wl.Program("agents")
-
-
-@dataclass(frozen=True)
-class Approved:
-    task: str
-    yes: bool
-
-
-@agents.effect(retry=PATIENT, timeout=EFFECT_SECONDS)
-async def think(task: str, turn: int) -> str:
-    await OUTSIDE.get().call("think", f"{task}/{turn}")
-    return f"thought {turn} of {task}"
-
-
-@agents.workflow
-async def agent(task: str) -> str:
-    first, second = await wl.gather(think(task, 1), think(task, 2))
-    try:
-        answer = await wl.wait(Approved, where=lambda each: each.task == task, timeout=APPROVAL_SECONDS)
-    except TimeoutError:
-        return f"{first}, {second}, nobody answered"
-    await wl.sleep(0.2)
-    return f"{first}, {second}, {'yes' if answer.yes else 'no'}"
-
-
-PROGRAMS = [counters, bank, orders, agents]
-
-# --- Plans and clients --------------------------------------------------------------------------------------
+COUNTED = ("add", "ask", "sized")
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One thing a client will do. `kind`: add, ask, transfer, order, agent, approve."""
+    """One thing a client will do. `kind`: add, ask, transfer, order, agent, sized, poison, herd, tend, doom."""
 
     id: str
     kind: str
@@ -248,31 +53,47 @@ class History:
         self.finished: dict[str, None] = {}  # clients that are through
 
 
-def draw(seed: int, clients: int) -> Plan:
-    """The workload of a seed: some of the four programs, a few worlds of each, operations for each client."""
+# For each kind of operation: how likely it is in a seed, and the worlds it is about (their name and program).
+KINDS = {
+    "add": (0.6, "counter", "counters"),
+    "ask": (0.6, "counter", "counters"),
+    "transfer": (0.6, "account", "bank"),
+    "order": (0.6, "shop", "orders"),
+    "agent": (0.6, "desk", "agents"),
+    "sized": (0.2, "counter", "counters"),
+    "poison": (0.25, "counter", "counters"),
+    "herd": (0.2, "desk", "agents"),
+    "tend": (0.35, "account", "bank"),
+    "doom": (0.35, "doomed", "orders"),
+}
+
+
+def draw(seed: int, clients: int, kinds: Sequence[str] = ()) -> Plan:
+    """The workload of a seed: these kinds or some of all, a few worlds for each, operations for each client."""
     draws = random.Random(f"{seed}:workload")
-    kinds = [kind for kind in ("add", "ask", "transfer", "order", "agent") if draws.random() < 0.6] or ["add"]
-    counts = draws.randint(1, 3)
-    worlds = [(f"counter-{i}", "counters") for i in range(counts)] if {"add", "ask"} & {*kinds} else []
-    accounts = [f"account-{i}" for i in range(draws.randint(2, 3))] if "transfer" in kinds else []
-    worlds += [(name, "bank") for name in accounts]
-    worlds += [(f"shop-{i}", "orders") for i in range(2)] if "order" in kinds else []
-    worlds += [(f"desk-{i}", "agents") for i in range(2)] if "agent" in kinds else []
+    drawn = [kind for kind, (likely, _, _) in KINDS.items() if draws.random() < likely] or ["add"]
+    kinds = list(kinds) or drawn
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise errors.BadInput(f"no operations of kind {unknown[0]!r}; there are {', '.join(KINDS)}")
+    if "tend" in kinds and "transfer" not in kinds:
+        kinds.append("transfer")
+    worlds: dict[str, list[str]] = {}
+    listed: list[tuple[str, str]] = []
+    for kind in kinds:
+        _, name, program = KINDS[kind]
+        if name not in worlds:
+            worlds[name] = [f"{name}-{number}" for number in range(draws.randint(2, 3))]
+            listed += [(each, program) for each in worlds[name]]
     ops = []
     for client in range(clients):
         mine = []
         for number in range(draws.randint(4, 12)):
-            kind, id = draws.choice(kinds), f"{client}-{number}"
-            amount = draws.randint(1, 60)
-            if kind in ("add", "ask"):
-                mine.append(Op(id, kind, f"counter-{draws.randrange(counts)}", amount))
-            elif kind == "transfer":
-                source, to = draws.sample(accounts, 2)
-                mine.append(Op(id, kind, source, amount, to))
-            else:
-                mine.append(Op(id, kind, f"{'shop' if kind == 'order' else 'desk'}-{draws.randrange(2)}", amount))
+            kind = draws.choice(kinds)
+            world, to = draws.sample(worlds[KINDS[kind][1]], 2)
+            mine.append(Op(f"{client}-{number}", kind, world, draws.randint(1, 60), to if kind == "transfer" else ""))
         ops.append(mine)
-    return Plan(worlds, ops, draws.choice([10, 200, 1_000]))
+    return Plan(listed, ops, draws.choice([10, 200, 1_000]))
 
 
 async def client(universe: wl.Universe, name: str, ops: list[Op], history: History, pause_ms: int) -> None:
@@ -292,7 +113,7 @@ async def insist(do_it: Callable[[], Awaitable[object]]) -> object:
         try:
             async with asyncio.timeout(20):
                 return await do_it()
-        except (wl.StoreError, wl.Conflicted, TimeoutError):
+        except (wl.StoreError, wl.Conflicted, wl.Closed, TimeoutError):
             await asyncio.sleep(0.3)
 
 
@@ -301,16 +122,65 @@ async def do(universe: wl.Universe, op: Op) -> object:
     match op.kind:
         case "add":
             note = f"{op.id} " * LARGE if op.amount % 2 == 0 else ""
-            sent = await world.send(Add(op.id, op.amount, note), id=op.id)
+            sent = await world.send(programs.Add(op.id, op.amount, note), id=op.id)
             return await sent.applied()
+        case "sized":
+            return await (await world.send(sized(op), id=op.id)).applied()
+        case "poison":
+            return await poison(world, op)
         case "ask":
-            return await world.ask(AddAndTell(op.id, op.amount), id=op.id)
+            return await world.ask(programs.AddAndTell(op.id, op.amount), id=op.id)
         case "transfer":
-            return await world.run(transfer(op.id, op.to, op.amount), id=op.id)
+            return await world.run(programs.transfer(op.id, op.to, op.amount), id=op.id)
         case "order":
-            return await world.run(fulfil(op.id, op.amount), id=op.id)
+            return await world.run(programs.fulfil(op.id, op.amount), id=op.id)
+        case "herd":
+            return await world.run(programs.herd(HERD), id=op.id)
+        case "tend":
+            await tend(world, Status.PAUSED if op.amount % 2 else Status.ARCHIVED)
+            return "tended"
+        case "doom":
+            return await doom(world, op)
         case _:
-            run = await world.start(agent(op.id), id=op.id)
+            run = await world.start(programs.agent(op.id), id=op.id)
             if op.amount % 3:
-                await world.send(Approved(op.id, yes=bool(op.amount % 2)), id=f"approve-{op.id}")
+                await world.send(programs.Approved(op.id, yes=bool(op.amount % 2)), id=f"approve-{op.id}")
             return await run.result()
+
+
+def sized(op: Op) -> programs.Add:
+    """An event whose bytes are just at one of the limits, one below or one above."""
+    size = SIZES[op.amount % 3] + op.amount // 3 % 3 - 1
+    empty = len(values.dump(programs.Add(op.id, op.amount)))
+    made = programs.Add(op.id, op.amount, "x" * (size - empty - 2))  # a long text has a longer head
+    assert len(values.dump(made)) == size
+    return made
+
+
+async def poison(world: wl.World, op: Op) -> object:
+    """Something that the world cannot take: its handler raises, or nobody knows what it is."""
+    if op.amount % 2:
+        sent = await world.send(programs.Poison(op.id), id=op.id)
+    else:
+        sent = await world.send_raw("nobody.knows", values.dump(op.id), id=op.id)
+    return await sent.applied()
+
+
+async def tend(world: wl.World, status: Status) -> None:
+    """Close a world for a while. Somebody else may be at it too; in the end it is open."""
+    with contextlib.suppress(wl.Closed):
+        await world.change(status=status)
+    await asyncio.sleep(1)
+    with contextlib.suppress(wl.Closed):  # it is open already
+        await world.change(status=Status.ACTIVE)
+
+
+async def doom(world: wl.World, op: Op) -> str:
+    """Delete a world that is in the middle of something."""
+    try:
+        _ = await world.start(programs.fulfil(op.id, op.amount), id=op.id)
+        await asyncio.sleep(op.amount / 30)
+        await world.change(status=Status.DELETED)
+    except wl.NotFound:
+        return "gone already"
+    return "gone"

@@ -1,16 +1,19 @@
 """Testing worlds: synchronous, in virtual time, with every disturbance that must not make a difference.
 
 `world` makes a world in memory; `crash_everywhere` runs a scenario with a crash at every entry; `replay` runs a journal
-exported from a store on the code as it is now. The pytest plugin shows the journals of worlds whose test failed.
+exported from a store on the code as it is now; `simulate` runs a scenario on a whole cluster that breaks. The pytest
+plugin shows the journals of worlds whose test failed.
 """
 
 from worldline.kernel.scripts import Script, Unscripted
 from worldline.testing.everywhere import crash_everywhere
 from worldline.testing.replaying import replay
+from worldline.testing.simulating import Broken, simulate
 from worldline.testing.stage import Restless
 from worldline.testing.worlds import NotTaken, Stuck, TestRun, TestWorld, world
 
 __all__ = [
+    "Broken",
     "NotTaken",
     "Restless",
     "Script",
@@ -20,5 +23,6 @@ __all__ = [
     "Unscripted",
     "crash_everywhere",
     "replay",
+    "simulate",
     "world",
 ]

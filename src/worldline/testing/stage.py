@@ -7,6 +7,7 @@ which they were asked for, or, with `shuffle`, effects in an order drawn from th
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable
 from random import Random
@@ -14,6 +15,7 @@ from random import Random
 import msgspec
 
 from worldline.base import errors
+from worldline.codec import structs
 from worldline.kernel import commands, handling, runs, scripts
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
@@ -104,6 +106,7 @@ class Stage:
         """What is open inside and what is known outside must be the same: queues can be derived from the state."""
         machine = actor.life.machine
         inside = {intent for intent, key in machine.by_intent.items() if machine.open[key].kind is not WorkKind.MESSAGE}
+        inside |= {machine.wanted_again(each, actor.life.at).intent for each in machine.closing}
         assert inside == set(actor.asked), "a world's open work is not what it asked for"
 
     def _go_on(self, actor: Actor) -> None:
@@ -169,10 +172,22 @@ class Stage:
             self._at(due_us, lambda: self._attempt(actor, asked), effect=True)
         elif policy.park and not answer.final:
             asked.parked = answer.message
+            park = structs.encode(commands.ParkEffect(asked.wanted.intent, asked.attempt, answer.message))
+            self.step(actor, inbox.Control(commands.PARK, actor.life.carry(park)), park)
         else:
             status = ReceiptStatus.TIMEOUT if answer.timed_out or out_of_time else ReceiptStatus.ERROR
             failure = runs.failure(answer.code, answer.message, attempts=asked.attempt)
             self._answer(actor, asked, status, failure)
+
+    def retry(self, actor: Actor, name: str) -> int:
+        """Try parked effects of this name again, as a person would with `worldline effect retry`."""
+        chosen = [each for each in actor.asked.values() if each.parked and each.wanted.name == name]
+        for asked in chosen:
+            asked.attempt, asked.parked = 0, ""
+            again = structs.encode(commands.RetryEffect(asked.wanted.intent))
+            self.step(actor, inbox.Control(commands.RETRY, actor.life.carry(again)), again)
+            self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect=True)
+        return len(chosen)
 
     def _answer(self, actor: Actor, asked: Asked, status: ReceiptStatus, data: bytes) -> None:
         wanted = asked.wanted

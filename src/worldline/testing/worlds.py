@@ -24,12 +24,13 @@ from typing import Any, Generic, TypeVar
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
 from worldline.control import talking
-from worldline.kernel import commands, reducers, values
-from worldline.kernel.calls import Call, Request, Seconds, to_us
+from worldline.kernel import commands, reducers, schedules, values
+from worldline.kernel.calls import Call, Effect, Request, Seconds, to_us
 from worldline.kernel.events import Answer
 from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
 from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
+from worldline.kernel.schedules import Scheduled
 from worldline.kernel.scripts import Script
 from worldline.layers import export
 from worldline.model import ids, inbox, journal
@@ -160,6 +161,21 @@ class TestWorld:
         answer: R = values.load(reducers.answer_type(type(request)), self._answered(item, data))
         return answer
 
+    def schedule(
+        self, id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
+    ) -> bool:
+        """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
+        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, spec))))
+
+    def unschedule(self, id: str, /) -> bool:
+        """End a schedule. False if there is none of this id."""
+        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, None))))
+
+    def schedules(self) -> list[Scheduled]:
+        """All schedules, with when each is due next."""
+        return schedules.listed(self.machine)
+
     def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S:
         """A copy of a reducer's state, now or at a height."""
         machine = self.machine if at is None else self._actor.life.at_height(at)
@@ -167,6 +183,12 @@ class TestWorld:
         if at is not None:
             machine.close()
         return found
+
+    def retry(self, effect: Effect[..., Any], /) -> int:
+        """Try parked calls of an effect again, as `worldline effect retry` does. Returns how many there were."""
+        count = self._stage.retry(self._actor, effect.name)
+        self.play(limit_us=self._stage.now_us)
+        return count
 
     def command(self, name: str, wanted: object) -> bytes:
         data = structs.encode(wanted)

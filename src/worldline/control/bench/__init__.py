@@ -6,18 +6,17 @@ Ratios between figures of one run mean something; absolute figures mean little o
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.control import compose, sdk
-from worldline.control.bench import restore, workloads
+from worldline.control.bench import cluster, restore, workloads
 from worldline.store import kv
 
 NAMES = ("A", "B1", "B64", "C", "D", "E")
@@ -31,7 +30,12 @@ TITLES = {
 }
 
 
-def run(only: list[str], *, seconds: float = 5.0, store: str | None = None) -> dict[str, Any]:
+Progress = Callable[[int, int, str], None]
+
+
+def run(
+    only: list[str], *, seconds: float = 5.0, store: str | None = None, progress: Progress = lambda *_: None
+) -> dict[str, Any]:
     """Run the workloads. Without a store, in a temporary folder."""
     unknown = [name for name in only if name not in (*NAMES, "B")]
     if unknown:
@@ -39,21 +43,32 @@ def run(only: list[str], *, seconds: float = 5.0, store: str | None = None) -> d
     wanted = [name for name in NAMES if not only or name in only or (name.startswith("B") and "B" in only)]
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as temporary:
         url = store or str(Path(temporary) / "universe")
-        figures = asyncio.run(_run(url, wanted, seconds))
+        if "E" in wanted and compose.scheme(url) != "":
+            raise errors.BadInput("workload E needs a folder; choose others with --only A,B,C,D")
+        figures = asyncio.run(_run(url, wanted, seconds, progress))
         if "E" in wanted:
-            if compose.scheme(url) != "":
-                raise errors.BadInput("workload E needs a folder")
+            progress(len(wanted), len(wanted) + 1, TITLES["E"])
             figures["E"] = restore.run(Path(temporary) / "restored")
-        figures["store"] = "lmdb" if compose.scheme(url) == "" else compose.scheme(url)
-    figures["machine"] = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
-    return figures
+    return figures | _place(url)
 
 
-async def _run(url: str, wanted: list[str], seconds: float) -> dict[str, Any]:
+def run_cluster(store: str, *, seconds: float, progress: Progress = lambda *_: None) -> dict[str, Any]:
+    """Roles as processes of their own, on a server."""
+    cluster.check(store)
+    return {"cluster": asyncio.run(cluster.run(store, seconds=seconds, progress=progress))} | _place(store)
+
+
+def _place(url: str) -> dict[str, Any]:
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
+    return {"store": "lmdb" if compose.scheme(url) == "" else compose.scheme(url), "machine": machine}
+
+
+async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
     async with sdk.open(url, host=workloads.app) as universe:
-        for name in wanted:
+        for index, name in enumerate(wanted):
+            progress(index, len(wanted) + 1, TITLES[name])
             if name == "A":
                 figures[name] = await workloads.many_worlds(universe, env, seconds)
             elif name in ("B1", "B64"):
@@ -94,24 +109,16 @@ def sentence(figures: dict[str, Any]) -> str:
     )
 
 
-def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Rows for people: workload, what it is, what came out."""
+def lines(figures: dict[str, Any]) -> list[str]:
+    """For people: workload, what it is, what came out."""
     rows = []
     for name in NAMES:
         if name in figures:
             shown = ", ".join(f"{key} {value:,}" for key, value in figures[name].items())
             rows.append((name, TITLES[name], shown))
-    for name, found in figures["floor"].items():
+    for name, found in figures.get("floor", {}).items():
         rows.append(("floor", f"bare engine, {name.removeprefix('commits_')} in flight", f"per_s {found['per_s']:,}"))
-    return rows
-
-
-def main(*, only: list[str], seconds: float, as_json: bool, store: str | None) -> int:
-    """The command. Returns its exit code."""
-    figures = run(only, seconds=seconds, store=store)
-    if as_json:
-        sys.stdout.write(json.dumps(figures) + "\n")
-        return 0
-    for name, title, shown in table(figures):
-        sys.stdout.write(f"{name:>6}  {title:<46}  {shown}\n")
-    return 0
+    for name, found in figures.get("cluster", {}).items():
+        shown = ", ".join(f"{key} {value}" for key, value in found.items()) if isinstance(found, dict) else f"{found:,}"
+        rows.append(("cluster", name, shown))
+    return [f"{name:>7}  {title:<46}  {shown}" for name, title, shown in rows]

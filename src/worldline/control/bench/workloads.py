@@ -69,6 +69,11 @@ async def ten(number: int) -> int:
 
 
 @app.workflow
+async def one(number: int) -> int:
+    return await trivial(number)
+
+
+@app.workflow
 async def ring(first: float, gap: float, count: int) -> int:
     """Set a number of timers, the first after a while, the others at a distance each."""
     start_us = round(wl.now().timestamp() * 1_000_000)

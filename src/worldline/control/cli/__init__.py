@@ -15,10 +15,25 @@ import click
 
 import worldline
 from worldline.base import errors
-from worldline.control.cli import checks, common, dev, look, output, projects, talk, tend, work
+from worldline.control.cli import (
+    checks,
+    common,
+    dev,
+    look,
+    output,
+    projects,
+    roles,
+    simulate,
+    talk,
+    tend,
+    work,
+    workers,
+)
 
 COMMANDS = [
     *look.COMMANDS, *talk.COMMANDS, *tend.COMMANDS, *work.COMMANDS, *projects.COMMANDS, *dev.COMMANDS, *checks.COMMANDS,
+    *roles.COMMANDS, *workers.COMMANDS,
+    *simulate.COMMANDS,
 ]  # fmt: skip
 
 

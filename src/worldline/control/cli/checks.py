@@ -168,13 +168,20 @@ def _report_lines(report: doctor.Report) -> list[str]:
 @common.command("bench")
 @click.option("--only", metavar="A,B,...", default="", help="Only these workloads.")
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="How long each takes.")
-def bench(desk: Desk, *, only: str, seconds: float) -> int:
+@click.option("--cluster", is_flag=True, help="Roles as processes of their own, on the server that --store names.")
+def bench(desk: Desk, *, only: str, seconds: float, cluster: bool) -> int:
     """Measure this machine: throughput, latency, timers, restore."""
-    from worldline.control.bench import main as bench_main  # noqa: PLC0415 - its workloads are loaded when asked for
+    from worldline.control import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
 
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     store = desk.place.store if desk.place.given else None
-    return bench_main(only=wanted, seconds=seconds, as_json=desk.out.as_json, store=store)
+    with desk.out.progress("bench") as progress:
+        if cluster:
+            figures = benches.run_cluster(store or "", seconds=seconds, progress=progress)
+        else:
+            figures = benches.run(wanted, seconds=seconds, store=store, progress=progress)
+    desk.out.one(figures, benches.lines(figures))
+    return 0
 
 
 COMMANDS: list[click.Command] = [replay, verify, check, doctor_, bench]

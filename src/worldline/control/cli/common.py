@@ -20,7 +20,7 @@ import click
 
 from worldline.base import errors
 from worldline.control import compose, loading, looking, sdk
-from worldline.control.cli import output, places
+from worldline.control.cli import observe, output, places
 from worldline.kernel.program import Program
 from worldline.layers import worlds
 from worldline.model import ids
@@ -40,6 +40,7 @@ class Desk:
     def __init__(self, place: places.Place, out: output.Out, *, yes: bool = False) -> None:
         self.place = place
         self.out = out
+        self.watch = observe.Watch()  # for processes that go on and on
         self._yes = yes
 
     @property

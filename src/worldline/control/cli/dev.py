@@ -44,7 +44,10 @@ _STYLES = {
 @click.option("--world", "names", multiple=True, metavar="NAME", help="Make this world if it is not there.")
 @click.option("--reload/--no-reload", default=True, show_default=True, help="Take over edits of the file.")
 async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool) -> int:
-    """Host the programs of FILE here, and show entries as they are journaled."""
+    """Host the programs of FILE here, and show entries as they are journaled.
+
+    Requests of `worldline.http` go only where `egress = worldline.Egress(allow=[...])` in FILE says.
+    """
     chosen = target or next(iter(desk.place.apps), None)
     if chosen is None:
         raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
@@ -78,7 +81,9 @@ class Session:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.muted = bool(before)
-        opened = sdk.open(place.store, host=loaded.programs, universe=place.universe, objects=place.objects)
+        opened = sdk.open(
+            place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress
+        )
         async with opened as universe:
             assert universe.host is not None
             universe.host.worlds.on_act.append(self._acted)

@@ -27,7 +27,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
     ((errors.BadInput,), USAGE),
     ((errors.NotFound,), NOT_FOUND),
-    ((errors.Lost, failures.Refused), REFUSED),
+    ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
     ((TimeoutError,), NOBODY),

@@ -176,7 +176,7 @@ async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
     item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
-    await talking.enqueue(universe, at, item)
+    await talking.enqueue(universe, at, item, data=data)
 
 
 async def _result(world: sdk.World, wanted: commands.StartRun) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.control import describing, looking, reasons, sdk
-from worldline.control.cli import common, output
+from worldline.control.cli import common, output, roles
 from worldline.control.cli.common import Desk
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
@@ -19,7 +19,7 @@ from worldline.layers import ready, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import committing
+from worldline.roles import committing, parking
 from worldline.store import kv, transact
 
 WORK_STATES = [state.name.lower() for state in WorkState]
@@ -125,12 +125,12 @@ async def retry_effect(desk: Desk, *, effect: str) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     async with desk.open(programs=[]) as universe:
         opened = await looking.find_work(universe, effect, kind=WorkKind.EFFECT)
-        now_us = (await universe.store.engine.read()).time_us
+        world, hint, now_us = await _told(universe, opened.at)
         if opened.work.state is WorkState.WAITING and opened.work.due_us <= now_us:
             raise errors.Closed(f"effect {effect} is due already; it is tried as soon as somebody hosts its program")
         batch = kv.Batch()
         if opened.work.state is WorkState.PARKED:
-            works.retry(batch, opened, due_us=now_us)
+            parking.retry(batch, world, opened, now_us=now_us, hint=hint)
         else:
             works.move_due(batch, opened, now_us=now_us, due_us=now_us)
         await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
@@ -143,11 +143,17 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     """Set an effect aside before it is tried again. `effect retry` brings it back."""
     async with desk.open(programs=[]) as universe:
         opened = await looking.find_work(universe, effect, kind=WorkKind.EFFECT)
-        now_us = (await universe.store.engine.read()).time_us
+        world, hint, now_us = await _told(universe, opened.at)
         batch = kv.Batch()
-        works.set_aside(batch, opened, now_us=now_us, error="parked by hand")
+        parking.set_aside(batch, world, opened, now_us=now_us, hint=hint)
         await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
+
+
+async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
+    """What is needed to tell a world that one of its effects has changed; and the store's time."""
+    read = await universe.store.engine.read(worlds.get(at), ready.get(at, priority=committing.READY_PRIORITY))
+    return worlds.decode(at, read.value(0)), read.value(1), read.time_us
 
 
 # --- Timers ----------------------------------------------------------------------------------------------------------
@@ -274,6 +280,9 @@ async def _commit(universe: sdk.Universe, batch: kv.Batch, lost: str) -> None:
 COMMANDS: list[click.Command] = [
     click.Group("runs", commands=[list_runs, show_run, cancel_run], help="Workflow runs of a world."),
     click.Group("effect", commands=[list_effects, show_effect, retry_effect, park_effect], help="Open effects."),
-    click.Group("timer", commands=[list_timers, cancel_timer], help="Timers that are set."),
+    roles.RoleGroup(
+        "timer", commands=[roles.timer, list_timers, cancel_timer],
+        help="Timers that are set. `worldline timer` by itself fires them: see `worldline timer start --help`.",
+    ),
     click.Group("dead", commands=[list_dead, retry_dead, drop_dead], help="Inputs that a world could not take."),
-]
+]  # fmt: skip

@@ -1,0 +1,185 @@
+"""The janitor: clears away what has had its time, in small turns.
+
+A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
+longer lead anywhere and that no adapter comes across, and what dead workers have left. Each turn looks at a bounded
+number of records, and each act is a commit of its own that expects what was read, so any number of janitors may run at
+once. Nothing depends on one: without it, things only take up room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from worldline.base import env as envs
+from worldline.codec import tuples
+from worldline.keys import work as work_keys
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, worlds
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.settings import JanitorSettings
+from worldline.roles import freeing, watching
+from worldline.store import kv, transact
+
+CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
+POINTERS_MAX = 1_000
+HELD_MAX = 500
+
+
+class Janitor:
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        settings: JanitorSettings,
+        dedupe_window_ms: int,
+        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._window_us = dedupe_window_ms * 1000
+        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._watch = watching.Watch(engine, [])
+        self._after: ids.WorldId | None = None  # the last world of this round that was begun
+        self._last = False  # no world of this round comes behind it
+        self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
+        self._pointer = b""  # the last pointer of this round that was looked at
+        self._worlds_done = self._pointers_done = False
+        self.rounds = 0
+        self.cleared = 0
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+    async def tick(self) -> None:
+        """One turn, and a rest: a short one within a round, a long one after it."""
+        self._watch.clear()
+        over = await self.turn()
+        await self._watch.rest(self._settings.round_ms if over else self._settings.turn_ms)
+
+    async def turn(self) -> bool:
+        """One part of a round. Returns whether that was the last."""
+        if not self._worlds_done:
+            self._worlds_done = await self._forget_ids()
+            return False
+        if not self._pointers_done:
+            self._pointers_done = await self._drop_pointers()
+            return False
+        self.cleared += await self._freer.of_the_dead()
+        self.cleared += await self._drop_orphans()
+        self._worlds_done = self._pointers_done = False
+        self.rounds += 1
+        return True
+
+    # --- Ids that were seen ------------------------------------------------------------------------------------
+
+    async def _forget_ids(self) -> bool:
+        """Records of ids in the next worlds of the round. Returns whether those were the last."""
+        if not self._unfinished:
+            read = await self._engine.read(
+                worlds.list_range(self._universe, after=self._after, count_max=self._settings.worlds_max)
+            )
+            listed = worlds.listed(self._universe, read.page(0))
+            self._unfinished = {at: b"" for at, _ in listed}
+            self._last = not read.page(0).more
+            self._after = None if self._last else listed[-1][0].world
+        addresses = list(self._unfinished)
+        await self._forget_made(addresses)
+        await self._forget_chosen(addresses)
+        return self._last and not self._unfinished
+
+    async def _forget_made(self, addresses: list[ids.Address]) -> None:
+        """Ids that we made are in the order of time: one range delete for each world."""
+        if not addresses:
+            return
+        read = await self._engine.read(*(inboxes.made_range(at) for at in addresses))
+        batches: list[kv.Batch] = []
+        for index, at in enumerate(addresses):
+            batch = kv.Batch()
+            items = read.page(index).items
+            if inboxes.forget_made(batch, at, items, time_us=read.time_us, window_us=self._window_us):
+                batches.append(batch)
+        await self._commit(batches)
+
+    async def _forget_chosen(self, addresses: list[ids.Address]) -> None:
+        """Ids that clients chose have no order in time: all of them are looked at, some of each world in a turn."""
+        if not addresses:
+            return
+        each_max = 1 + CHOSEN_MAX // len(addresses)
+        starts = [self._unfinished.pop(at) for at in addresses]
+        read = await self._engine.read(
+            *(
+                inboxes.chosen_range(at, start=start, count_max=each_max)
+                for at, start in zip(addresses, starts, strict=True)
+            )
+        )
+        batches: list[kv.Batch] = []
+        for index, at in enumerate(addresses):
+            page = read.page(index)
+            batch = kv.Batch()
+            if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
+                batches.append(batch)
+            if page.more:
+                self._unfinished[at] = tuples.successor(page.items[-1][0])
+        await self._commit(batches)
+
+    # --- Pointers, workers -------------------------------------------------------------------------------------
+
+    async def _drop_pointers(self) -> bool:
+        """Pointers that lead nowhere, in queues where nobody may come across them. Returns whether all were seen."""
+        begin, end = work_keys.due_all(self._universe)
+        start = tuples.successor(self._pointer) if self._pointer else begin
+        page = (await self._engine.read(kv.Range(start, end, count_max=POINTERS_MAX))).page(0)
+        found = works.decode_due(self._universe, page)
+        if found:
+            read = await self._engine.read(*(works.get(each.pointer.at, each.pointer.intent) for each in found))
+            batches: list[kv.Batch] = []
+            for index, each in enumerate(found):
+                authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                if not works.matches(each, authority):
+                    batches.append(kv.Batch())
+                    works.discard(batches[-1], each, authority)
+            await self._commit(batches)
+        self._pointer = found[-1].key if page.more else b""
+        return not page.more
+
+    async def _drop_orphans(self) -> int:
+        """Held records of workers that have no life sign, for worlds that moved on: nobody else would find them."""
+        dropped = 0
+        worker: ids.WorkerId | None = None
+        while True:
+            read = await self._engine.read(leases.workers_range(after=worker))
+            found = leases.decode_worker(read.page(0))
+            if found is None:
+                return dropped
+            worker, life = found
+            if life is None:
+                dropped += await self._drop_held(worker)
+
+    async def _drop_held(self, worker: ids.WorkerId) -> int:
+        read = await self._engine.read(leases.held_range(worker, count_max=HELD_MAX), leases.get_life(worker))
+        held = [each for each in leases.decode_held(worker, read.page(0)) if each[0].universe == self._universe]
+        if not held or read.value(1) is not None:
+            return 0
+        read = await self._engine.read(*(get for at, _ in held for get in leases.reads(at)))
+        batches: list[kv.Batch] = []
+        for index, (at, epoch) in enumerate(held):
+            state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            batch = kv.Batch()
+            if leases.forget_held(batch, state, worker, epoch=epoch):
+                batches.append(batch)
+        return await self._commit(batches)
+
+    async def _commit(self, batches: list[kv.Batch]) -> int:
+        """Whatever has changed since it was read stays. Returns how much was cleared."""
+        outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+        cleared = sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+        self.cleared += cleared
+        return cleared

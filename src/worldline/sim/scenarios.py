@@ -1,0 +1,126 @@
+"""Users' own programs under simulation: what a scenario is, and driving one.
+
+A scenario is a coroutine function, or an async generator function, over a `Universe` of the ordinary SDK. It talks to
+worlds while the machines that host them die, freeze and lose their store; its own machine does not. What follows its
+one `yield` runs when the faults have ended and everything has come to rest: the place for assertions. Whatever a
+scenario raises is a broken invariant, called `scenario`.
+
+Effects run as they are written, in virtual time. What they may not touch is the real outside: a `Script` answers for
+those that would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from worldline.base import errors
+from worldline.control.sdk import Universe
+from worldline.kernel import scripts
+from worldline.kernel.calls import Effect
+from worldline.kernel.program import Program
+from worldline.roles import attempts
+
+SCENARIO = "scenario"
+FOR_EVER_SECONDS = 1_000_000
+PATIENCE_SECONDS = 600  # virtual ones, from the end of the faults until everything must be done
+
+Drive = Callable[[Universe], AsyncIterator[None] | Awaitable[None]]
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """What is simulated besides the project's own workloads. `script`: answers for effects that have one in it."""
+
+    programs: list[Program]
+    drive: Drive
+    script: scripts.Script | None = None
+
+    def __post_init__(self) -> None:
+        if not (inspect.isasyncgenfunction(self.drive) or inspect.iscoroutinefunction(self.drive)):
+            raise errors.BadInput("a scenario is an async function of a universe: async def scenario(universe): ...")
+
+
+class Driven:
+    """A scenario under way."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._rest: AsyncGenerator[None, None] | None = None
+        self.failed: BaseException | None = None
+
+    async def begin(self, universe: Universe) -> None:
+        """Up to the `yield`, while everything breaks."""
+        for program in self._scenario.programs:
+            universe.programs.setdefault(program.name, program)
+        started = self._scenario.drive(universe)
+        if isinstance(started, AsyncGenerator):
+            self._rest = started
+            await self._step(anext(started, None))
+        else:
+            assert isinstance(started, Coroutine)
+            await self._step(started)
+
+    async def finish(self) -> None:
+        """From the `yield` on, when all is at rest."""
+        if self._rest is not None and self.failed is None:
+            await self._step(self._past(self._rest))
+
+    async def _past(self, rest: AsyncGenerator[None, None]) -> None:
+        async for _ in rest:
+            raise errors.BadInput("a scenario has one `yield`: before it things break, after it nothing does")
+
+    async def _step(self, work: Awaitable[Any]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - whatever a user's scenario raises is its verdict
+            self.failed = error
+
+    def verdict(self) -> str:
+        """What the scenario has to complain about, with the line that did."""
+        if self.failed is None:
+            return ""
+        traceback = self.failed.__traceback__
+        line = 0
+        while traceback is not None:
+            if traceback.tb_frame.f_code is self._code():
+                line = traceback.tb_lineno
+            traceback = traceback.tb_next
+        said = str(self.failed).strip() or "no message"
+        return f"line {line}: {type(self.failed).__name__}: {said}"
+
+    def _code(self) -> object:
+        return getattr(self._scenario.drive, "__code__", None)
+
+
+@contextlib.contextmanager
+def scripted(script: scripts.Script | None) -> Iterator[None]:
+    """Let a script answer for the effects it knows, for the length of a block."""
+    if script is None:
+        yield
+        return
+    reading, run = scripts.Reading(script), attempts.run
+
+    async def answer(
+        effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, *, timeout_us: int | None, threads: Executor
+    ) -> attempts.Ended:
+        if effect.name not in script.answers:
+            return await run(effect, arguments, this, timeout_us=timeout_us, threads=threads)
+        said = reading.attempt(effect, arguments)
+        try:
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
+                await asyncio.sleep(FOR_EVER_SECONDS if said.after_us is None else said.after_us / 1_000_000)
+        except TimeoutError:
+            return attempts.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
+        return attempts.Ended(
+            said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us
+        )
+
+    with mock.patch.object(attempts, "run", answer):
+        yield

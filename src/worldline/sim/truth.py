@@ -1,0 +1,114 @@
+"""The store itself, as the simulation keeps it: one memory engine, a plain copy beside it, and a trace of everything.
+
+`Truth` applies one batch at a time and tells whoever audits. Its clock is the only one that decides what is due; it may
+be made to jump. The trace is a rolling hash over every read and commit with its virtual time, host and task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from worldline.codec import digest
+from worldline.sim.env_sim import SimEnv
+from worldline.sim.loop import Host, SimLoop
+from worldline.store import kv
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """One batch that was applied: when on the store's clock, by whom, and what its keys held before."""
+
+    number: int
+    time_us: int
+    host: Host
+    batch: kv.Batch
+    stamps: tuple[kv.Stamp, ...]
+    before: dict[bytes, bytes | None]
+    latest_us: int = 0  # what the store's clock has shown at most so far; it may have been set back since
+
+
+class Trace:
+    """A rolling hash over what happened, and the last of it in words."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._hash = hashlib.sha256()
+        self.keep = 0
+        self.events = 0
+        self.lines: list[str] = []
+
+    def note(self, host: Host, op: str, *parts: bytes) -> None:
+        task = asyncio.current_task(self._loop)
+        head = f"{self._loop.now_us} {host.label} {'-' if task is None else task.get_name()} {op}"
+        self._hash.update(head.encode())
+        for part in parts:
+            self._hash.update(len(part).to_bytes(4, "big") + part)
+        self.events += 1
+        if len(self.lines) < self.keep:
+            self.lines.append(f"{head} {digest.sha256(b'|'.join(parts)).hex()[:16]}")
+
+    def hex(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Truth:
+    """The store itself: applies one batch at a time, keeps a plain copy beside it, and tells whoever audits."""
+
+    def __init__(self, engine: kv.Engine, env: SimEnv, trace: Trace) -> None:
+        self.engine = engine
+        self.trace = trace
+        self.copy: dict[bytes, bytes] = {}
+        self.audit: list[Callable[[Applied], None]] = []
+        self.commits = 0
+        self._env = env
+        self._latest_us = 0
+
+    def time_us(self) -> int:
+        return self._env.wall_us()
+
+    def jump(self, seconds: float) -> None:
+        """The store's clock is set forward or back."""
+        self._latest_us = max(self._latest_us, self.time_us())
+        self._env.skew_us += int(seconds * 1_000_000)
+
+    async def read(self, host: Host, *requests: kv.Request) -> kv.Snapshot:
+        keys = [each.key if isinstance(each, kv.Get) else each.begin for each in requests]
+        self.trace.note(host, "read", *keys)
+        return await self.engine.read(*requests)
+
+    async def commit(self, host: Host, batch: kv.Batch) -> kv.Outcome:
+        self.commits += 1
+        self.trace.note(host, "commit", *_bytes_of(batch))
+        [outcome] = await self.engine.commit(batch)
+        self.trace.note(host, type(outcome).__name__)
+        if isinstance(outcome, kv.Ok):
+            touched = (*batch.puts, *batch.deletes)
+            before = {key: self.copy.get(key) for key in touched}
+            self._apply(batch, outcome.stamps)
+            applied = Applied(self.commits, self.time_us(), host, batch, outcome.stamps, before, self._latest_us)
+            for look in self.audit:
+                look(applied)
+        return outcome
+
+    def _apply(self, batch: kv.Batch, stamps: tuple[kv.Stamp, ...]) -> None:
+        """The same once more, as simply as can be: at the end both must hold the same (K1)."""
+        for begin, end in batch.ranges:
+            self.copy = {key: value for key, value in self.copy.items() if not begin <= key < end}
+        for key in batch.deletes:
+            self.copy.pop(key, None)
+        for put in batch.puts.values():
+            self.copy[put.key] = put.value if put.stamp is None else put.value + stamps[put.stamp]
+        for append, stamp in zip(batch.appends, stamps, strict=True):
+            self.copy[append.prefix + stamp] = append.value
+        assert not batch.counts, "no layer counts yet; the copy would need to"
+
+
+def _bytes_of(batch: kv.Batch) -> list[bytes]:
+    parts = [key + (b"" if value is None else value) for key, value in batch.expects.items()]
+    parts += [begin + end for begin, end in batch.ranges]
+    parts += list(batch.deletes)
+    parts += [put.key + put.value for put in batch.puts.values()]
+    return parts + [append.prefix + append.value for append in batch.appends]

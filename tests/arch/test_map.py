@@ -1,0 +1,68 @@
+"""ARCHITECTURE.md is a map of what is there: every file, no other, and every test that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "worldline"
+TEXT = (ROOT / "ARCHITECTURE.md").read_text()
+LINES_MAX = 400
+
+_FOLDER = re.compile(r"^\*\*(?P<folder>[\w/]+)/\*\*", re.MULTILINE)
+_FILE = re.compile(r"`(\w+\.py)`")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)`")
+
+
+def code_map() -> dict[str, list[str]]:
+    """The files that the code map names, by folder."""
+    text = TEXT.split("## Code map")[1].split("\n## ")[0]
+    found = list(_FOLDER.finditer(text))
+    ends = [each.start() for each in found[1:]] + [len(text)]
+    return {each["folder"]: _FILE.findall(text[each.end() : end]) for each, end in zip(found, ends, strict=True)}
+
+
+def files() -> dict[str, list[str]]:
+    """The files that there are, by folder. What a package or a command consists of is not its `__init__`."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if not path.stem.startswith("__"):
+            found.setdefault(str(path.parent.relative_to(SOURCE)), []).append(path.name)
+    return found
+
+
+FILES = files()
+
+
+@pytest.mark.parametrize("folder", FILES)
+def test_every_file_is_on_the_map(folder: str) -> None:
+    named, there = code_map().get(folder, []), FILES[folder]
+    assert [name for name in there if name not in named] == [], "say what it is for in ARCHITECTURE.md, code map"
+    assert [name for name in named if name not in there] == [], "take it out of ARCHITECTURE.md, code map"
+    assert [name for name in there if named.count(name) > 1] == []
+
+
+def test_no_other_folder_is() -> None:
+    assert [folder for folder in code_map() if folder not in FILES] == ["tests"]
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = _TEST.findall(TEXT)
+    assert len(named) > 30
+    assert [each for each in named if not (ROOT / each).is_file()] == []
+
+
+def test_every_invariant_names_its_keeper() -> None:
+    text = TEXT.split("## Invariants")[1].split("\n## ")[0]
+    numbered = re.split(r"^(\d+)\. ", text, flags=re.MULTILINE)[1:]
+    numbers, invariants = numbered[::2], numbered[1::2]
+    assert [int(each) for each in numbers] == list(range(1, len(numbers) + 1))
+    assert [number for number, each in zip(numbers, invariants, strict=True) if not _TEST.search(each)] == []
+
+
+def test_it_stays_readable() -> None:
+    assert len(TEXT.splitlines()) <= LINES_MAX
+    assert [line for line in TEXT.splitlines() if len(line) > 124] == []

@@ -1,0 +1,49 @@
+"""A universe as the tests have it: opened through `Recording`, so that what it commits is in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.chaos import history
+from worldline.base import env_os
+from worldline.control import compose, sdk
+from worldline.kernel.program import Program
+from worldline.layers import format as formats
+from worldline.model import ids
+from worldline.model.settings import Settings
+
+ENV = env_os.OsEnv()
+
+
+async def recorded(
+    url: str, objects: str, *, host: str = "client", knows: Sequence[Program] = (), hosts: Sequence[Program] = ()
+) -> sdk.Universe:
+    """Make the store and open it. `knows`: programs of worlds that are only talked to."""
+    engine = await compose.open_engine(url, ENV, create=True)
+    recording = history.Recording(engine, ENV.wall_us, host=host, life=1)
+    await formats.ensure(recording, ENV, create=True)
+    bodies = await compose.open_objects(objects, ENV, create=True)
+    store = compose.Store(url, recording, bodies, ENV)
+    found = await sdk._find_universe(store, sdk.DEFAULT_UNIVERSE, create=True)
+    return _universe(store, found, knows, hosts)
+
+
+async def plain(url: str, objects: str, universe: sdk.Universe, *, knows: Sequence[Program]) -> sdk.Universe:
+    """The same universe, seen without anything in between."""
+    engine = await compose.open_engine(url, ENV, create=False)
+    bodies = await compose.open_objects(objects, ENV, create=False)
+    return _universe(compose.Store(url, engine, bodies, ENV), universe.id, knows, ())
+
+
+def _universe(
+    store: compose.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
+) -> sdk.Universe:
+    universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, hosts, Settings())
+    universe.programs.update({program.name: program for program in knows})
+    universe.start()
+    return universe
+
+
+async def close(universe: sdk.Universe) -> None:
+    await universe.close()
+    await universe.store.close()

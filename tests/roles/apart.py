@@ -1,0 +1,34 @@
+"""Roles on their own: a host of any mix on the store of a `Kit`, as a process of its own would be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from worldline.control.host import Host, Role
+from worldline.model.settings import Settings
+
+
+@asynccontextmanager
+async def host(
+    kit: Kit, *programs: wl.Program, roles: Sequence[Role], settings: Settings = kits.SETTINGS
+) -> AsyncIterator[Host]:
+    """These roles, with an engine of their own, until the end of the block."""
+    process = await kit.process()
+    universe = process.universe
+    made = Host(universe.store, universe.id, programs, blobs=universe.blobs, settings=settings, roles=roles)
+    made.start()
+
+    async def ready() -> bool:
+        return made.ready
+
+    try:
+        await aio.until(ready)
+        yield made
+    finally:
+        await made.close()
+        await process.close()

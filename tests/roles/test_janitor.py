@@ -1,0 +1,226 @@
+"""What has had its time is cleared away, in small turns; what has not stays."""
+
+from __future__ import annotations
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.roles import apart
+from tests.roles import kit as kits
+from tests.roles.kit import Kit, Process
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.control.host import Role
+from worldline.keys import inbox as inbox_keys
+from worldline.keys import leases as lease_keys
+from worldline.keys import work as work_keys
+from worldline.layers import leases
+from worldline.layers import work as works
+from worldline.model import ids, inbox, payload
+from worldline.model.settings import JanitorSettings, WorkerSettings
+from worldline.model.work import WorkKind
+from worldline.roles import janitor as janitors
+from worldline.roles import service
+from worldline.roles.janitor import Janitor
+from worldline.store import kv
+
+WINDOW_MS = 60_000
+LATER_SECONDS = 3 * WINDOW_MS / 1000
+
+
+def program() -> wl.Program:
+    app = wl.Program("p")
+
+    @app.effect
+    async def call() -> None:
+        pass
+
+    @app.workflow
+    async def wait() -> None:
+        await call()
+
+    return app
+
+
+def janitor(process: Process, **changes: int) -> Janitor:
+    universe = process.universe
+    return Janitor(
+        universe.store.engine, universe.store.env, universe.id,
+        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}), dedupe_window_ms=WINDOW_MS,
+    )  # fmt: skip
+
+
+async def round_of(each: Janitor) -> int:
+    """A whole round. Returns how many turns it took."""
+    turns = 1
+    while not await each.turn():
+        turns += 1
+    return turns
+
+
+async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> bool:
+    """Whether this id had been seen before."""
+    item = inbox.Event("Add", payload.EMPTY)
+    store = process.universe.store
+    done = await service.enqueue_ingress(
+        store.engine, store.env, at, item, client_id=client_id, window_us=WINDOW_MS * 1000
+    )
+    return done.repeated
+
+
+async def seen(process: Process, at: ids.Address) -> int:
+    made, chosen = inbox_keys.seen_made(at), inbox_keys.seen_chosen(at)
+    read = await process.engine.read(kv.Range(*made, count_max=10_000), kv.Range(*chosen, count_max=10_000))
+    return len(read.page(0).items) + len(read.page(1).items)
+
+
+# --- Ids that were seen ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["memory", "lmdb"])
+async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit, lmdb_kit: Kit) -> None:
+    kit = memory_kit if engine == "memory" else lmdb_kit
+    process = await kit.process()
+    worlds = [await (await process.universe.create(f"w{n}", program())).address() for n in range(5)]
+    old = envs.new_id(kit.env)
+    for at in worlds:
+        for client_id in (old, envs.new_id(kit.env), "chosen", "x" * 100):
+            assert not await enqueue(process, at, client_id)
+    each = janitor(process, worlds_max=2)
+    await round_of(each)
+    assert [await seen(process, at) for at in worlds] == [4] * 5, "all are within the window"
+    assert each.cleared == 0
+    await kit.jump(LATER_SECONDS)
+    for at in worlds:
+        assert not await enqueue(process, at, "new")
+    assert await round_of(each) == 5, "three pages of worlds, the pointers, and the rest"
+    assert [await seen(process, at) for at in worlds] == [1] * 5
+    assert each.rounds == 2
+    assert each.cleared == 10, "one range and one page for each world"
+    assert await enqueue(process, worlds[0], "new"), "a repeat within the window is still one"
+    assert not await enqueue(process, worlds[0], "chosen"), "after it, an id that a client chose is new"
+    with pytest.raises(errors.DedupeExpired):  # and one that we made is refused, not taken for new
+        await enqueue(process, worlds[0], old)
+
+
+async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
+    """Its clock cannot be moved on, so the window is short: what was there is gone, what comes later stays."""
+    process = await kit.process()
+    at = await (await process.universe.create("w", program())).address()
+    for number in range(10):
+        assert not await enqueue(process, at, f"old {number}")
+    store = process.universe.store
+    each = Janitor(
+        store.engine, store.env, process.universe.id, settings=JanitorSettings(), dedupe_window_ms=1
+    )  # fmt: skip
+
+    async def gone() -> bool:
+        await round_of(each)
+        return await seen(process, at) == 0
+
+    await aio.until(gone)
+    assert await kits.unread(process.engine, at) == 10, "what was sent is not forgotten"
+
+
+async def test_many_ids_are_looked_at_a_page_at_a_time(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janitors, "CHOSEN_MAX", 6)  # and so seven for one world
+    process = await memory_kit.process()
+    at = await (await process.universe.create("w", program())).address()
+    for number in range(30):
+        await enqueue(process, at, f"id {number:03}")
+    await memory_kit.jump(LATER_SECONDS)
+    each = janitor(process)
+    assert await round_of(each) == 5 + 2
+    assert await seen(process, at) == 0
+    assert await round_of(each) == 3, "the next round begins anew"
+
+
+# --- Pointers, workers -----------------------------------------------------------------------------------------
+
+
+async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
+    app = program()
+    client = await kit.process()
+    world = await client.universe.create("w", app)
+    at = await world.address()
+    async with apart.host(kit, app, roles=[Role.WORLDS]):
+        await kits.begin(world, app.workflows["wait"](), id="r")
+
+        async def asked() -> bool:
+            return len(await kits.opened(client.engine, at)) == 1
+
+        await aio.until(asked)
+    [real] = await kits.opened(client.engine, at)
+    batch = kv.Batch()
+    stray = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="nobody/default/left", shard=0, due_us=5)
+    stale = work_keys.due_key(at, real.intent, queue=real.work.queue, shard=0, due_us=real.work.due_us + 1)
+    for key in (stray, stale):
+        batch.absent(key)
+        batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
+    await client.engine.commit(batch)
+    each = janitor(client)
+    await round_of(each)
+    page = (await client.engine.read(kv.Range(*work_keys.due_all(at.universe)))).page(0)
+    [left] = works.decode_due(at.universe, page)
+    assert works.matches(left, real), "the one that leads somewhere stays"
+    assert each.cleared == 2
+
+
+async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
+    client = await kit.process()
+    engine, env = client.engine, kit.env
+    at = await (await client.universe.create("w", program())).address()
+    settings = WorkerSettings(lease_ttl_ms=300, heartbeat_ms=75)
+    worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
+    me = await service.heartbeat_worker(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
+    lease = await service.acquire_lease(engine, env, at, me)
+    each = janitor(client)
+    await kit.jump(1)
+    await service.heartbeat_worker(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
+    await round_of(each)
+    assert [life.worker for life in await service.list_workers(engine)] == [living]
+    state = leases.decode(at, *[(await engine.read(get)).value(0) for get in leases.reads(at)])
+    assert (state.holder, state.epoch.number) == (None, lease.epoch)
+
+
+async def test_held_records_without_a_worker_go(kit: Kit) -> None:
+    """Of a world that has moved on since. One that has not is free for anybody, and whoever takes it clears it up."""
+    client = await kit.process()
+    engine, env = client.engine, kit.env
+    first, second = [await (await client.universe.create(f"w{n}", program())).address() for n in range(2)]
+    gone, living = [
+        await service.heartbeat_worker(
+            engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
+        )
+        for _ in range(2)
+    ]
+    for at in (first, second):
+        await service.acquire_lease(engine, env, at, gone)
+    await service.retire_worker(engine, env, gone)
+    kept = await service.acquire_lease(engine, env, second, living)
+    batch = kv.Batch()  # as if whoever took it had not known of the record
+    stray = lease_keys.held_key(gone.worker, second)
+    batch.absent(stray)
+    batch.put(stray, lease_keys.HELD.pack(lease_keys.Held(1)))
+    await engine.commit(batch)
+    assert len(await service.list_worker_worlds(engine, gone.worker)) == 2
+    each = janitor(client)
+    await round_of(each)
+    assert await service.list_worker_worlds(engine, gone.worker) == [(first, 1)]
+    assert await service.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
+    await service.acquire_lease(engine, env, first, living)
+    assert await service.list_worker_worlds(engine, gone.worker) == []
+
+
+# --- The loop --------------------------------------------------------------------------------------------------
+
+
+async def test_ticks_go_on_from_round_to_round(memory_kit: Kit) -> None:
+    process = await memory_kit.process()
+    each = janitor(process)
+    for _ in range(7):
+        await each.tick()
+    assert each.rounds == 2
+    each.wake()
+    await each.close()

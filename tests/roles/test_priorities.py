@@ -1,0 +1,171 @@
+"""Hints have priorities: worlds that somebody waits for are taken first, those that need only a look come last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.control import cli_kit
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from tests.roles.test_finding import enqueue_silently
+from worldline.control import queues, talking
+from worldline.kernel import values
+from worldline.layers import leases, ready
+from worldline.model import ids, inbox, payload
+from worldline.model.settings import WorkerSettings
+from worldline.roles import committing, holding, service
+from worldline.store import kv
+
+
+@dataclass(frozen=True)
+class Add:
+    number: int
+
+
+def program() -> wl.Program:
+    app = wl.Program("p")
+
+    @app.reducer()
+    @dataclass
+    class Sum:
+        total: int = 0
+
+        @wl.on
+        def add(self, event: Add) -> None:
+            self.total += event.number
+
+    return app
+
+
+def event(correlation: str = "") -> inbox.Event:
+    return inbox.Event("Add", payload.inline(values.dump(Add(1))), correlation=correlation)
+
+
+@pytest.mark.parametrize(
+    ("item", "priority"),
+    [
+        (event(), committing.READY_PRIORITY),
+        (event("asked"), committing.READY_URGENT),
+        (inbox.Control("run", payload.EMPTY), committing.READY_URGENT),
+        (inbox.TimerFired(bytes(16), 0, "run"), committing.READY_PRIORITY),
+    ],
+)
+def test_how_urgent_an_input_is(item: inbox.Item, priority: int) -> None:
+    assert committing.priority_of(item) == priority
+
+
+async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
+    app = program()
+    client = (await memory_kit.process()).universe
+    normal = [await (await client.create(f"w{number}", app)).address() for number in range(40)]
+    later = await (await client.create("later", app)).address()
+    urgent = await (await client.create("urgent", app)).address()
+    batch = kv.Batch()
+    ready.leave(batch, later, priority=committing.READY_LATER, stamp=committing.any_stamp(memory_kit.env))
+    await client.store.engine.commit(batch)
+    for at in normal:
+        await talking.enqueue(client, at, event())
+    await talking.enqueue(client, urgent, event())
+    await talking.enqueue(client, urgent, event("asked"))
+    process = await memory_kit.process(app)
+    order = _watch_takes(process.host.worlds)
+
+    async def clear() -> bool:
+        read = await client.store.engine.read(ready.read_range(client.id, count_max=100))
+        return not read.page(0).items
+
+    await aio.until(clear)
+    assert order == [urgent, *sorted(normal), later], "each once, in the order of their hints"
+
+
+def _watch_takes(worker: Any) -> list[ids.Address]:
+    order: list[ids.Address] = []
+    try_hold = worker.try_hold
+
+    async def watched(at: ids.Address) -> Any:
+        order.append(at)
+        return await try_hold(at)
+
+    worker.try_hold = watched
+    return order
+
+
+@pytest.mark.parametrize("correlation", ["", "asked"])
+async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) -> None:
+    """`doctor` misses none as long as there is any; with none at all, it does."""
+    app = program()
+    client = (await memory_kit.process()).universe
+    client.programs[app.name] = app
+    at = await (await client.create("w", app)).address()
+    await talking.enqueue(client, at, event(correlation))
+    assert await queues.faults(client, at, app) == []
+    for begin, end in cli_kit.derived(client.id):
+        for key, raw in (await client.store.engine.read(kv.Range(begin, end))).page(0).items:
+            await cli_kit.put(client, key, raw, None)
+    wrong = await queues.faults(client, at, app)
+    assert [each.fault for each in wrong or []] == [queues.Fault.MISSING_READY]
+    assert await kits.unread(client.store.engine, at) == 1
+
+
+class Watched:
+    """An engine after each of whose commits somebody may look."""
+
+    def __init__(self, engine: kv.Engine, look: Callable[[], Awaitable[None]]) -> None:
+        self._engine = engine
+        self._look = look
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._engine.read(*requests)
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        outcomes = await self._engine.commit(*batches)
+        await self._look()
+        return outcomes
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("hinted", [False, True])
+async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unread: bool, hinted: bool) -> None:
+    """At every instant: free, and something unread, means a hint. In the end there is a new one, for the next."""
+    client = (await memory_kit.process()).universe
+    engine, env = client.store.engine, client.store.env
+    at = await (await client.create("w", program())).address()
+    me = await service.heartbeat_worker(
+        engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings()
+    )
+    lease = await service.acquire_lease(engine, env, at, me)
+    if unread:
+        await enqueue_silently(client, at, 1)
+    priority = committing.READY_PRIORITY if unread else committing.READY_LATER
+    if hinted:
+        batch = kv.Batch()
+        ready.leave(batch, at, priority=priority, stamp=committing.any_stamp(env))
+        await engine.commit(batch)
+    before = (await engine.read(ready.get(at, priority=priority))).value(0)
+    seen: list[bool] = []
+
+    async def look() -> None:
+        read = await engine.read(*leases.reads(at), ready.get(at, priority=priority))
+        seen.append(not unread or read.value(1) is not None or read.value(3) is not None)
+
+    await holding.release(Watched(engine, look), env, lease, hint=True)
+    after = (await engine.read(ready.get(at, priority=priority))).value(0)
+    assert all(seen)
+    assert len(seen) == 2
+    assert after is not None
+    assert after != before

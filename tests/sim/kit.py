@@ -1,0 +1,72 @@
+"""A small cluster in calm, for scenarios that say exactly what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from worldline.control import sdk
+from worldline.model.settings import Settings
+from worldline.sim import cluster as clusters
+from worldline.sim import profiles, programs, workloads
+from worldline.sim.audit import Audit
+from worldline.sim.loop import SimLoop
+
+WORLDS = [("counter-0", "counters"), ("shop-0", "orders")]
+PLAN = workloads.Plan(worlds=WORLDS, ops=[], pause_ms=10)
+SECONDS = 300
+
+
+class Calm:
+    """The cluster, a client of it that hosts nothing, and the auditor."""
+
+    def __init__(self, cluster: clusters.Cluster, audit: Audit) -> None:
+        self.cluster = cluster
+        self.audit = audit
+        self.universe: sdk.Universe
+
+    @property
+    def seconds(self) -> float:
+        return self.cluster.loop.time()
+
+    def owner_of(self, world: sdk.World) -> str:
+        """The member that has the lease of a world, by name."""
+        at = world._at
+        assert at is not None
+        return self.audit.worlds[at].owner.partition("/")[0]
+
+    def kill(self, name: str) -> None:
+        """End a member for good."""
+        member = next(each for each in self.cluster.members if each.name == name)
+        member.stays_dead = True
+        assert member.host is not None
+        self.cluster.loop.crash(member.host)
+
+
+def calmly(
+    scenario: Callable[[Calm], Awaitable[None]], *, seed: int = 0, settings: Settings | None = None,
+    **profile: object,
+) -> None:  # fmt: skip
+    """Run a scenario against hosts that nothing befalls but what the scenario does to them."""
+    loop = SimLoop(str(seed))
+    drawn = profiles.Profile(clients=0, settings=settings or Settings(), **profile)  # type: ignore[arg-type]
+    audit = Audit()
+    calm = Calm(clusters.Cluster(loop, seed, drawn, PLAN), audit)
+
+    async def main() -> None:
+        programs.OUTSIDE.set(calm.cluster.outside)
+        await calm.cluster.boot([audit.look])
+        calm.universe = sdk.Universe(
+            calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings
+        )  # fmt: skip
+        for program in programs.PROGRAMS:
+            calm.universe.programs[program.name] = program
+        await scenario(calm)
+        calm.cluster.check_roles()
+        calm.cluster.stop()
+        assert [bug for member in calm.cluster.members for bug in member.bugs] == []
+        assert audit.violations == []
+
+    try:
+        loop.run(main(), seconds=SECONDS)
+    finally:
+        loop.finish()

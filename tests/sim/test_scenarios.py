@@ -1,0 +1,119 @@
+"""Users' own programs: scenarios from files and at hand, and what is said of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+import worldline as wl
+from examples import lost_update
+from worldline import testing
+from worldline.sim import campaign, run, scenarios
+
+app = wl.Program("pair")
+
+
+@dataclass(frozen=True)
+class Came:
+    name: str
+
+
+@app.reducer()
+@dataclass
+class Guests:
+    count: int = 0
+
+    @wl.on
+    def came(self, event: Came) -> None:
+        self.count += 1
+
+
+@app.effect(timeout=1)
+async def weather(town: str) -> str:
+    with socket.socket():
+        return town
+
+
+@app.workflow
+async def ask_weather(town: str) -> str:
+    return await weather(town)
+
+
+async def one_guest(universe: wl.Universe) -> AsyncIterator[None]:
+    world = await universe.ensure("door", app)
+    await world.send(Came("ada"), id="ada")
+    yield
+    assert (await world.state(Guests)).count == 1
+
+
+def test_a_scenario_that_holds_says_nothing() -> None:
+    testing.simulate(one_guest, program=app, seeds=5)
+
+
+def test_a_race_is_found_and_its_correction_holds() -> None:
+    with pytest.raises(testing.Broken, match="in the till") as found:
+        testing.simulate(lost_update.scenario, program=lost_update.app, seeds=1_000)
+    assert found.value.invariant == "scenario"
+    assert f"seed={found.value.seed}, seeds=1" in str(found.value)
+    testing.simulate(lost_update.fixed, program=lost_update.app, seeds=20, seed=found.value.seed)
+    testing.simulate(lost_update.scenario, program=lost_update.app, seeds=10, profile="calm")
+
+
+def test_what_a_scenario_raises_is_its_verdict_with_the_line() -> None:
+    async def impatient(universe: wl.Universe) -> None:
+        await universe.world("nobody").send(Came("ada"))
+
+    with pytest.raises(testing.Broken, match=r"breaks scenario: line \d+: NotFound: no world 'nobody'"):
+        testing.simulate(impatient, program=app, seeds=1)
+
+
+def test_a_scenario_that_never_ends_breaks_liveness() -> None:
+    async def endless(universe: wl.Universe) -> None:
+        del universe
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(testing.Broken, match=r"breaks V[13]: .*'scenario'"):
+        testing.simulate(endless, program=app, seeds=1)
+
+
+def test_a_script_answers_for_the_outside() -> None:
+    async def sunny(universe: wl.Universe) -> None:
+        world = await universe.ensure("door", app)
+        assert await world.run(ask_weather("Lisbon"), id="weather") == "sun"
+
+    script = wl.Script().on(weather, ConnectionError, "sun")
+    testing.simulate(sunny, program=app, seeds=5, script=script)
+
+
+def test_the_real_outside_is_refused_and_named() -> None:
+    async def outside(universe: wl.Universe) -> None:
+        world = await universe.ensure("door", app)
+        _ = await world.start(ask_weather("Lisbon"), id="weather")
+
+    with pytest.raises(testing.Broken, match=r"breaks BUG: socket\.socket is not part of the simulation"):
+        testing.simulate(outside, program=app, seeds=1, profile="calm")
+
+
+def test_a_scenario_is_an_async_function_with_one_yield() -> None:
+    def plain(universe: wl.Universe) -> None:
+        del universe
+
+    async def twice(universe: wl.Universe) -> AsyncIterator[None]:
+        del universe
+        yield
+        yield
+
+    with pytest.raises(wl.BadInput, match="async def scenario"):
+        testing.simulate(plain, program=app, seeds=1)  # type: ignore[arg-type]
+    with pytest.raises(testing.Broken, match="one `yield`"):
+        testing.simulate(twice, program=app, seeds=1)
+
+
+def test_a_scenario_at_hand_and_from_its_file_is_the_same_run() -> None:
+    loaded = campaign.load(f"{lost_update.__file__}:fixed")
+    at_hand = scenarios.Scenario([lost_update.app], lost_update.fixed)
+    assert run.run(5, scenario=loaded).trace == run.run(5, scenario=at_hand).trace

@@ -1,0 +1,183 @@
+"""The public API under `mypy --strict`: the documented usage is clean, revealed types are exact, mistakes are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.typing import checking
+
+# Behind `#:` stands what mypy says of a line, or the beginning of it. Of all other lines it must say nothing.
+SAMPLE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import worldline as wl
+from worldline import testing
+
+app = wl.Program("shop")
+
+
+@app.effect
+async def shout(text: str) -> str:
+    return text.upper()
+
+
+@app.workflow
+async def greet(name: str) -> str:
+    await wl.sleep(5)
+    return await shout(f"hello {name}")
+
+
+async def main() -> None:
+    async with wl.open("worlds", host=app) as universe:
+        world = await universe.ensure("alice", app)
+        reveal_type(await world.run(greet("Alice"), id="hello"))  #: Revealed type is "str"
+        run = await world.start(greet("Bob"))
+        number: int = await run.result(5)  #: Incompatible types in assignment
+        run.results  #: Item "Run[str]" of "Run[str] | Any" has no attribute "results"
+        await world.start(greet("Carol"))
+        kept: wl.Run[str] = await world.start(greet("Dora"), id="dora")
+        reveal_type(await kept.result(5))  #: Revealed type is "str"
+        reveal_type(await (await world.send(Deposited("a", 5), id="d1")).applied())  #: Revealed type is "int"
+
+
+@dataclass(frozen=True)
+class Deposited:
+    account: str
+    cents: int
+
+
+@dataclass(frozen=True)
+class Withdraw(wl.Request[int]):
+    account: str
+    cents: int
+
+
+@app.reducer(key="account")
+@dataclass
+class Account:
+    cents: int = 0
+
+    @wl.on
+    def deposited(self, event: Deposited) -> None:
+        self.cents += event.cents
+        wl.start(greet(event.account), id=f"greet-{event.account}")
+
+    @wl.on
+    def withdraw(self, event: Withdraw) -> int:
+        if event.cents > self.cents:
+            raise wl.Refused("insufficient funds")
+        self.cents -= event.cents
+        return self.cents
+
+
+@app.effect(timeout=10, retry=wl.Retry(attempts=5, first=1, most=60))
+def charge(card: str, cents: int) -> str:
+    key = wl.attempt().key
+    if card == "stolen":
+        raise wl.Fatal("declined", code="declined")
+    return key
+
+
+@dataclass(frozen=True)
+class Approved:
+    order: str
+    by: str
+
+
+@app.workflow
+async def child(n: int) -> int:
+    return n
+
+
+@app.workflow
+async def checkout(order: str, cents: int) -> str:
+    try:
+        ok = await wl.wait(Approved, where=lambda e: e.order == order, timeout=timedelta(days=2))
+    except TimeoutError:
+        return "expired"
+    paid = await charge.options(key=f"order-{order}")("tok", cents)
+    a, b = await wl.gather(shout(ok.by), child(3))
+    reveal_type(a)  #: Revealed type is "str"
+    reveal_type(b)  #: Revealed type is "int"
+    many = await wl.gather(*[child(i) for i in range(50)])
+    reveal_type(many)  #: Revealed type is "list[int]"
+    try:
+        left = await wl.ask("bank", Withdraw("a", 5), timeout=5)
+        reveal_type(left)  #: Revealed type is "int"
+    except wl.Refused:
+        async with wl.scope(shield=True):
+            await shout("refund")
+    async with wl.scope(timeout=30) as s:
+        run = s.start(child(1))
+        await run
+    reveal_type(s.timed_out)  #: Revealed type is "bool"
+    return paid
+
+
+@app.workflow
+async def starts() -> int:
+    wl.start(child(1))
+    wl.start(child(2), id="two")
+    started: list[wl.Started[int]] = [wl.start(child(n)) for n in range(3)]
+    first: int = await started[0]
+    kept = wl.start(child(4))
+    kept.cancel("not needed")
+    text: str = await wl.start(child(5))  #: Argument 1 to "start" has incompatible type "Call[int]"
+    wl.start(5)  #: Argument 1 to "start" has incompatible type "int"
+    async with wl.scope() as scope:
+        scope.start(child(6))
+        return first + len(text)
+
+
+@app.workflow
+async def shielded() -> int:
+    async with wl.scope(shield=True):
+        return await child(1)
+
+
+@app.workflow
+async def forgets_the_timeout() -> int:  #: Missing return statement
+    async with wl.scope(timeout=1):
+        return await child(1)
+
+
+@app.workflow
+async def minds_the_timeout() -> int:
+    async with wl.scope(timeout=1):
+        return await child(1)
+    return 0
+
+
+async def outside(world: wl.World) -> None:
+    reveal_type(await world.ask(Withdraw("alice", 5)))  #: Revealed type is "int"
+    reveal_type(await world.state(Account, "alice"))  #: Revealed type is "sample.Account"
+
+
+def test_expires() -> None:
+    with testing.world(app, wl.Script().on(charge, "ch_1")) as w:
+        assert w.run(checkout("o1", 5)) == "expired"
+        assert w.schedule("nightly", child(1), cron="0 3 * * *")
+        reveal_type(w.start(child(1)).result())  #: Revealed type is "int"
+        w.prove()
+
+
+async def bad(world: wl.World) -> None:
+    await world.run(greet(3))  #: Argument 1 to "__call__" of "Workflow" has incompatible type "int"; expected "str"
+    await charge("tok")  #: Missing positional argument "cents" in call to "__call__" of "Effect"
+    wl.Script().on(charge, 5)  #: Argument 2 to "on" of "Script" has incompatible type "int"
+    greet("x")  #: Value of type "Call[str]" must be used
+"""
+
+
+def test_the_documented_usage(tmp_path: Path) -> None:
+    said = checking.check({"sample": SAMPLE}, tmp_path)
+    found = {each.line: each.text for each in said if "Are you missing an await" not in each.text}
+    expected = {
+        number: line.partition("#:")[2].strip() for number, line in enumerate(SAMPLE.splitlines(), 1) if "#:" in line
+    }
+    assert list(found) == list(expected), found
+    for line, text in expected.items():
+        assert found[line].startswith(text), (line, found[line])
