@@ -75,6 +75,33 @@ async def test_a_client_alone_wakes_a_world_up(kit: Kit) -> None:
         assert await total(world, app) == 3
 
 
+async def test_a_world_that_was_held_elsewhere_is_taken_when_it_is_free(kit: Kit) -> None:
+    """Who has seen that somebody else holds it does not look at every hint; but then it looks, without being asked."""
+    app = program()
+    settings = kits.settings(worker={"scan_ms": 10**7})  # nobody looks through everything
+    async with kit.hosting() as client:
+        async with kit.hosting(app, settings=settings):
+            world = await client.create("w", app)
+            await world.send(Add(1))
+            await until_total(world, app, 1)
+            standby = await kit.process(app, settings=settings)
+            assert standby.universe.host is not None
+            elsewhere = standby.universe.host.worlds._finder._elsewhere
+
+            async def seen() -> bool:
+                nonlocal elsewhere
+                assert standby.universe.host is not None
+                elsewhere = elsewhere | standby.universe.host.worlds._finder._elsewhere
+                await world.send(Add(0))
+                return await world.address() in elsewhere
+
+            await aio.until(seen)
+        await world.send(Add(1))
+        await until_total(world, app, 2)
+        assert standby.universe.host.worlds.holds(await world.address())
+        await standby.close()
+
+
 async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
     """Then they go, also if many wrote at once."""
     app = program()

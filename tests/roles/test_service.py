@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -22,7 +22,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import service
+from worldline.roles import holding, service
 from worldline.store import kv
 
 SETTINGS = WorkerSettings(lease_ttl_ms=60_000, heartbeat_ms=15_000, max_worlds_warm=7, labels={"zone": "eu"})
@@ -334,3 +334,30 @@ async def twice_later(renew: Callable[[], Awaitable[works.Open]]) -> None:
     first, second = await renew(), await renew()
     assert second.work.due_us > first.work.due_us
     assert second.work.token == first.work.token
+
+
+async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
+    """One look tells the same of each world as a try at it would."""
+    at = await desk(kit)
+    me, other, gone = await at.beat(), await at.other(), await at.other()
+
+    async def may_take(life: leases.Life | None = me, *, dead: Sequence[bytes] = ()) -> bool:
+        return await holding.may_take(at.engine, [await at.state()], life, lambda worker: worker in dead) == [at.at]
+
+    assert await may_take()
+    lease = await service.acquire_lease(at.engine, at.env, at.at, other)
+    assert not await may_take()
+    assert await may_take(other), "it is its own"
+    assert await may_take(dead=[other.worker])
+    assert await may_take(None), "whoever has no life sign yet finds out by trying"
+    await service.release_lease(at.engine, at.env, lease)
+    await service.assign_world(at.engine, at.env, at.at, other.worker)
+    assert not await may_take()
+    assert await may_take(dead=[other.worker])
+    await service.drain_worker(at.engine, at.env, other.worker, draining=True)
+    assert await may_take(), "what is being emptied wants nothing"
+    await service.drain_worker(at.engine, at.env, other.worker, draining=False)
+    await service.unassign_world(at.engine, at.env, at.at)
+    await service.acquire_lease(at.engine, at.env, at.at, gone)
+    await service.retire_worker(at.engine, at.env, gone)
+    assert await may_take(), "its holder has no life sign"

@@ -173,7 +173,7 @@ class Host:
     @property
     def ready(self) -> bool:
         """Whether this process counts: others can see the life sign of its world worker, if it has one."""
-        return self._worlds is None or self._worlds.alive
+        return self._worlds is None or self._worlds.life is not None
 
     def levels(self) -> dict[str, float]:
         """How much there is now of what metrics call gauges."""

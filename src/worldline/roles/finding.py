@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 HOLDS_AT_ONCE = 16
+ELSEWHERE_US = 250_000  # how long a world that somebody else holds is not looked at again, whatever hints it has
 
 
 class Finder:
@@ -51,9 +52,16 @@ class Finder:
         self._worker = worker
         self._freer = freeing.Freer(engine, env, universe, is_dead)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
+        self._elsewhere: dict[ids.Address, int] = {}  # held by others, and when to look again; the oldest first
+
+    def look_again(self, now_us: int) -> bool:
+        """Whether a world that somebody else held may be free by now."""
+        return bool(self._elsewhere) and next(iter(self._elsewhere.values())) <= now_us
 
     async def by_hints(self) -> None:
         """Take the worlds that hints say are ready. Hints of worlds that others hold stay where they are."""
+        now_us = self._env.monotonic_us()
+        self._elsewhere = {at: due_us for at, due_us in self._elsewhere.items() if due_us > now_us}
         after: tuple[ids.Address, int] | None = None
         while True:
             read = await self._engine.read(ready.read_range(self._universe, after=after, count_max=PAGE))
@@ -62,7 +70,7 @@ class Finder:
             hints: dict[ids.Address, tuple[int, bytes]] = {}
             for at, priority, raw in found:
                 hints.setdefault(at, (priority, raw))  # its most urgent one; the others are found when that is gone
-            for hosted in await self._take(list(hints)):
+            for hosted in await self._take([at for at in hints if at not in self._elsewhere]):
                 hosted.hint = hints[hosted.at]
                 self._worker.look(hosted)
             if not read.page(0).more:
@@ -74,13 +82,20 @@ class Finder:
         held = [hosted for at in addresses if (hosted := self._worker.peek(at)) is not None]
         others = [at for at in addresses if self._worker.peek(at) is None]
         read = await self._engine.read(
-            *(worlds.get(at) for at in others), *(leases.get_assignment(hosted.at) for hosted in held)
+            *(leases.get_assignment(hosted.at) for hosted in held),
+            *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
         )
-        wanted_at = [leases.assignee(read.value(len(others) + index)) for index in range(len(held))]
-        await self._give_up(held, wanted_at)
-        found = [worlds.find(at, read.value(index)) for index, at in enumerate(others)]
-        wanted = [world.at for world in found if world is not None and self._worker.runs(world)]
-        taken = await freeing.each(wanted, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
+        await self._give_up(held, [leases.assignee(read.value(index)) for index in range(len(held))])
+        wanted: list[leases.State] = []
+        for index, at in enumerate(others):
+            start = len(held) + 4 * index
+            world = worlds.find(at, read.value(start))
+            if world is not None and self._worker.runs(world):
+                wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
+        free = await holding.may_take(self._engine, wanted, self._worker.life, self._is_dead)
+        due_us = self._env.monotonic_us() + ELSEWHERE_US
+        self._elsewhere |= {each.at: due_us for each in wanted if each.at not in free}
+        taken = await freeing.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
         return [hosted for hosted in held if not hosted.lost] + [hosted for hosted in taken if hosted is not None]
 
     async def _give_up(self, held: Sequence[Hosted], wanted_at: Sequence[ids.WorkerId | None]) -> None:

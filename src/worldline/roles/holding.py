@@ -131,6 +131,38 @@ async def acquire(
     return await transact.run(engine, env, attempt)
 
 
+async def may_take(
+    engine: kv.Engine, states: Sequence[leases.State], me: leases.Life | None, is_dead: Callable[[ids.WorkerId], bool]
+) -> list[ids.Address]:
+    """Those of these worlds that it makes sense to try for. Most that have a hint are held by somebody else, and one
+    look at all of them costs less than a try at each.
+    """
+    others = [each.holder.worker for each in states if each.holder is not None]
+    others += [each.assignment.worker for each in states if each.assignment is not None]
+    if me is None or not others:
+        return [each.at for each in states]
+    workers = [ids.WorkerId(worker) for worker in dict.fromkeys(others)]
+    read = await engine.read(*(leases.get_life(worker) for worker in workers))
+    lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
+    dead = [worker for worker in workers if worker != me.worker and is_dead(worker)]
+    free: list[ids.Address] = []
+    for each in states:
+        holder = None if each.holder is None else ids.WorkerId(each.holder.worker)
+        wanted = None if each.assignment is None else ids.WorkerId(each.assignment.worker)
+        life = None if wanted is None else lives[wanted]
+        why_not = leases.may_acquire(
+            each,
+            me=me,
+            holder_life=None if holder is None else lives[holder],
+            now_us=read.time_us,
+            proven_dead=holder in dead,
+            assignment_void=wanted in dead or life is None or not life.stands(read.time_us),
+        )
+        if why_not is None:
+            free.append(each.at)
+    return free
+
+
 async def standing(
     engine: kv.Engine, workers: Sequence[ids.WorkerId], is_dead: Callable[[ids.WorkerId], bool]
 ) -> list[ids.WorkerId]:

@@ -52,10 +52,17 @@ class Watch:
         self._tasks = []
 
     async def _listen(self, prefix: bytes) -> None:
-        """Turn hints into wake-ups. A store that is out of reach for a while only makes this deaf for a while."""
+        """Turn hints into wake-ups. A store that is out of reach for a while only makes this deaf for a while.
+
+        Between two hints it pauses for as long as asking took: a store under load is not asked all the time. What comes
+        in the pause is after `seen`, and ends the wait at once.
+        """
+        loop = asyncio.get_running_loop()
         while True:
             try:
+                began = loop.time()
                 seen = (await self._engine.read()).seen
+                await asyncio.sleep(min(loop.time() - began, PAUSE_SECONDS))
                 hinted = await self._engine.wait(prefix, seen, LISTEN_MS)
             except errors.StoreError:
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -163,9 +163,9 @@ class WorldWorker:
         return self._refused.get(at)
 
     @property
-    def alive(self) -> bool:
-        """Whether others can see that this worker lives."""
-        return self._life is not None
+    def life(self) -> leases.Life | None:
+        """The life sign by which others see that this worker lives."""
+        return self._life
 
     def runs(self, world: worlds.World) -> bool:
         """Whether this worker would run such a world."""
@@ -409,6 +409,7 @@ class WorldWorker:
             self._watch.hinted
             or any(due_us <= now_us for due_us in self._again.values())
             or self._room.look_again(now_us)
+            or self._finder.look_again(now_us)
         ):
             self._watch.hinted = False
             self._start_beside("search", self._search())
@@ -425,6 +426,8 @@ class WorldWorker:
             self._again.update(dict.fromkeys(again, now_us))
             self._watch.hinted = True
             raise
+        # As long a rest as the look took: the more hints there are, the more are looked at together.
+        await self._env.sleep(min(self._env.monotonic_us() - now_us, UPKEEP_MS * 1000) / 1_000_000)
 
     async def _search_all(self) -> None:
         try:

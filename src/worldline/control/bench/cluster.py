@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -33,8 +34,8 @@ from worldline.control.bench import workloads
 
 WORLDS = 100
 OFFERED_PER_S = 1_000
-FOLLOWED_EVERY = 20  # one event in so many is followed to its entry
-RUNS_PER_S = 20
+FOLLOWED_EVERY = 50  # one event in so many is followed to its entry
+RUNS_PER_S = 10
 SENDERS = 64
 WORKERS = ("w1", "w2")
 READY_SECONDS = 60.0
@@ -239,8 +240,14 @@ async def _fail_over(members: list[Member], worlds: list[wl.World], env: envs.En
         await (await world.send(workloads.Added(0))).applied()
         return env.monotonic_us() - killed_us
 
-    async with asyncio.timeout(SETTLED_SECONDS):
-        took_us: list[int] = await _gather([answer(world) for world in worlds])
+    log = logging.getLogger("worldline")
+    before = log.level
+    log.setLevel(logging.ERROR)  # that nobody hosts them for a while is what is measured
+    try:
+        async with asyncio.timeout(SETTLED_SECONDS):
+            took_us: list[int] = await _gather([answer(world) for world in worlds])
+    finally:
+        log.setLevel(before)
     return {
         "p50": round(workloads.percentile(took_us, 0.50) / 1_000_000, 3),
         "max": round(max(took_us) / 1_000_000, 3),

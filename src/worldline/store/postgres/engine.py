@@ -4,6 +4,9 @@ Callers' batches wait in one queue. Whenever a connection is free, it takes all 
 statement and sends them together, so the more callers, the fewer syncs. The callers wait for their answers; one that
 goes away takes its batch along only if that was not sent yet.
 
+Reads that find every reading connection busy wait together and are answered by one statement, each by the part it asked
+for: one snapshot serves them all.
+
 A commit is `CommitUnknown` only if its statement may have reached the server. Reads are tried again on new connections,
 so a restart of the server is a pause. Every read is answered by the primary: a standby is refused.
 """
@@ -25,6 +28,39 @@ from worldline.store.postgres.settings import DEFAULTS, Settings, parse
 # The server answers a range by one row, which must stay well below its gigabyte; a longer page says that there is more.
 _PAGE_BYTES_MAX = 256 * limits.MIB
 _PAGE_COUNT_MAX = 2**31 - 2  # with one added, still a 32-bit integer
+# What waits together at most: requests, and ranges among them, whose pages may be large.
+_SHARED_REQUESTS_MAX = 1_024
+_SHARED_RANGES_MAX = 32
+
+
+class _Shared:
+    """Reads that wait together, each with what it had seen, and where its answer goes."""
+
+    def __init__(self) -> None:
+        self.requests: list[kv.Request] = []
+        self.ranges = 0
+        self.reads: list[tuple[int, int, asyncio.Future[kv.Snapshot]]] = []  # with how many of the requests are its own
+
+    def has_room(self, requests: Sequence[kv.Request]) -> bool:
+        ranges = sum(isinstance(request, kv.Range) for request in requests)
+        return len(self.requests) + len(requests) <= _SHARED_REQUESTS_MAX and self.ranges + ranges <= _SHARED_RANGES_MAX
+
+    def add(self, requests: Sequence[kv.Request], seen: int, answer: asyncio.Future[kv.Snapshot]) -> None:
+        self.requests += requests
+        self.ranges += sum(isinstance(request, kv.Range) for request in requests)
+        self.reads.append((len(requests), seen, answer))
+
+    def answer(self, whole: kv.Snapshot) -> None:
+        start = 0
+        for count, seen, answer in self.reads:
+            if not answer.done():
+                answer.set_result(kv.Snapshot(whole.answers[start : start + count], whole.time_us, seen))
+            start += count
+
+    def fail(self, error: errors.Error) -> None:
+        for _, _, answer in self.reads:
+            if not answer.done():
+                answer.set_exception(error)
 
 
 async def open(url: str, env: envs.Env, *, create: bool, settings: Settings = DEFAULTS) -> PostgresEngine:
@@ -68,6 +104,8 @@ class PostgresEngine:
             scan_max=settings.scan_batches_max,
         )
         self._under_way: dict[asyncio.Task[bool], None] = {}
+        self._shared: _Shared | None = None  # where reads wait together
+        self._sharing: dict[asyncio.Task[None], None] = {}
         self._reading = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -84,9 +122,40 @@ class PostgresEngine:
         self._check_open()
         kv.check_requests(requests)
         seen = self._hints.seen
+        if self._readers.locked():
+            return await self._read_together(requests, seen)
         backwards, arguments = _ask(requests)
         base, rows = await self._with_reader(lambda session: session.read(arguments, backwards=backwards))
         return _answer(requests, base, rows, seen)
+
+    def _read_together(self, requests: Sequence[kv.Request], seen: int) -> asyncio.Future[kv.Snapshot]:
+        """Wait for a connection with others. Whoever goes away leaves the others alone."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[kv.Snapshot] = loop.create_future()
+        if self._shared is None or not self._shared.has_room(requests):
+            self._shared = _Shared()
+            task = loop.create_task(self._serve_reads(self._shared), name="worldline postgres read")
+            self._sharing[task] = None
+            task.add_done_callback(self._sharing.pop)
+        self._shared.add(requests, seen, answer)
+        return answer
+
+    async def _serve_reads(self, shared: _Shared) -> None:
+        async def call(session: Session) -> Sequence[Row]:
+            if self._shared is shared:
+                self._shared = None  # whoever comes now waits for the next
+            backwards, arguments = _ask(shared.requests)
+            return await session.read(arguments, backwards=backwards)
+
+        try:
+            base, rows = await self._with_reader(call)
+        except errors.Error as error:
+            shared.fail(error)
+        else:
+            shared.answer(_answer(shared.requests, base, rows, 0))
+        finally:
+            if self._shared is shared:
+                self._shared = None
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         self._check_open()
@@ -113,8 +182,8 @@ class PostgresEngine:
     async def close(self) -> None:
         self._closed = True
         self._hints.note(None)
-        while self._under_way:
-            await asyncio.wait(list(self._under_way))
+        while self._under_way or self._sharing:
+            await asyncio.wait([*self._under_way, *self._sharing])
         await self._quiet.wait()
         await self._notices.stop()
         await self._sessions.close()
