@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -154,3 +155,16 @@ async def test_a_process_that_hosts_clears_up_after_itself(tmp_path: Path) -> No
 
         await world.send_raw("Nothing", b"\xa0", id="chosen")
         await aio.until(forgotten)
+
+
+@pytest.mark.parametrize(("before", "after"), [(700, 20_000), (0, 0), (50_000, 50_000)])
+async def test_a_process_that_runs_worlds_collects_less_often(memory_kit: Kit, before: int, after: int) -> None:
+    kept = gc.get_threshold()
+    try:
+        gc.set_threshold(before, 10, 10)
+        async with apart.host(memory_kit, roles=[Role.TIMERS]):
+            assert gc.get_threshold()[0] == before, "others do not need it"
+        async with apart.host(memory_kit, roles=[Role.WORLDS]):
+            assert gc.get_threshold() == (after, 10, 10)
+    finally:
+        gc.set_threshold(*kept)
