@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
 import worldline as wl
 from tests.roles.kit import Kit
+from tests.roles.sums import AddUp, program
 from worldline.base import errors
 from worldline.model import inbox, payload
 from worldline.roles import service
-
-
-@dataclass(frozen=True)
-class Add(wl.Request[int]):
-    number: int
-
-
-def program() -> wl.Program:
-    app = wl.Program("p")
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> int:
-            self.total += event.number
-            return self.total
-
-    return app
 
 
 async def test_one_id_is_one_input(kit: Kit) -> None:
@@ -41,13 +20,13 @@ async def test_one_id_is_one_input(kit: Kit) -> None:
     async with kit.hosting(app) as universe, kit.hosting() as client:
         here = await universe.ensure("w", app)
         there = client.world("w")
-        heights = [await (await world.send(Add(5), id="x")).applied() for world in (here, here, there, here, there)]
+        heights = [await (await world.send(AddUp(5), id="x")).applied() for world in (here, here, there, here, there)]
         assert len(dict.fromkeys(heights)) == 1
-        at_once = await asyncio.gather(*(world.send(Add(7), id="y") for world in [here, there] * 10))
+        at_once = await asyncio.gather(*(world.send(AddUp(7), id="y") for world in [here, there] * 10))
         heights = [await sent.applied() for sent in at_once]
         assert len(dict.fromkeys(heights)) == 1
         assert (await here.state(app.reducers["Sum"].cls)).total == 12
-        assert [await world.ask(Add(1), id="z", timeout=20) for world in (here, there, here)] == [13, 13, 13]
+        assert [await world.ask(AddUp(1), id="z", timeout=20) for world in (here, there, here)] == [13, 13, 13]
 
 
 async def test_repeats_do_not_disturb_others(memory_kit: Kit) -> None:
@@ -55,11 +34,11 @@ async def test_repeats_do_not_disturb_others(memory_kit: Kit) -> None:
     app = program()
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
-    await world.send(Add(1), id="x")
+    await world.send(AddUp(1), id="x")
     at = await world.address()
     epoch = process.host.worlds.peek(at).lease.epoch
-    sends = [world.send(Add(1), id="x") for _ in range(50)] + [world.send(Add(1)) for _ in range(50)]
-    await asyncio.gather(*sends, *(world.send(Add(1), id="new") for _ in range(50)))
+    sends = [world.send(AddUp(1), id="x") for _ in range(50)] + [world.send(AddUp(1)) for _ in range(50)]
+    await asyncio.gather(*sends, *(world.send(AddUp(1), id="new") for _ in range(50)))
     assert (await world.state(app.reducers["Sum"].cls)).total == 52
     assert process.host.worlds.peek(at).lease.epoch == epoch, "it was never thrown away and restored"
     await process.close()
@@ -69,12 +48,12 @@ async def test_another_payload_under_the_same_id_is_refused(kit: Kit) -> None:
     app = program()
     async with kit.hosting(app) as universe, kit.hosting() as client:
         here = await universe.ensure("w", app)
-        await here.send(Add(1), id="x")
+        await here.send(AddUp(1), id="x")
         for world in (here, client.world("w")):
             with pytest.raises(errors.IdReused):
-                await world.send(Add(2), id="x")
+                await world.send(AddUp(2), id="x")
         results = await asyncio.gather(
-            here.send(Add(3), id="y"), here.send(Add(4), id="y"), here.send(Add(10)), return_exceptions=True
+            here.send(AddUp(3), id="y"), here.send(AddUp(4), id="y"), here.send(AddUp(10)), return_exceptions=True
         )
         assert [type(each) for each in results] == [wl.Sent, errors.IdReused, wl.Sent]
         assert (await here.state(app.reducers["Sum"].cls)).total == 14
@@ -87,16 +66,16 @@ async def test_ids_that_clients_may_not_use(memory_kit: Kit, bad: str) -> None:
     async with memory_kit.hosting(app) as universe, memory_kit.hosting() as client:
         here = await universe.ensure("w", app)
         for world in (here, client.world("w")):
-            for refused in (world.send(Add(1), id=bad), world.ask(Add(1), id=bad)):
+            for refused in (world.send(AddUp(1), id=bad), world.ask(AddUp(1), id=bad)):
                 with pytest.raises(errors.BadInput, match="an id m"):
                     await refused
-        item, at = inbox.Event("Add", payload.EMPTY), await here.address()
+        item, at = inbox.Event("AddUp", payload.EMPTY), await here.address()
         with pytest.raises(errors.BadInput, match="an id m"):
             await service.enqueue_ingress(
                 universe.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
             )
         assert (await here.head()).height == 0
-        assert await here.ask(Add(1), timeout=20) == 1
+        assert await here.ask(AddUp(1), timeout=20) == 1
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 10_000_000], ids=["empty", "long"])

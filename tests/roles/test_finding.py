@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
+from tests.roles.sums import Add, program
 from worldline.control import sdk, talking
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
@@ -21,26 +21,6 @@ from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
 from worldline.roles import committing
 from worldline.store import kv, transact
-
-
-@dataclass(frozen=True)
-class Add:
-    number: int
-
-
-def program(name: str = "p") -> wl.Program:
-    app = wl.Program(name)
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> None:
-            self.total += event.number
-
-    return app
 
 
 async def total(world: wl.World, app: wl.Program) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,7 +11,9 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
+from tests.roles import sums
 from tests.roles.kit import Kit
+from tests.roles.sums import AddUp
 from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
@@ -65,23 +66,8 @@ def height(written: dict[bytes, bytes], at: ids.Address) -> int:
     return 0 if raw is None else journal_keys.HEAD.unpack(raw).height
 
 
-@dataclass(frozen=True)
-class Add(wl.Request[int]):
-    number: int
-
-
 def program(called: list[str], look: Callable[[str], None] = lambda _: None) -> wl.Program:
-    app = wl.Program("p")
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> int:
-            self.total += event.number
-            return self.total
+    app = sums.program()
 
     @app.effect
     async def touch(number: int) -> int:
@@ -141,13 +127,13 @@ async def test_no_caller_and_no_follower_is_told_before_the_commit(kit: Kit) -> 
     following = asyncio.ensure_future(follow())
 
     async def ask(number: int) -> None:
-        await world.ask(Add(number), timeout=20)
+        await world.ask(AddUp(number), timeout=20)
         heights.append(height(watched.written, at))
 
     heights: list[int] = []
     await asyncio.gather(*(ask(number) for number in range(10)))
     for number in range(3):
-        sent = await world.send(Add(number))
+        sent = await world.send(AddUp(number))
         assert await sent.applied() <= height(watched.written, at)
     assert all(heights)
 
@@ -168,11 +154,11 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     app = program(called)
     process, watched = await hosted(memory_kit, app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
     watched.going.clear()
     starting = asyncio.ensure_future(world.start(app.workflows["go"](5), id="r"))
     await asyncio.sleep(0.05)
-    asked = asyncio.ensure_future(world.ask(Add(10)))
+    asked = asyncio.ensure_future(world.ask(AddUp(10)))
     await asyncio.sleep(0.05)
     assert len(process.host.adapter._promised) == 5, "its effects are as good as claimed"
     assert called == []
@@ -185,7 +171,7 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     assert called == []
     assert process.host.adapter._promised == {}, "what was set aside for its effects is free again"
     watched.fail = None
-    assert await world.ask(Add(100), timeout=10) == 101
+    assert await world.ask(AddUp(100), timeout=10) == 101
     assert called == []
     await process.close()
 
@@ -196,13 +182,13 @@ async def test_what_is_lost_to_another_host_has_not_happened_here(memory_kit: Ki
     app = program(called)
     process, watched = await hosted(memory_kit, app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
     watched.going.clear()
     running = asyncio.ensure_future(world.run(app.workflows["go"](5), id="r"))
     await asyncio.sleep(0.05)
     await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
     other = await memory_kit.process(app)
-    assert await other.universe.world("w").ask(Add(10), timeout=10) == 11
+    assert await other.universe.world("w").ask(AddUp(10), timeout=10) == 11
     watched.going.set()
     assert await running == 10
     assert len(called) == 5
@@ -217,10 +203,10 @@ async def test_an_answer_that_nobody_can_know_is_an_error(memory_kit: Kit) -> No
     app = program([])
     process, watched = await hosted(memory_kit, app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
     watched.fail = errors.StoreUncertain
     with pytest.raises(errors.StoreUncertain):
-        await world.ask(Add(10), timeout=10)
+        await world.ask(AddUp(10), timeout=10)
     watched.fail = None
-    assert await world.ask(Add(100), timeout=10) == 101
+    assert await world.ask(AddUp(100), timeout=10) == 101
     await process.close()

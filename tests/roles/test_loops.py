@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,30 +10,17 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
+from tests.roles import sums
 from tests.roles.kit import Kit
+from tests.roles.sums import AddUp
 from worldline.base import errors
 from worldline.model.settings import Settings
 from worldline.roles import loop
 from worldline.store import kv
 
 
-@dataclass(frozen=True)
-class Add(wl.Request[int]):
-    number: int
-
-
 def program() -> wl.Program:
-    app = wl.Program("p")
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> int:
-            self.total += event.number
-            return self.total
+    app = sums.program()
 
     @app.effect
     async def touch() -> str:
@@ -147,7 +133,7 @@ async def test_a_host_outlives_its_store(memory_kit: Kit) -> None:
     app = program()
     process, engine = await flaky(memory_kit, app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
     run = await world.start(app.workflows["go"](), id="r")
     engine.down = True
 
@@ -156,10 +142,10 @@ async def test_a_host_outlives_its_store(memory_kit: Kit) -> None:
 
     await aio.until(noticed)
     with pytest.raises(errors.StoreUnavailable):
-        await world.ask(Add(10), timeout=10)
+        await world.ask(AddUp(10), timeout=10)
     engine.down = False
     assert await run.result(20) == "touched"
-    assert await world.ask(Add(100), timeout=10) in (101, 111)
+    assert await world.ask(AddUp(100), timeout=10) in (101, 111)
     assert process.host.failed is None
     await process.close()
 
@@ -169,7 +155,7 @@ async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit,
     app = program()
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
 
     async def broken() -> None:
         raise AssertionError("this cannot be")
@@ -183,7 +169,7 @@ async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit,
 
     await aio.until(failed)
     with pytest.raises(AssertionError, match="this cannot be"):
-        await world.ask(Add(1), timeout=10)
+        await world.ask(AddUp(1), timeout=10)
     with pytest.raises(AssertionError, match="this cannot be"):
         await process.close()
 
@@ -193,7 +179,7 @@ async def test_nobody_waits_for_a_worker_that_has_died(memory_kit: Kit, monkeypa
     app = program()
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
 
     def broken() -> None:
         raise AssertionError("this cannot be")
@@ -201,7 +187,7 @@ async def test_nobody_waits_for_a_worker_that_has_died(memory_kit: Kit, monkeypa
     monkeypatch.setattr(process.host.worlds, "_choose", broken)
     async with asyncio.timeout(5):
         with pytest.raises((errors.Error, AssertionError)):
-            await world.ask(Add(1))
+            await world.ask(AddUp(1))
     with pytest.raises(AssertionError, match="this cannot be"):
         await process.close()
 
@@ -211,18 +197,18 @@ async def test_callers_are_not_left_waiting_by_a_bug(memory_kit: Kit, monkeypatc
     app = program()
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
-    assert await world.ask(Add(1), timeout=10) == 1
+    assert await world.ask(AddUp(1), timeout=10) == 1
 
     def broken(*_: object) -> None:
         raise AssertionError("this cannot be")
 
     monkeypatch.setattr(process.host.worlds._cycle, "_step_all", broken)
-    asked = [asyncio.ensure_future(world.ask(Add(1))) for _ in range(5)]
+    asked = [asyncio.ensure_future(world.ask(AddUp(1))) for _ in range(5)]
     async with asyncio.timeout(5):
         results = await asyncio.gather(*asked, return_exceptions=True)
     assert all(isinstance(each, errors.Error | AssertionError) for each in results), results
     async with asyncio.timeout(5):
         with pytest.raises((errors.Error, AssertionError)):
-            await world.ask(Add(1))
+            await world.ask(AddUp(1))
     with pytest.raises(AssertionError, match="this cannot be"):
         await process.close()

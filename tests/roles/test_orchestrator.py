@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
+from tests.roles.sums import Add, program
 from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
@@ -22,26 +22,6 @@ from worldline.roles import placement, service
 from worldline.roles.orchestrator import Orchestrator
 
 LEASE_TTL_MS = 3_000  # nobody is to be taken for dead because the machine is busy
-
-
-@dataclass(frozen=True)
-class Add:
-    number: int
-
-
-def program(name: str = "p") -> wl.Program:
-    app = wl.Program(name)
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> None:
-            self.total += event.number
-
-    return app
 
 
 def named(name: str, *, capacity: int = 4_096, **labels: str) -> Settings:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-import worldline as wl
 from tests import aio
 from tests.control import cli_kit
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
+from tests.roles.sums import Add, program
 from tests.roles.test_finding import enqueue_silently
 from worldline.control import queues, talking
 from worldline.kernel import values
@@ -21,26 +20,6 @@ from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
 from worldline.roles import committing, holding, service
 from worldline.store import kv
-
-
-@dataclass(frozen=True)
-class Add:
-    number: int
-
-
-def program() -> wl.Program:
-    app = wl.Program("p")
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> None:
-            self.total += event.number
-
-    return app
 
 
 def event(correlation: str = "") -> inbox.Event:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import apart
+from tests.roles import apart, sums
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
+from tests.roles.sums import Add
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.control.host import Role
@@ -30,22 +30,8 @@ WINDOW_US = 3_600_000_000
 SECOND_US = 1_000_000
 
 
-@dataclass(frozen=True)
-class Add:
-    number: int
-
-
 def program() -> wl.Program:
-    app = wl.Program("p")
-
-    @app.reducer()
-    @dataclass
-    class Sum:
-        total: int = 0
-
-        @wl.on
-        def add(self, event: Add) -> None:
-            self.total += event.number
+    app = sums.program()
 
     @app.effect
     async def double(number: int) -> int:
