@@ -211,8 +211,9 @@ class Life:
     def give(self, item: inbox.Item, data: bytes = b"") -> step.Stepped:
         given = step.Input(item, data)
         stepped = self.machine.step(given, step.Context(HOME, self.head.step + 1, self.time_us))
-        entries, self.head = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=self.time_us)
-        self.steps.append(entries)
+        sealed = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=self.time_us)
+        self.head = sealed.after
+        self.steps.append(sealed.entries)
         self.inputs.append(given)
         for wanted in stepped.wanted:
             self.timers[wanted.intent] = wanted.due_us

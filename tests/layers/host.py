@@ -58,6 +58,7 @@ class Done:
     """What the steps of one cycle add up to."""
 
     entries: list[journal_model.Entry] = dataclasses.field(default_factory=list)
+    data: list[bytes] = dataclasses.field(default_factory=list)
     consumed: list[bytes] = dataclasses.field(default_factory=list)
     buried: list[commit.Buried] = dataclasses.field(default_factory=list)
     opened: dict[ids.IntentId, commit.Opened] = dataclasses.field(default_factory=dict)
@@ -136,8 +137,7 @@ class Worker:
             head = self._step(at, each, head, done, worlds.find(peer, read.value(2)), read.time_us)
         steps = commit.Steps(
             head_raw,
-            done.entries,
-            head,
+            journal.Sealed(journal.decode_head(head_raw), done.entries, done.data, head),
             consumed=done.consumed,
             buried=done.buried,
             opened=list(done.opened.values()),
@@ -167,9 +167,13 @@ class Worker:
         drafts = self._drafts(at, unread, step, done, peer, time_us)
         for draft in drafts:
             state.fold(draft)
-        digest = journal.chain_digest(before.chain, journal.seal(before, drafts, state=bytes(32), time_us=time_us)[0])
-        entries, after = journal.seal(before, drafts, state=digest, time_us=time_us)
-        done.entries += entries
+        unsealed = journal.seal(before, drafts, state=bytes(32), time_us=time_us)
+        sealed = journal.seal(
+            before, drafts, state=journal.chain_digest(before.chain, unsealed.entries), time_us=time_us
+        )
+        after = sealed.after
+        done.entries += sealed.entries
+        done.data += sealed.data
         done.consumed.append(unread.stamp)
         if drafts[0].kind is Kind.REJECTED:
             done.buried.append(commit.Buried(unread, "poison", step, after.time_us))

@@ -49,16 +49,13 @@ def turn(store: Store, worker: host.Worker) -> bool:
     return scenario.now(worker.turn(AT, PEER))
 
 
-def sealed(
-    store: Store, drafts: list[Draft], *, before: journal_model.Head | None = None
-) -> tuple[list[journal_model.Entry], journal_model.Head]:
+def sealed(store: Store, drafts: list[Draft], *, before: journal_model.Head | None = None) -> journal.Sealed:
     head = store.head(AT) if before is None else before
     return journal.seal(head, drafts, state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
 
 
 def a_step(store: Store) -> commit.Steps:
-    entries, after = sealed(store, [Draft(Kind.EVENT, b"input")])
-    return commit.Steps(store.head_raw(AT), entries, after)
+    return commit.Steps(store.head_raw(AT), sealed(store, [Draft(Kind.EVENT, b"input")]))
 
 
 def adding(held: leases.Lease, steps: commit.Steps) -> kv.Batch:
@@ -261,16 +258,15 @@ def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World,
     rest = limits.STEP_BYTES_MAX - sum(len(draft.payload) for draft in drafts)
     count = ENTRIES_MAX - len(drafts)
     drafts += [Draft(Kind.EVENT_RAISED, bytes(rest // count)) for _ in range(count)]
-    entries, after = journal.seal(before, drafts, state=bytes(limits.DIGEST_BYTES), time_us=store_us)
-    assert len(entries) == ENTRIES_MAX
+    steps = journal.seal(before, drafts, state=bytes(limits.DIGEST_BYTES), time_us=store_us)
+    assert len(steps.entries) == ENTRIES_MAX
     carried = payload.inline(params)
     wanted = desk.wanted(Store(), queue="q" * limits.NAME_BYTES_MAX)
     wanted = msgspec.structs.replace(wanted, params=carried, name="n" * limits.NAME_BYTES_MAX)
     numbers = range(limits.STEP_EFFECTS_MAX)
     return commit.Steps(
         journal.pack_head(before),
-        entries,
-        after,
+        steps,
         consumed=[bytes(limits.STAMP_BYTES)],
         opened=[commit.Opened(desk.intent_id(number), wanted) for number in numbers] if effects else [],
         sent=[]
@@ -294,7 +290,7 @@ async def test_step_at_the_limits_fits_one_batch(name: str, effects: bool, tmp_p
         batch = adding(held, steps)
         [outcome] = await transact.commit(engine, env, batch)
         assert isinstance(outcome, kv.Ok)
-        assert await host.read_journal(engine, AT) == steps.entries
+        assert await host.read_journal(engine, AT) == steps.sealed.entries
         size = sum(len(put.value) for put in batch.puts.values()) + sum(len(each.value) for each in batch.appends)
         assert 2 * limits.STEP_BYTES_MAX < size < limits.BATCH_BYTES_MAX * 3 // 4
         snapshot = await engine.read(

@@ -19,6 +19,7 @@ from worldline.base import errors, limits
 from worldline.codec import frame, structs
 from worldline.keys import journal as keys
 from worldline.layers import journal
+from worldline.model import ids
 from worldline.model import journal as model
 from worldline.store import kv, transact
 
@@ -49,9 +50,18 @@ def sealed(
     entries: list[model.Entry] = []
     head = before
     for number, each in enumerate(many):
-        made, head = journal.seal(head, each, state=STATE, time_us=time_us + number)
-        entries += made
+        made = journal.seal(head, each, state=STATE, time_us=time_us + number)
+        assert made.before == head
+        assert made.data == [structs.encode(entry) for entry in made.entries]
+        head = made.after
+        entries += made.entries
     return entries, head
+
+
+def append(batch: kv.Batch, at: ids.Address, raw: bytes, entries: list[model.Entry], after: model.Head) -> None:
+    """Entries as they are, whatever is wrong with them, after the head that these bytes are."""
+    data = [structs.encode(entry) for entry in entries]
+    journal.append(batch, at, journal.Sealed(journal.decode_head(raw), entries, data, after), before_raw=raw)
 
 
 class Writer:
@@ -65,7 +75,7 @@ class Writer:
         raw = self.store.head_raw(AT)
         entries, after = sealed(journal.decode_head(raw), many, time_us=self.store.time_us)
         batch = kv.Batch()
-        journal.append(batch, AT, before_raw=raw, entries=entries, after=after)
+        append(batch, AT, raw, entries, after)
         self.store.ok(batch)
         return entries
 
@@ -130,7 +140,7 @@ class JournalMachine(RuleBasedStateMachine):
             before = self.ends[-1 - behind]
             entries, after = sealed(before, many)
             batch = kv.Batch()
-            journal.append(batch, AT, before_raw=journal.pack_head(before), entries=entries, after=after)
+            append(batch, AT, journal.pack_head(before), entries, after)
             assert [key for key, _ in self.writer.store.conflict(batch).found] == [keys.head_key(AT)]
 
     @rule(above=st.integers(0, 40), bytes_max=st.sampled_from([1, 70_000, 1 << 20]))
@@ -363,7 +373,7 @@ def test_golden_chain() -> None:
 def test_a_step_is_sealed_with_the_later_of_both_times() -> None:
     before = model.Head(4, 9, STATE, STATE, 100)
     for time_us, expected in ((50, 100), (100, 100), (150, 150)):
-        entries, head = journal.seal(before, [draft("a"), draft("b")], state=STATE, time_us=time_us)
+        entries, head = sealed(before, [[draft("a"), draft("b")]], time_us=time_us)
         assert [entry.time_us for entry in entries] == [expected] * 2
         assert (head.step, head.height, head.time_us) == (5, 11, expected)
         assert [bool(entry.chain) for entry in entries] == [False, True]
@@ -373,9 +383,9 @@ def test_a_step_is_bounded() -> None:
     """What stands in the entries counts; what is in the CAS does not."""
     largest = [draft(size=limits.INLINE_BYTES_MAX)] * (limits.STEP_BYTES_MAX // limits.INLINE_BYTES_MAX)
     elsewhere = [draft(size=limits.STEP_BYTES_MAX)] * 2
-    entries, after = journal.seal(model.GENESIS, [*largest, *elsewhere], state=STATE, time_us=0)
+    entries, after = sealed(model.GENESIS, [[*largest, *elsewhere]])
     batch = kv.Batch()
-    journal.append(batch, AT, before_raw=journal.pack_head(model.GENESIS), entries=entries, after=after)
+    append(batch, AT, journal.pack_head(model.GENESIS), entries, after)
     kv.check(batch)
     with pytest.raises(errors.TooLarge, match="a step's payloads"):
         journal.seal(model.GENESIS, [*largest, draft("x")], state=STATE, time_us=0)
@@ -401,12 +411,12 @@ def test_an_entry_must_fit_into_a_frame() -> None:
     raw = journal.pack_head(model.GENESIS)
     entries, after = sealed(model.GENESIS, [[fitting(0)]])
     batch = kv.Batch()
-    journal.append(batch, AT, before_raw=raw, entries=entries, after=after)
+    append(batch, AT, raw, entries, after)
     assert len(batch.puts[keys.frame_key(AT, 1)].value) == limits.FRAME_BYTES_MAX + frame.OVERHEAD_BYTES
     entries, after = sealed(model.GENESIS, [[draft(size=16_000)] * 5, [fitting(1)]])
     batch = kv.Batch()
     with pytest.raises(errors.TooLarge, match="journal entry is 61441 bytes; the limit is 61440"):
-        journal.append(batch, AT, before_raw=raw, entries=entries, after=after)
+        append(batch, AT, raw, entries, after)
     assert not batch.puts
 
 
@@ -416,7 +426,7 @@ def test_a_frame_is_filled_to_the_last_byte(extra: int, frames: list[int]) -> No
     used = len(structs.encode(sealed(model.GENESIS, [[first, first]])[0][0])) + frame.CHUNK_OVERHEAD_BYTES
     entries, after = sealed(model.GENESIS, [[first, fitting(extra - used)]])
     batch = kv.Batch()
-    journal.append(batch, AT, before_raw=journal.pack_head(model.GENESIS), entries=entries, after=after)
+    append(batch, AT, journal.pack_head(model.GENESIS), entries, after)
     assert [keys.frame_height(AT, key) for key in batch.puts if key != keys.head_key(AT)] == frames
 
 
@@ -437,7 +447,12 @@ def test_only_whole_sealed_steps_are_appended() -> None:
     ]
     for bad, head in wrong:
         with pytest.raises(AssertionError):
-            journal.append(kv.Batch(), AT, before_raw=raw, entries=bad, after=head)
+            append(kv.Batch(), AT, raw, bad, head)
+    good = journal.seal(model.GENESIS, [draft("a")], state=STATE, time_us=0)
+    with pytest.raises(AssertionError, match="another head"):
+        journal.append(kv.Batch(), AT, good, before_raw=journal.pack_head(after))
+    with pytest.raises(AssertionError):
+        journal.append(kv.Batch(), AT, msgspec.structs.replace(good, data=good.data * 2), before_raw=raw)
     with pytest.raises(AssertionError, match="at least the input"):
         journal.seal(model.GENESIS, [], state=STATE, time_us=0)
     with pytest.raises(AssertionError):
@@ -460,7 +475,7 @@ def test_a_journal_shows_no_frame_of_its_neighbours() -> None:
         writer.store.create_world(number)
         entries, after = sealed(model.GENESIS, [[draft("theirs")]])
         batch = kv.Batch()
-        journal.append(batch, at, before_raw=writer.store.head_raw(at), entries=entries, after=after)
+        append(batch, at, writer.store.head_raw(at), entries, after)
         writer.store.ok(batch)
     assert [entry.payload for entry in journal.decode(AT, writer.frames(), above=0)] == [b"mine"]
 
@@ -471,7 +486,7 @@ def test_lost_answers_append_once(plan: list[str]) -> None:
     raw = writer.store.head_raw(AT)
     entries, after = sealed(model.GENESIS, [[draft("a")]])
     batch = kv.Batch()
-    journal.append(batch, AT, before_raw=raw, entries=entries, after=after)
+    append(batch, AT, raw, entries, after)
     [outcome] = scenario.now(transact.commit(scenario.Unsure(writer.store.engine, plan), writer.store.env, batch))
     assert isinstance(outcome, kv.Ok)
     assert journal.decode(AT, writer.frames(), above=0) == entries
@@ -486,7 +501,7 @@ def test_a_writer_that_lost_is_told_so_also_after_a_lost_answer() -> None:
     for text in ("mine", "theirs"):
         entries, after = sealed(model.GENESIS, [[draft(text)]])
         batches.append(kv.Batch())
-        journal.append(batches[-1], AT, before_raw=raw, entries=entries, after=after)
+        append(batches[-1], AT, raw, entries, after)
     mine, theirs = batches
     slow = engines.Meddled(writer.store.engine, lambda: writer.store.engine.commit(theirs), lost=True)
     [outcome] = scenario.now(transact.commit(slow, writer.store.env, mine))
@@ -508,7 +523,7 @@ async def test_of_many_writers_on_one_head_one_wins(name: str, tmp_path: Path) -
                     journal.decode_head(raw), [[draft(f"{turn}/{number}"), *[draft(size=16_000)] * 4]]
                 )
                 batches.append(kv.Batch())
-                journal.append(batches[-1], AT, before_raw=raw, entries=entries, after=after)
+                append(batches[-1], AT, raw, entries, after)
             outcomes = [each for [each] in await asyncio.gather(*(engine.commit(batch) for batch in batches))]
             assert [isinstance(each, kv.Ok) for each in outcomes].count(True) == 1
         read = await engine.read(journal.get_head(AT), journal.read_range(AT, bytes_max=1 << 30))

@@ -47,6 +47,10 @@ _LIST_SLOT_BYTES: Final = 8
 assert _GLANCE_BYTES_MAX <= limits.CBOR_ITEMS_MAX, "an item takes a byte, so a short input needs no item count"
 assert limits.CBOR_DEPTH_MAX * _GLANCE_BYTES_MAX * _LIST_SLOT_BYTES <= 8 * limits.MIB
 
+_FLAT: Final = (int, str, bytes, bool, float, type(None))
+_SMALL_ITEMS_MAX: Final = 64
+_SMALL_BYTES_MAX: Final = 4_096
+
 _BYTES: Final = 2
 _ARRAY: Final = 4
 _MAP: Final = 5
@@ -55,6 +59,9 @@ _CONTAINER_HEADS: Final = bytes(range(_ARRAY << 5, (_ARRAY << 5) + 28)) + bytes(
 
 def encode(value: Encodable) -> bytes:
     """The canonical bytes of `value`, or `EncodeError`."""
+    kind = type(value)
+    if kind in _FLAT or (kind is dict and _is_small_map(value)):
+        return encode_flat(value)
     return encode_flat(_without_tuples(value) if _check_bounds(value) else value)
 
 
@@ -79,6 +86,20 @@ def decode(data: bytes) -> Value:
     except ValueError as error:
         raise errors.DecodeError(f"not canonical: {_cut(error)}") from None
     return value
+
+
+def _is_small_map(value: Any) -> bool:
+    """Whether a map holds a few scalars and nothing else, as most users' values do: then its bounds are no question."""
+    if len(value) > _SMALL_ITEMS_MAX:
+        return False
+    for item in value.values():
+        kind = type(item)
+        if (kind is str or kind is bytes) and len(item) > _SMALL_BYTES_MAX:
+            return False
+        if kind not in _FLAT:
+            return False
+    _add_keys(0, value)
+    return True
 
 
 def _may_be_deep(data: bytes) -> bool:

@@ -76,6 +76,11 @@ def pack(items: tuple[Item, ...]) -> bytes:
     return b"".join(parts)
 
 
+def pack_uuid(raw: bytes) -> bytes:
+    """The key of one `Uuid`, without making it: most keys end in one."""
+    return _UUID_CODE + _exactly(raw, limits.ID_BYTES)
+
+
 def unpack(data: bytes) -> tuple[Item, ...]:
     """The tuple whose key `data` is, or `DecodeError`."""
     items: list[Item] = []

@@ -205,8 +205,9 @@ class Host:
 
     def check(self) -> None:
         """Raise the bug that stopped a role, if one did."""
-        if self.failed is not None:
-            raise self.failed
+        for each in self._loops:
+            if (error := each.failed) is not None:
+                raise error
 
     async def close(self) -> None:
         """Stop the roles, give claims back, save and release the worlds."""

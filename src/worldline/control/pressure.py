@@ -114,6 +114,10 @@ class Pressure:
 
     # --- The effects of the universe ---------------------------------------------------------------------------
 
+    def effects_doubtful(self, item: inbox.Item) -> bool:
+        """Whether the universe has too many open effects, by what is known."""
+        return 0 < self._settings.open_effects_max <= self._effects and is_refusable(item)
+
     async def check_effects(self, at: ids.Address, item: inbox.Item, *, sure: bool = False) -> None:
         """Refuse the input if the universe has too many open effects, by what is known.
 
@@ -129,18 +133,20 @@ class Pressure:
             why = f"{self._effects} effects or more are open in this universe"
             raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
 
+    def effects_stale(self, item: inbox.Item) -> bool:
+        """Whether it is time to count open effects."""
+        if not self._settings.open_effects_max or not is_refusable(item):
+            return False
+        every_us = self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
+        return self._effects_us is None or self._env.monotonic_us() - self._effects_us >= every_us
+
     async def count_effects(self, item: inbox.Item) -> None:
         """Count open effects, if it is time to: after an input was taken, so that the next ones are judged by it."""
-        bound = self._settings.open_effects_max
-        if not bound or not is_refusable(item):
+        if not self.effects_stale(item):
             return
-        now_us = self._env.monotonic_us()
-        every_us = self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
-        if self._effects_us is not None and now_us - self._effects_us < every_us:
-            return
-        self._effects_us = now_us  # those who come while it is read use what was known before
+        self._effects_us = self._env.monotonic_us()  # those who come while it is read use what was known before
         try:
-            self._effects = await self._count_effects(bound)
+            self._effects = await self._count_effects(self._settings.open_effects_max)
         except errors.StoreError:
             return  # what was known before stays; whoever needs the store is told by what they do with it
 

@@ -28,7 +28,7 @@ from worldline.kernel.runs import Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, universes, worlds
-from worldline.model import ids, inbox
+from worldline.model import ids, inbox, payload
 from worldline.model import journal as journals
 from worldline.model import snapshot as snapshot_model
 from worldline.model import world as world_model
@@ -255,13 +255,16 @@ class Run(Generic[R_co]):
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """What the run returned. `RunFailed` if it raised, `TimeoutError` if it takes longer."""
+        limit = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
+        async with asyncio.timeout(limit):
+            return await self._result(None)
+
+    async def _result(self, finished: asyncio.Future[journals.Entry] | None) -> R_co:
+        """The same; `finished` is told of the end, if it was asked for before the start."""
         if self._standing.status in (RunStatus.RUNNING, RunStatus.BLOCKED):
-            limit = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
-            async with asyncio.timeout(limit):
-                entry = await talking.entry(
-                    self._world.universe, await self._world.address(), Kind.RUN_FINISHED, self.id, self._since
-                )
-            ended = structs.decode(Ended, await talking.payload_of(self._world.universe, entry))
+            universe, at = self._world.universe, await self._world.address()
+            entry = await talking.entry(universe, at, Kind.RUN_FINISHED, self.id, self._since, expected=finished)
+            ended = structs.decode(Ended, await talking.payload_of(universe, entry))
             self._standing = commands.Standing(self.id, ended.status, attached=True, data=ended.data)
         return self._decode(self._standing)
 
@@ -297,22 +300,30 @@ class World:
     async def run(self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
         """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned."""
         limit = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
+        wanted = self._wanted(call, id)
         async with asyncio.timeout(limit):
-            return await (await self.start(call, id=id)).result()
+            with talking.expecting(self.universe, await self.address(), Kind.RUN_FINISHED, wanted.run) as finished:
+                started = await self._start(call, wanted)
+                return await started._result(finished)  # noqa: SLF001 - the other half of this
 
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
         # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
+        return await self._start(call, self._wanted(call, id))
+
+    def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
         if call.target.kind != "workflow":
             raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
         if id is not None:
             ids.check_chosen(id, "a run's id")
         env = self.universe.store.env
         run_id = id or env.random_bytes(8).hex()
-        wanted = commands.StartRun(run_id, call.target.name, call.pack(), env.random_bytes(16), named=id is not None)
-        since = (await following.head(self.universe.store.engine, await self.address())).height
-        data = await self.command(commands.RUN, wanted)
-        return Run(self, call, run_id, structs.decode(commands.Standing, data), since)
+        return commands.StartRun(run_id, call.target.name, call.pack(), env.random_bytes(16), named=id is not None)
+
+    async def _start(self, call: Call[R], wanted: commands.StartRun) -> Run[R]:
+        # A run that has not ended when the answer is given ends behind it.
+        data, since = await self._command(commands.RUN, wanted)
+        return Run(self, call, wanted.run, structs.decode(commands.Standing, data), since)
 
     async def attach(self, run_id: str, /) -> Run[Any]:
         """The run of this id, whatever it runs. `NotFound` if there is none."""
@@ -331,9 +342,10 @@ class World:
     async def send_raw(self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None) -> Sent:
         if id is not None:
             ids.check_client_id(id)
-        carried = await self.universe.blobs.carry(data)
+        carried = payload.inline(data) if cas.is_small(data) else await self.universe.blobs.carry(data)
         item = inbox.Event(schema, carried, to or "")
-        return Sent(self, await talking.deliver(self.universe, await self.address(), item, data, client_id=id))
+        at = self._at or await self.address()
+        return Sent(self, await talking.deliver(self.universe, at, item, data, client_id=id))
 
     async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
         """Ask the world and wait for its answer. `Refused` if that is the answer."""
@@ -350,7 +362,8 @@ class World:
         carried = await self.universe.blobs.carry(data)
         correlation = id or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
-        return await talking.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
+        answer, _ = await talking.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
+        return answer
 
     async def schedule(
         self, id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
@@ -365,6 +378,9 @@ class World:
 
     async def command(self, name: str, wanted: object) -> bytes:
         """Give a control input and wait for its answer."""
+        return (await self._command(name, wanted))[0]
+
+    async def _command(self, name: str, wanted: object) -> tuple[bytes, int]:
         data = structs.encode(wanted)
         carried = await self.universe.blobs.carry(data)
         correlation = self.universe.store.env.random_bytes(16).hex()

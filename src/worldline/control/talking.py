@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -69,14 +70,23 @@ async def deliver(
 ) -> Sending:
     """Get an input to a world. Durable on return."""
     for _ in range(3):
-        held = await hosted(universe, at)
+        held = _here(universe, at) or await hosted(universe, at)
         if held is None:
             break
-        await universe.pressure.check_effects(at, item)
+        if universe.pressure.effects_doubtful(item):
+            await universe.pressure.check_effects(at, item)
         handed = await _hand_over(universe, held, Handover(item, data, client_id=client_id))
         if handed is not None:
             return handed
     return await enqueue(universe, at, item, client_id=client_id, data=data)
+
+
+def _here(universe: Universe, at: ids.Address) -> Hosted | None:
+    """The world, if this process holds it already."""
+    if universe.host is None:
+        return None
+    universe.host.check()
+    return universe.host.worlds.peek(at)
 
 
 async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Sending | None:
@@ -97,7 +107,8 @@ async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Se
         universe.pressure.leave(held)
     if universe.telemetry.on:
         _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handed_stamp(applied), since=began_us)
-    await universe.pressure.count_effects(handover.item)
+    if universe.pressure.effects_stale(handover.item):
+        await universe.pressure.count_effects(handover.item)
     return Sending(held.at, applied, None, applied.height)
 
 
@@ -161,28 +172,54 @@ async def applied(universe: Universe, sending: Sending) -> int:
 async def ask(
     universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
     *, client_id: bytes | str | None = None,
-) -> bytes:  # fmt: skip
-    """Give an input that is answered, and wait for the answer."""
+) -> tuple[bytes, int]:  # fmt: skip
+    """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands."""
     if universe.host is None:
         sending = await enqueue(universe, at, item, client_id=client_id, data=data)
         found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
     else:
         with universe.host.live.expecting(at, Kind.ANSWERED, correlation) as expected:
             sending = await deliver(universe, at, item, data, client_id=client_id)
-            since = sending.since - 1 if sending.applied is not None else sending.since
-            found = await _first(universe, at, expected, (Kind.ANSWERED, correlation), since)
+            if sending.applied is not None:  # taken just now, so its answer has been told or will be
+                found = await _first(universe, at, expected, (Kind.ANSWERED, correlation), sending.since - 1)
+            else:
+                found = await _look_first(universe, at, expected, (Kind.ANSWERED, correlation), sending.since)
     answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
-        return answer.data
+        return answer.data, found.height
     raise error_of(structs.decode(Failure, answer.data))
 
 
-async def entry(universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
+def expecting(
+    universe: Universe, at: ids.Address, kind: Kind, correlation: str
+) -> AbstractContextManager[asyncio.Future[journal.Entry] | None]:
+    """An entry that is awaited, asked for before what leads to it is sent. None if no worlds are run here."""
+    return nullcontext() if universe.host is None else universe.host.live.expecting(at, kind, correlation)
+
+
+async def entry(
+    universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int,
+    *, expected: asyncio.Future[journal.Entry] | None = None,
+) -> journal.Entry:  # fmt: skip
     """The first entry of a kind with a correlation, above a height; waiting for it if need be."""
     if universe.host is None:
         return await _find(universe, at, kind, correlation, since)
-    with universe.host.live.expecting(at, kind, correlation) as expected:
+    if expected is not None:
         return await _first(universe, at, expected, (kind, correlation), since)
+    with universe.host.live.expecting(at, kind, correlation) as asked_late:
+        return await _look_first(universe, at, asked_late, (kind, correlation), since)
+
+
+async def _look_first(
+    universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry], wanted: tuple[Kind, str], since: int
+) -> journal.Entry:
+    """An entry that may have been there before it was expected."""
+    assert universe.host is not None
+    if not expected.done() and universe.host.worlds.holds(at):
+        found = await _already(universe, at, *wanted, since)
+        if found is not None:
+            return found
+    return await _first(universe, at, expected, wanted, since)
 
 
 async def _first(
@@ -190,10 +227,6 @@ async def _first(
 ) -> journal.Entry:
     """From the hub, if the world is and stays here; from the journal otherwise."""
     assert universe.host is not None
-    if not expected.done() and universe.host.worlds.holds(at):
-        found = await _already(universe, at, *wanted, since)
-        if found is not None:
-            return found
     while expected.done() or universe.host.worlds.holds(at):
         done, _ = await asyncio.wait([expected], timeout=NOBODY_AFTER_SECONDS)
         if done:

@@ -24,6 +24,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Seconds = float | timedelta
 
+_ARGUMENTS = dict[str, Any]
+
 
 def to_us(seconds: Seconds, what: str) -> int:
     """A duration in microseconds. Negative ones and those beyond a thousand years are refused."""
@@ -71,6 +73,9 @@ class Options(msgspec.Struct, frozen=True, array_like=True):
     park: bool | None = None
 
 
+PLAIN = Options()
+
+
 class Request(Generic[R_co]):
     """An event that wants a typed answer: `class Withdraw(wl.Request[int])`."""
 
@@ -106,7 +111,7 @@ class Signature:
         return values.dump(dict(bound.arguments))
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = values.load(dict[str, Any], data)
+        given = values.load(_ARGUMENTS, data)
         if self._names is not None and all(name in given for name in self._names) and len(given) == len(self._names):
             return tuple(values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
         bound = self.parameters.bind_partial()

@@ -152,12 +152,15 @@ def _next(machine: Machine, run: Run) -> Resume | None:
     if isinstance(waiting, All) and not run.alarmed and _not_yet(run, waiting):
         return None  # looked at before, and no operation has failed since: thousands are not asked each time
     run.alarmed = False
-    outcomes = [ops[number].outcome for number in waiting.ops]
-    for number, outcome in zip(waiting.ops, outcomes, strict=True):
-        if outcome is not None and outcome.status is not ReceiptStatus.OK:
-            return Resume(time_us, failed=number)
-    enough = any if isinstance(waiting, First) else all
-    return Resume(time_us) if enough(outcome is not None for outcome in outcomes) else None
+    done = 0
+    for number in waiting.ops:
+        outcome = ops[number].outcome
+        if outcome is not None:
+            if outcome.status is not ReceiptStatus.OK:
+                return Resume(time_us, failed=number)
+            done += 1
+    enough = 1 if isinstance(waiting, First) else len(waiting.ops)
+    return Resume(time_us) if done >= enough else None
 
 
 def _not_yet(run: Run, waiting: All) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from worldline.kernel.machine import Machine
 
 
+_EFFECT = tuple[bytes, bytes]
 HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 
 
@@ -253,12 +254,12 @@ class Handling:
 def pack_effect(call: calls.Call[Any]) -> bytes:
     """An effect's parameters as they leave the world: the arguments, then what this call overrides."""
     options = b"" if call.options is None else structs.encode(call.options)
-    return values.dump([call.pack(), options])
+    return values.bounded(values.pack([call.pack(), options]), "a call")
 
 
 def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
-    arguments, options = values.load(tuple[bytes, bytes], params)
-    return arguments, structs.decode(calls.Options, options) if options else calls.Options()
+    arguments, options = values.load(_EFFECT, params)
+    return arguments, structs.decode(calls.Options, options) if options else calls.PLAIN
 
 
 def check_same(run: Run, number: int, wanted: Op) -> None:

@@ -15,24 +15,28 @@ from worldline.codec import canonical
 
 NONE = b"\xf6"
 
+_PLAIN = (bool, int, str, bytes)
+
 
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported."""
-    data = canonical.encode(plain(value))
-    if len(data) > limits.USER_VALUE_BYTES_MAX:
-        limit = limits.USER_VALUE_BYTES_MAX
-        raise errors.EncodeError(f"{type(value).__name__} takes {len(data)} bytes; the limit is {limit}")
-    return data
+    return bounded(canonical.encode(plain(value)), type(value).__name__)
 
 
-def pack(value: list[Any]) -> bytes:
+def pack(value: list[str | bytes | int]) -> bytes:
     """Canonical bytes of a record of the kernel's own, around what users gave."""
-    return canonical.encode(value)
+    return canonical.encode_flat(value)
+
+
+def bounded(data: bytes, what: str) -> bytes:
+    if len(data) > limits.USER_VALUE_BYTES_MAX:
+        raise errors.EncodeError(f"{what} takes {len(data)} bytes; the limit is {limits.USER_VALUE_BYTES_MAX}")
+    return data
 
 
 def plain(value: object) -> Any:
     """The value as plain data."""
-    if value is None or type(value) in (bool, int, str, bytes):
+    if value is None or type(value) in _PLAIN:
         return value
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
@@ -46,7 +50,7 @@ def load(kind: Any, data: bytes) -> Any:
 
 
 def rebuild(kind: Any, value: Any) -> Any:
-    if kind is Any or kind is None:
+    if kind is Any or kind is None or (type(value) is kind and kind in _PLAIN):
         return value
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)

@@ -13,6 +13,8 @@ are in the key, so that no reader has to filter after a limit; ties of time are 
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from worldline.base import errors
@@ -40,10 +42,11 @@ class Pointer(msgspec.Struct, frozen=True):
 
 WORK = space.Value(space.ValueKind.WORK, work.Work)
 DUE = space.Value(space.ValueKind.DUE, Due)
+DUES = {kind: DUE.pack(Due(kind)) for kind in work.WorkKind}  # there are few, and each is stored very often
 
 
 def open_key(at: ids.Address, intent: ids.IntentId) -> bytes:
-    return _open(at) + tuples.pack((tuples.Uuid(ids.check_id(intent, "an intent id")),))
+    return _open(at) + tuples.pack_uuid(ids.check_id(intent, "an intent id"))
 
 
 def open_work(at: ids.Address) -> tuple[bytes, bytes]:
@@ -75,11 +78,16 @@ def open_intent(at: ids.Address, key: bytes) -> ids.IntentId:
 
 def due_key(at: ids.Address, intent: ids.IntentId, *, queue: str, shard: int, due_us: int) -> bytes:
     assert due_us >= 0
-    rest = tuples.pack((due_us, tuples.Uuid(at.world), tuples.Uuid(intent)))
-    return queue_prefix(at.universe, queue=queue, shard=shard) + rest
+    where = tuples.pack_uuid(at.world) + tuples.pack_uuid(intent)
+    return _queue(at.universe, queue, shard) + tuples.pack((due_us,)) + where
 
 
 def queue_prefix(universe: ids.UniverseId, *, queue: str, shard: int) -> bytes:
+    return _queue(universe, queue, shard)
+
+
+@functools.lru_cache(maxsize=1024)
+def _queue(universe: ids.UniverseId, queue: str, shard: int) -> bytes:
     assert shard >= 0
     return space.universe(universe) + _DUE + tuples.pack((ids.check_name(queue, "a queue's name"), shard))
 
@@ -108,5 +116,6 @@ def pointer(universe: ids.UniverseId, key: bytes) -> Pointer:
             raise errors.DecodeError("not a due key")
 
 
+@functools.lru_cache(maxsize=65536)
 def _open(at: ids.Address) -> bytes:
-    return space.universe(at.universe) + _OPEN + tuples.pack((tuples.Uuid(at.world),))
+    return space.universe(at.universe) + _OPEN + tuples.pack_uuid(at.world)

@@ -13,7 +13,7 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, messages, ready, work, worlds
-from worldline.model import ids, inbox, journal
+from worldline.model import ids, inbox
 from worldline.model import work as work_model
 from worldline.store import kv
 
@@ -63,13 +63,13 @@ class Cancelled(msgspec.Struct, frozen=True):
 class Steps(msgspec.Struct, frozen=True):
     """Everything that consecutive steps of one world did.
 
-    `head_raw`, the consumed and the buried items come from one read, so that an item which an earlier step of this
-    holder has consumed cannot be consumed again. `closed` is work whose answer was consumed.
+    `head_raw`, which the sealed steps follow, the consumed and the buried items come from one read, so that an item
+    which an earlier step of this holder has consumed cannot be consumed again. `closed` is work whose answer was
+    consumed.
     """
 
     head_raw: bytes
-    entries: list[journal.Entry]
-    after: journal.Head
+    sealed: journals.Sealed
     consumed: list[bytes] = []
     buried: list[Buried] = []
     opened: list[Opened] = []
@@ -82,7 +82,7 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
     """Put the steps into the batch. Returns the work that is claimed by this very commit."""
     at = held.at
     leases.fence(batch, held)
-    journals.append(batch, at, before_raw=done.head_raw, entries=done.entries, after=done.after)
+    journals.append(batch, at, done.sealed, before_raw=done.head_raw)
     inboxes.consume(batch, at, done.consumed)
     for buried in done.buried:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)

@@ -15,14 +15,18 @@ Only `layers/commit.py` appends; restoring, proving and following read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import digest, frame, structs
+from worldline.codec import canonical, digest, frame, structs
 from worldline.keys import journal as keys
 from worldline.model import ids, journal
 from worldline.store import kv
+
+_STATE = journal.Entry.__struct_fields__.index("state")
+_CHAIN = journal.Entry.__struct_fields__.index("chain")
 
 
 def get_head(at: ids.Address) -> kv.Get:
@@ -39,10 +43,17 @@ def pack_head(head: journal.Head) -> bytes:
     return keys.HEAD.pack(head)
 
 
-def seal(
-    before: journal.Head, drafts: Sequence[journal.Draft], *, state: bytes, time_us: int
-) -> tuple[list[journal.Entry], journal.Head]:
-    """Give a step's drafts their heights, logical time and digests. Returns the entries and the head after them.
+class Sealed(msgspec.Struct, frozen=True):
+    """Steps as they will stand in the journal: what they follow, their entries, the same as bytes, the head after."""
+
+    before: journal.Head
+    entries: list[journal.Entry]
+    data: list[bytes]
+    after: journal.Head
+
+
+def seal(before: journal.Head, drafts: Sequence[journal.Draft], *, state: bytes, time_us: int) -> Sealed:
+    """Give a step's drafts their heights, logical time and digests.
 
     `time_us` is the store's time, or the due time of what the step consumes if that is later; the logical time is not
     below that of the step before. A payload too large for an entry is named by its address (`journal.blob_of`): the
@@ -51,27 +62,28 @@ def seal(
     assert drafts, "a step has at least the input it consumed"
     assert len(state) == limits.DIGEST_BYTES
     logical_us = max(before.time_us, time_us)
-    step = before.step + 1
-    entries = [
-        journal.Entry(
-            height=before.height + 1 + index,
-            step=step,
-            kind=draft.kind,
-            time_us=logical_us,
-            payload=b"" if (blob := journal.blob_of(draft.payload)) else draft.payload,
-            stamp=draft.stamp,
-            correlation=draft.correlation,
-            blob=blob,
+    step, height, size = before.step + 1, before.height, 0
+    rows: list[list[Any]] = []  # the fields of each entry, in their order
+    for draft in drafts:
+        height += 1
+        blob = journal.blob_of(draft.payload)
+        carried = b"" if blob else draft.payload
+        size += len(carried)
+        rows.append(
+            [height, step, int(draft.kind), logical_us, carried, draft.stamp, draft.correlation, b"", b"", blob]
         )
-        for index, draft in enumerate(drafts)
-    ]
-    size = sum(len(entry.payload) for entry in entries)
     if size > limits.STEP_BYTES_MAX:
         raise errors.TooLarge("a step's payloads", size=size, limit=limits.STEP_BYTES_MAX)
-    entries[-1] = msgspec.structs.replace(entries[-1], state=state)
-    chain = chain_digest(before.chain, entries)
-    entries[-1] = msgspec.structs.replace(entries[-1], chain=chain)
-    return entries, journal.Head(step, entries[-1].height, chain, state, logical_us)
+    last = rows[-1]
+    last[_STATE] = state
+    data = [canonical.encode_flat(row) for row in rows]
+    last[_CHAIN] = chain = digest.hash_parts(b"chain", before.chain, *data)
+    data[-1] = canonical.encode_flat(last)
+    entries = [
+        journal.Entry(row[0], step, draft.kind, logical_us, row[4], draft.stamp, draft.correlation, *row[_STATE:])
+        for row, draft in zip(rows, drafts, strict=True)
+    ]
+    return Sealed(before, entries, data, journal.Head(step, height, chain, state, logical_us))
 
 
 def chain_digest(previous: bytes, entries: Sequence[journal.Entry]) -> bytes:
@@ -81,17 +93,16 @@ def chain_digest(previous: bytes, entries: Sequence[journal.Entry]) -> bytes:
     return digest.hash_parts(b"chain", previous, *(structs.encode(entry) for entry in open_ended))
 
 
-def append(
-    batch: kv.Batch, at: ids.Address, *, before_raw: bytes, entries: Sequence[journal.Entry], after: journal.Head
-) -> None:
+def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: bytes) -> None:
     """Write a sealed step (or several, one after the other) and move the head. Guard: the head as it was read."""
-    before = keys.HEAD.unpack(before_raw)
+    before, entries, after = sealed.before, sealed.entries, sealed.after
     assert entries
+    assert before.chain in before_raw, "these steps follow another head"
     assert (entries[0].height, entries[0].step) == (before.height + 1, before.step + 1)
     assert (entries[-1].height, entries[-1].step) == (after.height, after.step)
-    assert len(entries) == after.height - before.height
+    assert len(entries) == len(sealed.data) == after.height - before.height
     assert entries[-1].chain == after.chain
-    for chunk, last_height in list(_cut(entries)):
+    for chunk, last_height in list(_cut(sealed.data, before.height)):
         batch.put(keys.frame_key(at, last_height), keys.pack_frame(chunk))
     batch.expect(keys.head_key(at), before_raw)
     batch.put(keys.head_key(at), keys.HEAD.pack(after))
@@ -154,20 +165,18 @@ def _decode_frame(at: ids.Address, key: bytes, raw: bytes) -> list[journal.Entry
     return found
 
 
-def _cut(entries: Sequence[journal.Entry]) -> Iterable[tuple[list[bytes], int]]:
-    """Encoded entries in chunks that fit into a frame, each with its last height."""
+def _cut(entries: Sequence[bytes], height: int) -> Iterable[tuple[list[bytes], int]]:
+    """Encoded entries, which follow this height, in chunks that fit into a frame, each with its last height."""
     chunk: list[bytes] = []
     size = 0
-    last_height = 0
-    for entry in entries:
-        data = structs.encode(entry)
+    for data in entries:
         length = len(data) + frame.CHUNK_OVERHEAD_BYTES
         if length > limits.FRAME_BYTES_MAX:
             raise errors.TooLarge("journal entry", size=length, limit=limits.FRAME_BYTES_MAX)
         if chunk and size + length > limits.FRAME_BYTES_MAX:
-            yield chunk, last_height
+            yield chunk, height
             chunk, size = [], 0
         chunk.append(data)
         size += length
-        last_height = entry.height
-    yield chunk, last_height
+        height += 1
+    yield chunk, height

@@ -363,7 +363,7 @@ def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
 
 def _point(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, to: work.Work) -> None:
     key = keys.due_key(at, intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
-    batch.put(key, keys.DUE.pack(keys.Due(to.kind)))
+    batch.put(key, keys.DUES[to.kind])
 
 
 def _due_key(opened: Open) -> bytes:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.kernel import driver, values
 from worldline.kernel.calls import Effect
+
+T = TypeVar("T")
 
 current: ContextVar[Attempt | None] = ContextVar("worldline_attempt", default=None)
 
@@ -66,8 +68,7 @@ async def run(
         return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
     token = current.set(this)
     try:
-        async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
-            result = await _call(effect.function, args, kwargs, threads)
+        result = await within(timeout_us, _call(effect.function, args, kwargs, threads))
         return Ended(True, data=values.dump(result))
     except asyncio.CancelledError:
         this.cancelled = True
@@ -89,6 +90,14 @@ async def run(
         return Ended(False, code=driver.code_of(error), message=driver.message_of(error))
     finally:
         current.reset(token)
+
+
+async def within(timeout_us: int | None, work: Awaitable[T]) -> T:
+    """What `work` gives, or `TimeoutError` when time is up. Most have no end set, and need no timer."""
+    if timeout_us is None:
+        return await work
+    async with asyncio.timeout(timeout_us / 1_000_000):
+        return await work
 
 
 async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Any:

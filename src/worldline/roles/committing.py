@@ -5,6 +5,7 @@ Everything here happens before the commit; acting on it is the worker's, afterwa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +18,7 @@ from worldline.kernel.program import Program
 from worldline.keys import journal as journal_keys
 from worldline.layers import cas, commit, messages, ready, worlds
 from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
@@ -111,8 +113,7 @@ def _build(hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.
     batch = kv.Batch()
     steps = commit.Steps(
         head_raw=hosted.head_raw,
-        entries=done.entries,
-        after=done.after,
+        sealed=journals.Sealed(done.before, done.entries, done.data, done.after),
         consumed=[each.stamp for each in done.taken],
         buried=done.buried,
         opened=opened,
@@ -191,6 +192,7 @@ def queue_of(program: Program, wanted: step.Wanted) -> str:
     return effect_queue(program, "default" if effect is None else effect.queue, wanted.name)
 
 
+@functools.lru_cache(maxsize=4096)
 def effect_queue(program: Program, queue: str, name: str) -> str:
     """One queue for each kind of effect, so that a kind whose limits are used up is in nobody's way."""
     whole = f"{program.name}/{queue}/{name}"

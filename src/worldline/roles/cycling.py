@@ -231,6 +231,8 @@ class Cycle:
         settings = self._settings
         deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
         worked: list[Worked] = []
+        steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
+        many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
         for each in given:
             hosted = each.hosted
             if not (each.unread or each.handed or hosted.machine.unfinished):
@@ -239,8 +241,7 @@ class Cycle:
                 each.stepped, each.late = False, True
                 hosted.unread = hosted.unread or bool(each.unread)
             else:
-                steps_max = 1 if hosted.careful else settings.max_tick_steps_per_cycle
-                budget = Budget(deadline_us, steps_max, settings.max_effects_per_cycle)
+                budget = one if hosted.careful else many
                 done = hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
                 worked.append(Worked(each, done))
         return worked
@@ -272,7 +273,7 @@ class Cycle:
     async def _build(self, worked: Worked, time_us: int) -> committing.Built:
         hosted, done = worked.given.hosted, worked.done
         routes: list[committing.Route] = []
-        if done.large or done.outgoing or done.wanted:
+        if done.large or done.outgoing:
             await committing.put_large(hosted, done)
             routes = await committing.route(self._engine, hosted, done.outgoing)
         return committing.build(hosted, done, routes, self._claims, time_us=time_us)

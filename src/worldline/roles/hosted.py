@@ -90,8 +90,10 @@ class Budget(msgspec.Struct, frozen=True):
 class Done(msgspec.Struct):
     """What one run of steps derived, ready to be committed."""
 
+    before: journal.Head
+    after: journal.Head
     entries: list[journal.Entry] = []
-    after: journal.Head = journal.GENESIS
+    data: list[bytes] = []  # the entries as they are stored
     taken: list[inboxes.Unread] = []
     handed: list[tuple[Handover, Applied]] = []
     buried: list[commit.Buried] = []
@@ -141,30 +143,35 @@ class Hosted:
         self.mark = b""  # where to start reading it; never above what was stable
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
-        self._free = asyncio.Event()
-        self._free.set()
         self.lost = False
+        self._busy = False
+        self._quiet: list[asyncio.Future[None]] = []  # those who wait until it is not busy
 
     @property
     def busy(self) -> bool:
-        return not self._free.is_set()
+        return self._busy
 
     @busy.setter
     def busy(self, value: bool) -> None:
-        if value:
-            self._free.clear()
-        else:
-            self._free.set()
+        self._busy = value
+        if not value and self._quiet:
+            for each in self._quiet:
+                if not each.done():
+                    each.set_result(None)
+            self._quiet = []
 
     async def quiet(self) -> None:
         """Wait until no step is under way: the machine may be looked at until the next await."""
-        while self.busy:
-            await self._free.wait()
+        while self._busy:
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._quiet.append(told)
+            await told
 
     @property
     def ready(self) -> bool:
-        waiting = self.unread or bool(self.handed) or self.machine.unfinished
-        return not self.busy and not self.lost and waiting
+        if self._busy or self.lost:
+            return False
+        return self.unread or bool(self.handed) or self.machine.unfinished
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
@@ -193,7 +200,7 @@ class Hosted:
         env: envs.Env,
     ) -> Done:  # fmt: skip
         """Step through these inputs, in order, until they are used up or the budget is."""
-        done = Done(after=self.head)
+        done = Done(self.head, self.head)
         for item, data in unread:
             if self._full(done, budget, env):
                 done.cut = True
@@ -242,8 +249,10 @@ class Hosted:
         # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
         logical_us = max(head.time_us, self.baseline.time_us, time_us, due_us)
         stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us))
-        entries, done.after = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
-        done.entries += entries
+        sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
+        done.after = sealed.after
+        done.entries += sealed.entries
+        done.data += sealed.data
         done.steps += 1
         for wanted in stepped.wanted:
             done.wanted[wanted.intent] = wanted
@@ -254,18 +263,22 @@ class Hosted:
             if done.wanted.pop(cancelled.intent, None) is None:
                 done.cancelled.append(cancelled)
         done.outgoing += stepped.outgoing
-        done.large += [draft.payload for draft in stepped.drafts if journal.blob_of(draft.payload)]
+        done.large += [draft.payload for draft in stepped.drafts if len(draft.payload) > limits.INLINE_BYTES_MAX]
         done.size += _size(stepped)
-        return Applied(entries[0].height, head.step + 1), stepped.dead
+        return Applied(head.height + 1, head.step + 1), stepped.dead
 
 
 def _size(stepped: step.Stepped) -> int:
     """What a step takes in its batch, more or less: its entries, and again what they ask for."""
-    carried = [draft.payload for draft in stepped.drafts]
-    carried += [wanted.params for wanted in stepped.wanted]
-    carried += [outgoing.data for outgoing in stepped.outgoing]
-    gone = 2 * RECORD_BYTES * len(stepped.cancelled)  # two keys each
-    return gone + sum(min(len(data), limits.INLINE_BYTES_MAX) + RECORD_BYTES for data in carried)
+    carried = [len(draft.payload) for draft in stepped.drafts]
+    if stepped.wanted:
+        carried += [len(wanted.params) for wanted in stepped.wanted]
+    if stepped.outgoing:
+        carried += [len(outgoing.data) for outgoing in stepped.outgoing]
+    size = RECORD_BYTES * (len(carried) + 2 * len(stepped.cancelled))  # what is cancelled has two keys
+    for length in carried:
+        size += min(length, limits.INLINE_BYTES_MAX)
+    return size
 
 
 def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:

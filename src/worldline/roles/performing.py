@@ -9,6 +9,7 @@ that kills its processes ends too.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -59,32 +60,28 @@ class Claimed:
     A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
     """
 
-    def __init__(self, performer: Performer, claim: works.Open, every_seconds: float) -> None:
-        self._performer = performer
+    def __init__(self, claim: works.Open, renew_at: float) -> None:
         self._task = asyncio.current_task()
-        self._every_seconds = every_seconds
         self._renewing: asyncio.Task[None] | None = None
         self._stopped = False
         self.claim = claim
+        self.renew_at = renew_at  # by the loop's clock
         self.lost = False
-        self._timer = self._wait()
 
     async def stop(self) -> None:
         """Let it be. What is known of the claim afterwards is true."""
         self._stopped = True
-        self._timer.cancel()
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
 
-    def _wait(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._every_seconds, self._begin)
+    def renew(self, performer: Performer) -> None:
+        """Begin to renew it, if that is not under way."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(performer))
 
-    def _begin(self) -> None:
-        self._renewing = asyncio.get_running_loop().create_task(self._renew())
-
-    async def _renew(self) -> None:
+    async def _renew(self, performer: Performer) -> None:
         try:
-            renewed = await self._performer.renew(self.claim)
+            renewed = await performer.renew(self.claim)
         except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
             log.warning(
                 "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
@@ -93,10 +90,8 @@ class Claimed:
         else:
             if renewed is None:
                 self._lose()
-                return
-            self.claim = renewed
-        if not self._stopped:
-            self._timer = self._wait()
+            else:
+                self.claim = renewed
 
     def _lose(self) -> None:
         self.lost = True
@@ -130,13 +125,14 @@ class Performer:
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
+        self._renewals: asyncio.TimerHandle | None = None  # one for all of them: most are over before it is due
         self._answering: dict[bytes, None] = {}
         self.local: WorldWorker | None = None
         self.performed = 0
 
     async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
         """One attempt. `params` are known if the world is held here."""
-        held = self._held[claim.intent] = Claimed(self, claim, self._settings.renew_ms / 1000)
+        held = self._hold(claim)
         began_us = self._env.wall_us()
         try:
             policy, ended = await self._attempt(effect, claim, params, slot)
@@ -177,7 +173,30 @@ class Performer:
         return list(self._held.values())
 
     def close(self) -> None:
+        if self._renewals is not None:
+            self._renewals.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- Claims that are kept -----------------------------------------------------------------------------------
+
+    def _hold(self, claim: works.Open) -> Claimed:
+        loop = asyncio.get_running_loop()
+        renew_at = loop.time() + self._settings.renew_ms / 1000
+        held = self._held[claim.intent] = Claimed(claim, renew_at)
+        if self._renewals is None:
+            self._renewals = loop.call_at(renew_at, self._renew_due)
+        return held
+
+    def _renew_due(self) -> None:
+        """Renew the claims whose time has come, and come back for the next."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for held in self._held.values():
+            if held.renew_at <= now:
+                held.renew_at = now + self._settings.renew_ms / 1000
+                held.renew(self)
+        next_at = min((held.renew_at for held in self._held.values()), default=None)
+        self._renewals = None if next_at is None else loop.call_at(next_at, self._renew_due)
 
     # --- One attempt ------------------------------------------------------------------------------------------
 
@@ -203,15 +222,19 @@ class Performer:
                 return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
         this = attempts.Attempt(options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk))
         try:
-            async with asyncio.timeout(None if left_us is None else left_us / 1_000_000):
-                await slot.start()
-                ended = await attempts.run(effect, arguments, this, timeout_us=policy.timeout_us, threads=self._threads)
+            ended = await attempts.within(left_us, self._started(effect, arguments, this, policy.timeout_us, slot))
         except TimeoutError:
             ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:
             slot.close()
         self.performed += 1
         return policy, ended
+
+    async def _started(
+        self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, timeout_us: int | None, slot: Slot
+    ) -> Ended:
+        await slot.start()
+        return await attempts.run(effect, arguments, this, timeout_us=timeout_us, threads=self._threads)
 
     def _emit(self, claim: works.Open, chunk: object) -> None:
         """Pass a chunk to followers: from an effect on the loop at once, from one in a thread by way of the loop."""
@@ -320,6 +343,7 @@ def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: in
     return world is None or world.meta.status not in world_model.TAKES_INPUT
 
 
+@functools.lru_cache(maxsize=1024)
 def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
     retry = effect.retry
     return Policy(

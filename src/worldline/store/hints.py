@@ -16,6 +16,8 @@ from collections.abc import Collection
 from worldline.base import limits
 from worldline.store import kv
 
+FEW = 16
+
 
 class Hints:
     """Belongs to one event loop; `note` must be called on that loop."""
@@ -38,6 +40,9 @@ class Hints:
         if keys is None:
             self._wake(list(self._waiting))
             return
+        if len(self._waiting) <= FEW:  # most keys concern nobody, and this way of seeing it is the quickest
+            prefixes = tuple(self._waiting)
+            keys = [key for key in keys if key.startswith(prefixes)]
         lengths = sorted({len(prefix) for prefix in self._waiting})
         met: dict[bytes, None] = {}
         for key in keys:

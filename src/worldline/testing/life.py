@@ -76,7 +76,7 @@ class Life:
         with loopless.loopless():
             stepped = machine.step(given, context)
         sealed = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=context.time_us)
-        return stepped, *sealed
+        return stepped, sealed.entries, sealed.after
 
     def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
