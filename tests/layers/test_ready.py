@@ -40,6 +40,18 @@ def clearing(at: ids.Address, priority: int, raw: bytes) -> kv.Batch:
     return batch
 
 
+def test_a_step_takes_any_hint_along_but_its_own() -> None:
+    store = Store()
+    store.ok(producing(store, 1, seen=None))
+    for number, left in ((2, False), (3, True)):
+        batch = scenario.replaced(b"\x50step" + number.to_bytes(4, "big"), None, b"")
+        if left:
+            ready.mark(batch, AT, priority=1, seen=None, append=inbox.enqueue_once(batch, AT, scenario.event("mine")))
+        assert ready.consume(batch, AT, priority=1) is not left
+        store.ok(batch)
+        assert (seen(store) is not None) is left
+
+
 def test_hint_carries_the_stamp_of_its_item() -> None:
     store = Store()
     ok = store.ok(producing(store, 1, seen=None))

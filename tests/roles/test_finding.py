@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
@@ -20,6 +22,7 @@ from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
 from worldline.roles import committing
+from worldline.sim import reading
 from worldline.store import kv, transact
 
 
@@ -66,12 +69,12 @@ async def test_a_world_that_was_held_elsewhere_is_taken_when_it_is_free(kit: Kit
             await until_total(world, app, 1)
             standby = await kit.process(app, settings=settings)
             assert standby.universe.host is not None
-            elsewhere = standby.universe.host.worlds._finder._elsewhere
+            elsewhere = standby.universe.host.worlds._finder._placed
 
             async def seen() -> bool:
                 nonlocal elsewhere
                 assert standby.universe.host is not None
-                elsewhere = elsewhere | standby.universe.host.worlds._finder._elsewhere
+                elsewhere = elsewhere | standby.universe.host.worlds._finder._placed
                 await world.send(Add(0))
                 return await world.address() in elsewhere
 
@@ -131,23 +134,87 @@ async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Ki
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
         at = await world.address()
-        made[0].before_clear = lambda: enqueue_silently(client, at, 10)
         await world.send(Add(1))
+        await until_total(world, app, 1)
+        await aio.until(lambda: is_cleared(client, at))
+        made[0].before_clear = lambda: enqueue_silently(client, at, 10)
+        batch = kv.Batch()
+        ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=committing.any_stamp(memory_kit.env))
+        await client.store.engine.commit(batch)  # for nothing: there is nothing unread when it is seen
         await until_total(world, app, 11)
     await process.close()
 
 
+@pytest.mark.parametrize("hinting", [False, True], ids=["it counted on the hint", "it left another"])
+async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_found(
+    memory_kit: Kit, hinting: bool
+) -> None:
+    """The step has read the inbox before, and takes the hint away whichever it is: it looks once more afterwards."""
+    app = program()
+    settings = kits.settings(worker={"scan_ms": 10**7})
+    made: list[Late] = []
+
+    def wrap(engine: Any) -> Late:
+        made.append(Late(engine))
+        return made[-1]
+
+    process = await memory_kit.process(app, settings=settings, wrap=wrap)
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await world.send(Add(1))
+        await until_total(world, app, 1)
+        await aio.until(lambda: is_cleared(client, at))
+
+        came: list[bool] = []
+
+        async def another() -> None:
+            came.append(True)
+            await (world.send(Add(10)) if hinting else enqueue_silently(client, at, 10))
+
+        made[0].before_step = another
+        await world.send(Add(100))
+        await until_total(world, app, 111)
+        assert came, "it was the step that took the hint"
+        await aio.until(lambda: is_cleared(client, at))
+    await process.close()
+
+
+async def is_cleared(universe: sdk.Universe, at: ids.Address) -> bool:
+    return not await kits.hinted(universe.store.engine, at)
+
+
+async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit) -> None:
+    """An inbox that was not read to its end, and a step that did not take all, leave it for whoever comes next."""
+    app = program()
+    settings = kits.settings(worker={"scan_ms": 10**7, "max_inbox_batch": 3, "max_tick_steps_per_cycle": 2})
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        for _ in range(20):
+            await world.send(Add(1))
+        async with memory_kit.hosting(app, settings=settings):
+            await until_total(world, app, 20)
+            await aio.until(lambda: is_cleared(client, at))
+
+
 class Late:
-    """An engine in which something happens right before a ready hint is taken away."""
+    """An engine in which something happens right before a ready hint is taken away, by itself or by a step."""
 
     def __init__(self, engine: kv.Engine) -> None:
         self._engine = engine
         self.before_clear: Callable[[], Awaitable[None]] | None = None
+        self.before_step: Callable[[], Awaitable[None]] | None = None
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         cleared = [key for batch in batches for key in batch.deletes if key in batch.expects and not batch.puts]
         if cleared and self.before_clear is not None:
             before, self.before_clear = self.before_clear, None
+            await before()
+        gone = [key for batch in batches if batch.puts for key in batch.deletes]
+        stepped = [key for key in gone if reading.place(key).what == "ready"]
+        if stepped and self.before_step is not None:
+            before, self.before_step = self.before_step, None
             await before()
         return await self._engine.commit(*batches)
 

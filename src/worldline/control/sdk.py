@@ -17,7 +17,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.control import changing, compose, host, observing, pressure, talking
+from worldline.control import changing, compose, host, observing, pressure, recent, talking
 from worldline.kernel import commands, schedules, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.calls import Call, Request, Seconds, to_us
@@ -114,6 +114,7 @@ class Universe:
         self.pressure = pressure.Pressure(
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
+        self.recent = recent.Recent(store.env)
         self._observed = observed
         self.levels_from(dict)
         self.settings = settings

@@ -9,6 +9,8 @@ Present:       maybe, while there is something to do; a hint, never the truth
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from worldline.base import errors
@@ -24,6 +26,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 READY = space.Value(space.ValueKind.READY, Ready)
+PACKED = READY.pack(Ready())  # there is one
 
 
 def ready_key(at: ids.Address, priority: int) -> bytes:
@@ -37,6 +40,11 @@ def ready(universe: ids.UniverseId, *, priority: int | None = None) -> tuple[byt
 
 
 def ready_world(universe: ids.UniverseId, key: bytes) -> tuple[int, ids.WorldId]:
+    return _ready_world(universe, key)
+
+
+@functools.lru_cache(maxsize=65536)
+def _ready_world(universe: ids.UniverseId, key: bytes) -> tuple[int, ids.WorldId]:
     match space.inside(space.universe(universe) + _READY, key, "a ready key of this universe"):
         case (int(priority), tuples.Uuid(world)) if priority >= 0:
             return priority, ids.WorldId(world)

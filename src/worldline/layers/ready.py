@@ -1,7 +1,9 @@
 """Hints that a world has something to do. Lost or doubled, they cost time, never correctness.
 
-A producer writes one only if it saw none, with the stamp of its item in the value; a worker deletes it, expecting the
-value it saw, in a batch of its own, so a hint written in between stays.
+A producer that saw one expects it; any other writes one, with the stamp of its item in the value. The holder takes it
+away in the step that takes what it was for, or if there was nothing, in a batch that expects the very hint it saw.
+Either way it looks into the inbox once more afterwards: whoever counted on the hint, or wrote one just before, is found
+then.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def mark(batch: kv.Batch, at: ids.Address, *, priority: int, seen: bytes | None,
     if key in batch.puts:
         return
     if seen is None:
-        batch.put(key, keys.READY.pack(keys.Ready()), stamp=append)
+        batch.put(key, keys.PACKED, stamp=append)
     else:
         batch.expect(key, seen)
 
@@ -42,7 +44,7 @@ def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp, s
         batch.absent(key)
     else:
         batch.expect(key, seen)
-    raw = keys.READY.pack(keys.Ready()) + stamp
+    raw = keys.PACKED + stamp
     batch.put(key, raw)
     return raw
 
@@ -65,10 +67,23 @@ def decode(universe: ids.UniverseId, page: kv.Page) -> list[tuple[ids.Address, i
     """Address, priority and raw value of each hint."""
     hints = []
     for key, raw in page.items:
-        keys.READY.unpack(raw[: -limits.STAMP_BYTES])
+        if raw[: -limits.STAMP_BYTES] != keys.PACKED:
+            keys.READY.unpack(raw[: -limits.STAMP_BYTES])
         priority, world = keys.ready_world(universe, key)
         hints.append((ids.Address(universe, world), priority, raw))
     return hints
+
+
+def consume(batch: kv.Batch, at: ids.Address, *, priority: int) -> bool:
+    """Take a hint away, whichever it is, in the step that takes what was read after it was seen.
+
+    False if that step leaves one itself, with a message to its own world.
+    """
+    key = keys.ready_key(at, priority)
+    if key in batch.puts:
+        return False
+    batch.delete(key)
+    return True
 
 
 def clear(batch: kv.Batch, at: ids.Address, *, priority: int, raw: bytes) -> None:

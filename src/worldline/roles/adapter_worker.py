@@ -149,6 +149,7 @@ class AdapterWorker(committing.Claims):
             read = await self._engine.read(
                 *(works.next_range(self._universe, queue=kind.queue, shard=0) for kind in kinds)
             )
+            self._watch.looked(read.seen)
             for index, kind in enumerate(kinds):
                 for first in works.decode_due(self._universe, read.page(index)):
                     if first.pointer.due_us <= read.time_us:

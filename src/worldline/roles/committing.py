@@ -48,6 +48,7 @@ class Built(msgspec.Struct, frozen=True):
     claimed: list[works.Open]
     touched: list[ids.Address]  # other worlds that got a message
     answers_self: bool  # something was put into the world's own inbox
+    unhinted: int | None = None  # the priority of the world's hint that was taken away
 
 
 class Claims:
@@ -98,18 +99,22 @@ async def put_large(hosted: Hosted, done: Done) -> None:
             await hosted.blobs.put(outgoing.data)
 
 
-def build(hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int) -> Built:
-    """One batch with all that these steps did."""
+def build(
+    hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int, hint: int | None = None
+) -> Built:
+    """One batch with all that these steps did. `hint`: the priority of the hint that they make superfluous."""
     works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
     opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
     try:
-        return _build(hosted, done, routes, opened, time_us)
+        return _build(hosted, done, routes, opened, time_us=time_us, hint=hint)
     except BaseException:
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
 
 
-def _build(hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.Opened], time_us: int) -> Built:
+def _build(
+    hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.Opened], *, time_us: int, hint: int | None
+) -> Built:
     batch = kv.Batch()
     steps = commit.Steps(
         head_raw=hosted.head_raw,
@@ -130,10 +135,13 @@ def _build(hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.
                 batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )
     touched, answers_self = _post(batch, hosted, routes)
+    if hint is not None and not ready.consume(batch, hosted.at, priority=hint):
+        hint = None
     if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on
         inboxes.enqueue_once(batch, hosted.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
         answers_self = True
-    return Built(batch, batch.puts[journal_keys.head_key(hosted.at)].value, claimed, touched, answers_self)
+    head_raw = batch.puts[journal_keys.head_key(hosted.at)].value
+    return Built(batch, head_raw, claimed, touched, answers_self, hint)
 
 
 def _post(batch: kv.Batch, hosted: Hosted, routes: list[Route]) -> tuple[list[ids.Address], bool]:

@@ -4,8 +4,9 @@ One read for all of them -> their steps in the kernel's thread, within budgets -
 -> only then act: answer callers, hand out claimed work, publish entries. A world whose batch did not hold is reported
 back as lost; the others are not touched by it.
 
-A ready hint stays until a read has found its world's inbox empty, so whoever dies in between leaves it for the next.
-After it is cleared, the inbox is read once more: a producer may have counted on the hint just before.
+A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
+dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
+it, or have written one of its own, just before.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
+from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
+from worldline.layers import work as works
 from worldline.model import payload
 from worldline.model.settings import WorkerSettings
 from worldline.roles import committing, hanging, holding, restoring, telemetry
-from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, step_of_handed
+from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, Superseded, step_of_handed
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -56,6 +59,7 @@ class Given(msgspec.Struct, eq=False):
     handed: list[Handover]
     unread: list[tuple[inboxes.Unread, bytes]] = []
     empty: bool = False  # the inbox was read, and there was nothing in it
+    whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
     stuck: bool = False  # something in its inbox cannot be read now
@@ -137,6 +141,8 @@ class Cycle:
     async def _run(self, given: Sequence[Given], began_us: int) -> list[Lost]:
         time_us = await self._read(given)
         await self._clear_hints(given)
+        if not any(each.unread or each.handed or each.hosted.machine.unfinished for each in given):
+            return []
         for each in given:
             each.stepped = True
         worked = await asyncio.get_running_loop().run_in_executor(self._kernel, self._step_all, given, time_us)
@@ -167,6 +173,7 @@ class Cycle:
             page = read.page(index)
             each.unread = await self._load_all(inboxes.decode(page.items))
             each.empty = not page.items
+            each.whole = not page.more and len(each.unread) == len(page.items)
             each.hosted.unread = page.more and len(each.unread) == len(page.items)
             if len(each.unread) < len(page.items):
                 each.stuck = True
@@ -276,7 +283,9 @@ class Cycle:
         if done.large or done.outgoing:
             await committing.put_large(hosted, done)
             routes = await committing.route(self._engine, hosted, done.outgoing)
-        return committing.build(hosted, done, routes, self._claims, time_us=time_us)
+        took_all = worked.given.whole and not done.cut
+        hint = hosted.hint[0] if hosted.hint is not None and took_all else None
+        return committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | errors.BadInput]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""
@@ -311,7 +320,11 @@ class Cycle:
         hosted.active_us = self._env.monotonic_us()
         given.stepped = False
         given.handed = given.handed[len(done.handed) :]
-        if done.cut or built.answers_self or (hosted.hint is not None and given.unread and not given.stuck):
+        if built.unhinted is not None:
+            hosted.unread = True
+            if hosted.hint is not None and hosted.hint[0] == built.unhinted:
+                hosted.hint = None
+        if done.cut or built.answers_self:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False
@@ -370,6 +383,22 @@ def _dropped(lost: Lost) -> telemetry.Dropped:
         return telemetry.Dropped(hosted.at, "store", str(why))
     fenced = leases.fenced(why, hosted.lease)
     return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
+
+
+def unsettled(given: Given, why: kv.Conflict) -> list[Handover]:
+    """What was handed over for steps that met this conflict, but for those whose own end it tells."""
+    kept: list[Handover] = []
+    for handover in given.handed:
+        if handover.claim is not None and works.lost(why, handover.claim):
+            handover.fail(Superseded("somebody else has this work now"))
+            continue
+        if handover.client_id is not None:
+            failed, found = why.at(inbox_keys.seen_key(given.hosted.at, handover.client_id))
+            if failed and found is not None:
+                repeat(handover, found)
+                continue
+        kept.append(handover)
+    return kept
 
 
 def repeat(handover: Handover, found: bytes) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 HOLDS_AT_ONCE = 16
-ELSEWHERE_US = 250_000  # how long a world that somebody else holds is not looked at again, whatever hints it has
+PLACE_US = 250_000  # how often it is looked at where a world is and where it is wanted, however many hints it has
 
 
 class Finder:
@@ -52,33 +52,43 @@ class Finder:
         self._worker = worker
         self._freer = freeing.Freer(engine, env, universe, is_dead)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
-        self._elsewhere: dict[ids.Address, int] = {}  # held by others, and when to look again; the oldest first
+        self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
     def look_again(self, now_us: int) -> bool:
         """Whether a world that somebody else held may be free by now."""
-        return bool(self._elsewhere) and next(iter(self._elsewhere.values())) <= now_us
+        return bool(self._placed) and next(iter(self._placed.values())) <= now_us
 
     async def by_hints(self) -> None:
         """Take the worlds that hints say are ready. Hints of worlds that others hold stay where they are."""
         now_us = self._env.monotonic_us()
-        self._elsewhere = {at: due_us for at, due_us in self._elsewhere.items() if due_us > now_us}
+        self._placed = {at: due_us for at, due_us in self._placed.items() if due_us > now_us}
         after: tuple[ids.Address, int] | None = None
         while True:
             read = await self._engine.read(ready.read_range(self._universe, after=after, count_max=PAGE))
             self._clock.set(read.time_us)
+            if after is None:
+                self._worker.looked(read.seen)
             found = ready.decode(self._universe, read.page(0))
             hints: dict[ids.Address, tuple[int, bytes]] = {}
             for at, priority, raw in found:
                 hints.setdefault(at, (priority, raw))  # its most urgent one; the others are found when that is gone
-            for hosted in await self._take([at for at in hints if at not in self._elsewhere]):
-                hosted.hint = hints[hosted.at]
-                self._worker.look(hosted)
+            for at, hint in hints.items():
+                self._hinted(self._worker.peek(at), hint)
+            for hosted in await self._take([at for at in hints if at not in self._placed]):
+                self._hinted(hosted, hints[hosted.at])
             if not read.page(0).more:
                 return
             after = (found[-1][0], found[-1][1])
 
+    def _hinted(self, hosted: Hosted | None, hint: tuple[int, bytes]) -> None:
+        if hosted is not None:
+            hosted.hint = hint
+            self._worker.look(hosted)
+
     async def _take(self, addresses: Sequence[ids.Address]) -> list[Hosted]:
-        """Those of these worlds that are or can be held here."""
+        """Take those of these worlds that can be had, give up those that are wanted elsewhere. Returns the taken."""
+        if not addresses:
+            return []
         held = [hosted for at in addresses if (hosted := self._worker.peek(at)) is not None]
         others = [at for at in addresses if self._worker.peek(at) is None]
         read = await self._engine.read(
@@ -93,10 +103,12 @@ class Finder:
             if world is not None and self._worker.runs(world):
                 wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
         free = await holding.may_take(self._engine, wanted, self._worker.life, self._is_dead)
-        due_us = self._env.monotonic_us() + ELSEWHERE_US
-        self._elsewhere |= {each.at: due_us for each in wanted if each.at not in free}
+        # Looked at again at the same time, and so together.
+        due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
+        known = [*(hosted.at for hosted in held), *(each.at for each in wanted if each.at not in free)]
+        self._placed |= dict.fromkeys(known, due_us)
         taken = await freeing.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
-        return [hosted for hosted in held if not hosted.lost] + [hosted for hosted in taken if hosted is not None]
+        return [hosted for hosted in taken if hosted is not None]
 
     async def _give_up(self, held: Sequence[Hosted], wanted_at: Sequence[ids.WorkerId | None]) -> None:
         """Let go of those that are wanted by another worker, which is told by a hint."""

@@ -70,6 +70,7 @@ class TimerWorker:
         read = await self._engine.read(
             works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0),
         )
+        self._watch.looked(read.seen)
         found = works.decode_due(self._universe, read.page(0))
         self._next_us = found[0].pointer.due_us if found else 2**62
         if self._next_us <= read.time_us and await self._fire_due(read.time_us):

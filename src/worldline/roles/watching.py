@@ -1,7 +1,8 @@
 """Resting until something may have happened: woken by this process, by a hint from the store, or by time.
 
 One `Watch` serves one role. A task of its own listens to the store's hints, so a role that is busy pays nothing for
-them; the role looks at `hinted` when it next has time.
+them; the role looks at `hinted` when it next has time. It says what it has `looked` at: only what comes after that is
+news, and it is told of news once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Watch:
         self._prefixes = list(prefixes)
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._seen = -1  # what was looked at last
+        self._look: asyncio.Future[None] | None = None  # ends with the next look
         self.hinted = False
 
     def wake(self) -> None:
@@ -31,6 +34,12 @@ class Watch:
     def clear(self) -> None:
         """Forget what woke us; to be called before looking for work, so that what comes meanwhile is not missed."""
         self._woken.clear()
+
+    def looked(self, seen: int) -> None:
+        """The role has read what there is; `seen` is what the snapshot had seen."""
+        self._seen = seen
+        if self._look is not None and not self._look.done():
+            self._look.set_result(None)
 
     async def rest(self, most_ms: float) -> None:
         """Until woken or hinted, or for so long at most."""
@@ -52,21 +61,24 @@ class Watch:
         self._tasks = []
 
     async def _listen(self, prefix: bytes) -> None:
-        """Turn hints into wake-ups. A store that is out of reach for a while only makes this deaf for a while.
-
-        Between two hints it pauses for as long as asking took: a store under load is not asked all the time. What comes
-        in the pause is after `seen`, and ends the wait at once.
-        """
-        loop = asyncio.get_running_loop()
+        """Turn hints into wake-ups. A store that is out of reach for a while only makes this deaf for a while."""
+        told = -1  # a role that has not looked since it was told is not told again
         while True:
+            if self._seen == told:
+                await self._next_look()
+                continue
+            seen = self._seen
             try:
-                began = loop.time()
-                seen = (await self._engine.read()).seen
-                await asyncio.sleep(min(loop.time() - began, PAUSE_SECONDS))
                 hinted = await self._engine.wait(prefix, seen, LISTEN_MS)
             except errors.StoreError:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if hinted:
+                told = seen
                 self.hinted = True
                 self._woken.set()
+
+    async def _next_look(self) -> None:
+        if self._look is None or self._look.done():
+            self._look = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._look])

@@ -21,10 +21,8 @@ from typing import Any
 from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.kernel.program import Program
-from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, worlds
-from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.model.world import Status
@@ -41,7 +39,7 @@ from worldline.roles import (
     telemetry,
     watching,
 )
-from worldline.roles.hosted import Done, Handover, Hosted, Superseded
+from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
@@ -151,6 +149,10 @@ class WorldWorker:
     def wake(self) -> None:
         """Do not rest: there may be something to do, or to stop."""
         self._watch.wake()
+
+    def looked(self, seen: int) -> None:
+        """All hints were read by a snapshot that had seen so many of the store's own."""
+        self._watch.looked(seen)
 
     def keeps(self, at: ids.Address) -> bool:
         """Whether it is here, or on its way."""
@@ -321,18 +323,7 @@ class WorldWorker:
             return
         error = commit.lost(lost.why, given.hosted.lease)
         log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept: list[Handover] = []
-        for handover in given.handed:
-            if handover.claim is not None and works.lost(lost.why, handover.claim):
-                handover.fail(Superseded("somebody else has this work now"))
-                continue
-            if handover.client_id is not None:
-                failed, found = lost.why.at(inbox_keys.seen_key(given.hosted.at, handover.client_id))
-                if failed and found is not None:
-                    cycling.repeat(handover, found)
-                    continue
-            kept.append(handover)
-        given.handed = []
+        kept, given.handed = cycling.unsettled(given, lost.why), []
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
         self._drop(given.hosted, kept, again=True)
 
