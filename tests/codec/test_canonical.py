@@ -274,6 +274,7 @@ LONG_KEY_MAP = {"k" * MIB: 1, "l" * MIB: 2}
         (doubling(b"x" * MIB, 6), "bytes"),
         ([LONG_KEY_MAP] * 100_000, "bytes"),
         (["x" * MIB] * 100_000, "bytes"),
+        (dict.fromkeys(map(str, range(64)), "x" * MIB), "bytes"),
         ([0] * (2 * ITEMS), "items"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -13,7 +13,7 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import values
+from worldline.kernel import reducers, values
 from worldline.kernel.runs import Failure
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
@@ -442,6 +442,47 @@ def test_a_cell_is_what_its_bytes_say_also_before_it_is_restored() -> None:
             world.send(Started(name))  # done twice: on the warm cell, and on one read from its bytes
         assert world.state(Names).order == ["b", "zz", "aaa", "c"]
         world.prove()
+
+
+@dataclass
+class Plain:
+    zeta: int = 0
+    _alpha: str = "a"
+    much: bytes = b""
+    often: float = 0.5
+    sure: bool = False
+
+    @wl.on
+    def added(self, event: shop.Deposited) -> None: ...
+
+
+@dataclass(slots=True)
+class Slotted:
+    zeta: int = 0
+    alpha: str = "a"
+
+    @wl.on
+    def added(self, event: shop.Deposited) -> None: ...
+
+
+class Renamed(msgspec.Struct, rename="camel", omit_defaults=True):
+    so_much: int = 0
+    so_often: int = 1
+
+    @wl.on
+    def added(self, event: shop.Deposited) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Plain(), Plain(-(2**63), "ä" * 5_000, bytes(70_000), -0.0, True), Slotted(7, ""), Renamed(), Renamed(5, 6)],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_short_way_to_a_cells_bytes_leads_to_the_same(value: Any) -> None:
+    reducer = reducers.declare(type(value), key=None, name="r", namespace={"shop": shop})
+    assert reducer.is_canonical(value)
+    assert reducer.dump(value, is_canonical=True) == values.dump(value)
+    assert values.load(type(value), reducer.dump(value, is_canonical=True)) == value
 
 
 def test_a_cell_has_nothing_besides_its_fields() -> None:

@@ -206,8 +206,8 @@ class Host:
     def check(self) -> None:
         """Raise the bug that stopped a role, if one did."""
         for each in self._loops:
-            if (error := each.failed) is not None:
-                raise error
+            if each.bug is not None:
+                raise each.bug
 
     async def close(self) -> None:
         """Stop the roles, give claims back, save and release the worlds."""

@@ -183,10 +183,11 @@ def _call(
             cell = machine.new_cell(key, reducer.cls())
         result = getattr(cell.value, handler.method)(event)
         hands.check_calls()
-        cell.data = values.dump(cell.value)
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.
-        if not reducer.is_canonical(cell.value):
+        is_canonical = reducer.is_canonical(cell.value)
+        cell.data = reducer.dump(cell.value, is_canonical=is_canonical)
+        if not is_canonical:
             cell.value = values.load(reducer.cls, cell.data)
     except KeyboardInterrupt:
         raise
@@ -233,6 +234,8 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
 
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
     """The live runs whose workflow waits for this kind of event, in order of start."""
+    if not machine.live:
+        return []
     routes = machine.program.routes
     # What a workflow waits for that the program does not have any more cannot be told: its blocked runs keep all.
     unknown = [flow for flow in machine.live if flow not in machine.program.workflows]

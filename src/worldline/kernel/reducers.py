@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import errors
+from worldline.codec import canonical
 from worldline.kernel import calls, values
 
 S = TypeVar("S")
@@ -44,12 +45,20 @@ class Reducer(msgspec.Struct, frozen=True):
     key: str | None
     handlers: list[Handler]
     scalars: list[tuple[str, type]] | None = None
+    is_dataclass: bool = False  # so its fields are stored under their own names
 
     def is_canonical(self, value: Any) -> bool:
         """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
         if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
             return False
         return all(type(getattr(value, name)) is kind for name, kind in self.scalars)
+
+    def dump(self, value: Any, *, is_canonical: bool) -> bytes:
+        """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
+        if not is_canonical or self.scalars is None or not self.is_dataclass:
+            return values.dump(value)
+        flat = {name: getattr(value, name) for name, _ in self.scalars}
+        return values.bounded(canonical.encode_flat(flat), type(value).__name__)
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -81,7 +90,7 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
         raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
     scope = {**namespace, cls.__name__: cls}
     handlers = [_handler(name, label, fn, key, scope) for label, fn in methods]
-    return Reducer(name, cls, key, handlers, _scalars(cls))
+    return Reducer(name, cls, key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
 
 
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:

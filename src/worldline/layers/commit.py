@@ -86,6 +86,15 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
     inboxes.consume(batch, at, done.consumed)
     for buried in done.buried:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)
+    claimed = _change_work(batch, at, done) if done.opened or done.closed or done.cancelled else []
+    for sent in done.sent:
+        index = messages.post(batch, sent.destination, sent.message)
+        if sent.hint_priority is not None:
+            ready.mark(batch, sent.destination.at, priority=sent.hint_priority, seen=None, append=index)
+    return claimed
+
+
+def _change_work(batch: kv.Batch, at: ids.Address, done: Steps) -> list[work.Open]:
     claimed = [_open(batch, at, opened) for opened in done.opened]
     opened_here = [opened.intent for opened in done.opened]
     for intent in [*done.closed, *(cancelled.intent for cancelled in done.cancelled)]:
@@ -94,10 +103,6 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
         work.close(batch, at, intent)
     for cancelled in done.cancelled:
         work.close(batch, at, cancelled.intent, opened=cancelled.work)
-    for sent in done.sent:
-        index = messages.post(batch, sent.destination, sent.message)
-        if sent.hint_priority is not None:
-            ready.mark(batch, sent.destination.at, priority=sent.hint_priority, seen=None, append=index)
     return [each for each in claimed if each is not None]
 
 

@@ -98,14 +98,21 @@ def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: byte
     before, entries, after = sealed.before, sealed.entries, sealed.after
     assert entries
     assert before.chain in before_raw, "these steps follow another head"
-    assert (entries[0].height, entries[0].step) == (before.height + 1, before.step + 1)
-    assert (entries[-1].height, entries[-1].step) == (after.height, after.step)
+    first, last = entries[0], entries[-1]
+    assert first.height == before.height + 1
+    assert first.step == before.step + 1
+    assert last.step == after.step
+    assert last.height == after.height
     assert len(entries) == len(sealed.data) == after.height - before.height
-    assert entries[-1].chain == after.chain
-    for chunk, last_height in list(_cut(sealed.data, before.height)):
-        batch.put(keys.frame_key(at, last_height), keys.pack_frame(chunk))
-    batch.expect(keys.head_key(at), before_raw)
-    batch.put(keys.head_key(at), keys.HEAD.pack(after))
+    assert last.chain == after.chain
+    if sum(map(len, sealed.data)) + frame.CHUNK_OVERHEAD_BYTES * len(entries) <= limits.FRAME_BYTES_MAX:
+        batch.put(keys.frame_key(at, after.height), keys.pack_frame(sealed.data))
+    else:
+        for chunk, last_height in list(_cut(sealed.data, before.height)):
+            batch.put(keys.frame_key(at, last_height), keys.pack_frame(chunk))
+    head_key = keys.head_key(at)
+    batch.expect(head_key, before_raw)
+    batch.put(head_key, keys.HEAD.pack(after))
 
 
 def read_range(at: ids.Address, *, above: int = 0, bytes_max: int = limits.RANGE_BYTES_DEFAULT) -> kv.Range:

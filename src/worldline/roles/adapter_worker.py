@@ -120,9 +120,10 @@ class AdapterWorker(committing.Claims):
             self._perform(opened, done.wanted[opened.intent].params, self._promised.pop(opened.work.token))
         for cancelled in done.cancelled:
             self._cancel(cancelled.intent)
-        effects = sum(1 for wanted in done.wanted.values() if wanted.kind is WorkKind.EFFECT)
-        if len(built.claimed) < effects:
-            self._watch.wake()
+        if done.wanted:
+            effects = sum(1 for wanted in done.wanted.values() if wanted.kind is WorkKind.EFFECT)
+            if len(built.claimed) < effects:
+                self._watch.wake()
         del hosted
 
     def _cancel(self, intent: ids.IntentId) -> None:

@@ -103,8 +103,10 @@ def build(
     hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int, hint: int | None = None
 ) -> Built:
     """One batch with all that these steps did. `hint`: the priority of the hint that they make superfluous."""
-    works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
-    opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
+    opened: list[commit.Opened] = []
+    if done.wanted:
+        works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
+        opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
     try:
         return _build(hosted, done, routes, opened, time_us=time_us, hint=hint)
     except BaseException:
@@ -134,7 +136,7 @@ def _build(
             inboxes.record_seen(
                 batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )
-    touched, answers_self = _post(batch, hosted, routes)
+    touched, answers_self = _post(batch, hosted, routes) if routes else ([], False)
     if hint is not None and not ready.consume(batch, hosted.at, priority=hint):
         hint = None
     if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on

@@ -175,7 +175,11 @@ class Hosted:
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
-        taken: list[Handover] = []
+        if len(self.handed) <= 1:
+            taken = list(self.handed)
+            self.handed.clear()
+            return taken
+        taken = []
         later: list[Handover] = []
         used: dict[bytes | str, None] = {}
         while self.handed and len(taken) < most:

@@ -69,6 +69,11 @@ class Keeper:
 
     def watch(self, hosted: Hosted) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
+        settings = self._settings
+        if hosted.entries_since < settings.snapshot_entries:
+            quiet_us = hosted.active_us + min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
+            if hosted.tend_us <= min(quiet_us, hosted.saved_us + settings.snapshot_ms * 1000):
+                return  # it wants nothing before then
         due_us = holding.due_us(hosted, self._settings)
         if due_us < hosted.tend_us:
             self._put(hosted, due_us)

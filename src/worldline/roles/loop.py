@@ -42,6 +42,7 @@ class Loop:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.last_error: BaseException | None = None
+        self.bug: Exception | None = None  # what has stopped it
         self.ticks = 0
 
     def start(self) -> None:
@@ -90,7 +91,7 @@ class Loop:
                 pause_ms = envs.backoff_ms(self._env, failures, first_ms=PAUSE_FIRST_MS, most_ms=PAUSE_MOST_MS)
                 await self._env.sleep(pause_ms / 1000)
             except Exception as error:
-                self.last_error = error
+                self.last_error = self.bug = error
                 log.exception("%s: stopped by a bug", self.name)
                 self._telemetry.tell(telemetry.Troubled(self.name, type(error).__name__, str(error), bug=True))
                 raise

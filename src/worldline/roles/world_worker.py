@@ -287,7 +287,9 @@ class WorldWorker:
                     each.hosted.unread = True
             raise
         finally:
-            for each in sorted(given, key=lambda each: not each.late):  # those without a turn are first in the next
+            if any(each.late for each in given):  # those without a turn are first in the next
+                given.sort(key=lambda each: not each.late)
+            for each in given:
                 each.hosted.busy = False
                 if each.hosted.lost:
                     _fail(each.handed, errors.Fenced("the world left this worker"))

@@ -9,7 +9,7 @@ A lost answer is resolved by committing the same batch again. `Ok`: applied now.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -58,11 +58,21 @@ async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[C
 
     An `Ok` found by a repeat carries the first time's stamps if a put of the batch recorded one of them, else none.
     """
+    first = await _commit_once(engine, batches, sure=True)
+    if not any(isinstance(outcome, kv.CommitUnknown) for outcome in first):
+        return [outcome for outcome in first if not isinstance(outcome, kv.CommitUnknown)]
+    return await _repeat(engine, env, batches, first)
+
+
+async def _repeat(
+    engine: kv.Engine, env: envs.Env, batches: Sequence[kv.Batch], first: list[kv.Outcome]
+) -> list[Certain]:
+    """Commit again what has no certain outcome yet."""
     certain: dict[int, Certain] = {}
     waiting = list(range(len(batches)))
     repeated = False
     for turn in range(limits.UNKNOWN_ATTEMPTS_MAX):
-        outcomes = await _commit_once(engine, [batches[index] for index in waiting], sure=not repeated)
+        outcomes = await _commit_once(engine, [batches[index] for index in waiting], sure=False) if repeated else first
         for index, outcome in zip(waiting, outcomes, strict=True):
             if isinstance(outcome, kv.Conflict) and repeated and kv.applied_before(batches[index], outcome):
                 certain[index] = kv.Ok(_recorded_stamps(batches[index], outcome))
@@ -76,7 +86,7 @@ async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[C
     raise errors.StoreUncertain(f"no certain answer to a commit after {limits.UNKNOWN_ATTEMPTS_MAX} attempts")
 
 
-async def _commit_once(engine: kv.Engine, batches: list[kv.Batch], *, sure: bool) -> list[kv.Outcome]:
+async def _commit_once(engine: kv.Engine, batches: Sequence[kv.Batch], *, sure: bool) -> list[kv.Outcome]:
     """One call. While an answer is outstanding, an engine that cannot be reached leaves it outstanding."""
     try:
         return await engine.commit(*batches)
