@@ -21,6 +21,7 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
+from worldline.roles import performing
 from worldline.store import kv
 
 
@@ -175,6 +176,30 @@ async def test_an_effect_may_end_while_its_claim_is_renewed(memory_kit: Kit) -> 
     assert await world.run(go(), timeout=20) == 20
     assert numbers == [1] * 20
     await process.close()
+
+
+async def test_a_claim_that_is_let_be_is_not_renewed_any_more() -> None:
+    """Whoever answers under it must know how it stands, so nothing may begin while the last renewal comes back."""
+    gate, begun = asyncio.Event(), 0
+
+    class Renewing:
+        async def renew(self, claim: object) -> object:
+            nonlocal begun
+            begun += 1
+            await gate.wait()
+            return claim
+
+    performer: Any = Renewing()
+    claim: Any = object()
+    held = performing.Claimed(claim, 0.0)
+    held.renew(performer)
+    stopping = asyncio.create_task(held.stop())
+    await asyncio.sleep(0)
+    gate.set()
+    while not stopping.done():
+        held.renew(performer)
+        await asyncio.sleep(0)
+    assert begun == 1
 
 
 async def test_an_answer_that_is_on_its_way_is_given_before_the_end(memory_kit: Kit) -> None:

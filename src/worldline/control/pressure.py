@@ -56,6 +56,7 @@ class Pressure:
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
         self._effects_us: int | None = None  # when they were counted
+        self._count_again_us = 0
         self.waiting = 0  # inputs that were handed over to worlds of this process
 
     # --- Handed over in this process ---------------------------------------------------------------------------
@@ -135,20 +136,26 @@ class Pressure:
 
     def effects_stale(self, item: inbox.Item) -> bool:
         """Whether it is time to count open effects."""
-        if not self._settings.open_effects_max or not is_refusable(item):
+        if self._effects_us is not None and self._env.monotonic_us() < self._count_again_us:
             return False
-        every_us = self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
-        return self._effects_us is None or self._env.monotonic_us() - self._effects_us >= every_us
+        return self._settings.open_effects_max > 0 and is_refusable(item)
 
     async def count_effects(self, item: inbox.Item) -> None:
         """Count open effects, if it is time to: after an input was taken, so that the next ones are judged by it."""
         if not self.effects_stale(item):
             return
         self._effects_us = self._env.monotonic_us()  # those who come while it is read use what was known before
+        self._plan_count()
         try:
             self._effects = await self._count_effects(self._settings.open_effects_max)
+            self._plan_count()
         except errors.StoreError:
             return  # what was known before stays; whoever needs the store is told by what they do with it
+
+    def _plan_count(self) -> None:
+        """The more there are, the more seldom they are counted."""
+        assert self._effects_us is not None
+        self._count_again_us = self._effects_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
 
     async def _count_effects(self, bound: int) -> int:
         count = 0

@@ -93,7 +93,7 @@ def _here(universe: Universe, at: ids.Address) -> Hosted | None:
 async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Sending | None:
     """Straight into a step of a world that is held here. None: it has left, and is wherever it is now."""
     assert universe.host is not None
-    began_us = universe.store.env.wall_us()
+    began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
     done = handover.done = asyncio.get_running_loop().create_future()
     universe.pressure.enter(held, handover.item)
     try:

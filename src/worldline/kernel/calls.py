@@ -217,6 +217,7 @@ class Effect(Target, Generic[P, R]):
         options: Options | None = None,
     ) -> None:
         super().__init__(function, name, namespace)
+        self.is_async = inspect.iscoroutinefunction(function)
         self.timeout_us = None if timeout is None else to_us(timeout, "timeout")
         self.total_timeout_us = None if total_timeout is None else to_us(total_timeout, "total_timeout")
         self.retry = retry or Retry()
@@ -255,6 +256,7 @@ class Effect(Target, Generic[P, R]):
         copy: Effect[P, R] = Effect.__new__(Effect)
         copy.__dict__.update(self.__dict__)
         copy.function = function
+        copy.is_async = inspect.iscoroutinefunction(function)
         return copy
 
     async def await_outside(self, call: Call[Any]) -> Any:

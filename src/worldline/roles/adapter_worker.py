@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base import limits
 from worldline.kernel.calls import Effect
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
@@ -106,7 +107,7 @@ class AdapterWorker(committing.Claims):
         if not self._room(kind):
             self._starved = True
             return None
-        token = ids.Token(envs.new_id(self._env))
+        token = ids.Token(self._env.random_bytes(limits.ID_BYTES))
         self._promised[token] = kind.limit.take()
         return commit.Claim(self._worker, token, time_us + self._settings.claim_ttl_ms * 1000)
 

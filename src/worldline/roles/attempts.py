@@ -7,7 +7,6 @@ data: an answer, or a failure that says whether another attempt may help. Except
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
@@ -68,7 +67,8 @@ async def run(
         return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
     token = current.set(this)
     try:
-        result = await within(timeout_us, _call(effect.function, args, kwargs, threads))
+        called = _call(effect, args, kwargs, threads)
+        result = await (called if timeout_us is None else within(timeout_us, called))
         return Ended(True, data=values.dump(result))
     except asyncio.CancelledError:
         this.cancelled = True
@@ -92,16 +92,15 @@ async def run(
         current.reset(token)
 
 
-async def within(timeout_us: int | None, work: Awaitable[T]) -> T:
-    """What `work` gives, or `TimeoutError` when time is up. Most have no end set, and need no timer."""
-    if timeout_us is None:
-        return await work
+def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Awaitable[Any]:
+    if effect.is_async:
+        called: Awaitable[Any] = effect.function(*args, **kwargs)
+        return called
+    context = copy_context()
+    return asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(effect.function, *args, **kwargs))
+
+
+async def within(timeout_us: int, work: Awaitable[T]) -> T:
+    """What `work` gives, or `TimeoutError` when time is up."""
     async with asyncio.timeout(timeout_us / 1_000_000):
         return await work
-
-
-async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    context = copy_context()
-    return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(function, *args, **kwargs))

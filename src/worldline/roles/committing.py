@@ -100,7 +100,7 @@ async def put_large(hosted: Hosted, done: Done) -> None:
 
 
 def build(
-    hosted: Hosted, done: Done, routes: list[Route], claims: Claims, *, time_us: int, hint: int | None = None
+    hosted: Hosted, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int, hint: int | None = None
 ) -> Built:
     """One batch with all that these steps did. `hint`: the priority of the hint that they make superfluous."""
     opened: list[commit.Opened] = []
@@ -115,7 +115,7 @@ def build(
 
 
 def _build(
-    hosted: Hosted, done: Done, routes: list[Route], opened: list[commit.Opened], *, time_us: int, hint: int | None
+    hosted: Hosted, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int, hint: int | None
 ) -> Built:
     batch = kv.Batch()
     steps = commit.Steps(
@@ -146,7 +146,7 @@ def _build(
     return Built(batch, head_raw, claimed, touched, answers_self, hint)
 
 
-def _post(batch: kv.Batch, hosted: Hosted, routes: list[Route]) -> tuple[list[ids.Address], bool]:
+def _post(batch: kv.Batch, hosted: Hosted, routes: Sequence[Route]) -> tuple[list[ids.Address], bool]:
     """Messages into their destinations' inboxes, and a receipt for each into the sender's own."""
     touched: dict[ids.Address, None] = {}
     answers_self = False

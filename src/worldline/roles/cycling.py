@@ -260,7 +260,10 @@ class Cycle:
         try:
             for each in worked:
                 try:
-                    each.built = await self._build(each, time_us)
+                    if each.done.large or each.done.outgoing:
+                        await self._build(each, time_us)
+                    else:
+                        self._built(each, time_us)
                 except (errors.BadInput, errors.StoreError) as error:
                     lost.append(Lost(each, error))
             good = [each for each in worked if each.built is not None]
@@ -277,15 +280,17 @@ class Cycle:
                 lost.append(Lost(each, outcome))
         return lost
 
-    async def _build(self, worked: Worked, time_us: int) -> committing.Built:
+    async def _build(self, worked: Worked, time_us: int) -> None:
+        """The batch of a world whose steps have large payloads, or send something."""
         hosted, done = worked.given.hosted, worked.done
-        routes: list[committing.Route] = []
-        if done.large or done.outgoing:
-            await committing.put_large(hosted, done)
-            routes = await committing.route(self._engine, hosted, done.outgoing)
+        await committing.put_large(hosted, done)
+        self._built(worked, time_us, await committing.route(self._engine, hosted, done.outgoing))
+
+    def _built(self, worked: Worked, time_us: int, routes: Sequence[committing.Route] = ()) -> None:
+        hosted, done = worked.given.hosted, worked.done
         took_all = worked.given.whole and not done.cut
         hint = hosted.hint[0] if hosted.hint is not None and took_all else None
-        return committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
+        worked.built = committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | errors.BadInput]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""

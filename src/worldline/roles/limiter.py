@@ -45,9 +45,18 @@ class Limit:
         self._taken += 1
         return Slot(self)
 
+    def try_enter(self) -> bool:
+        """Whether there was a permit at once."""
+        free = self._most is None or self._running < self._most
+        self._running += free
+        return free
+
+    @property
+    def is_paced(self) -> bool:
+        return self._gap_us is not None
+
     async def enter(self) -> None:
-        if self._most is None or self._running < self._most:
-            self._running += 1
+        if self.try_enter():
             return
         permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(permit)
@@ -86,6 +95,13 @@ class Slot:
         self._limit = limit
         self._entered = False
         self._closed = False
+
+    def try_start(self) -> bool:
+        """Whether the attempt may run now, without waiting for anything."""
+        if self._limit.is_paced or not self._limit.try_enter():
+            return False
+        self._entered = True
+        return True
 
     async def start(self) -> None:
         """Wait until the attempt may run."""

@@ -23,9 +23,9 @@ from worldline.base import errors
 from worldline.kernel import handling, runs
 from worldline.kernel.calls import Effect, Options
 from worldline.layers import blobs as blob_layer
-from worldline.layers import ready, worlds
+from worldline.layers import cas, ready, worlds
 from worldline.layers import work as works
-from worldline.model import inbox
+from worldline.model import inbox, payload
 from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
@@ -75,8 +75,8 @@ class Claimed:
             await asyncio.wait([self._renewing])
 
     def renew(self, performer: Performer) -> None:
-        """Begin to renew it, if that is not under way."""
-        if self._renewing is None or self._renewing.done():
+        """Begin to renew it, if that is not under way, and somebody still works under it."""
+        if not self._stopped and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.get_running_loop().create_task(self._renew(performer))
 
     async def _renew(self, performer: Performer) -> None:
@@ -133,13 +133,14 @@ class Performer:
     async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
         """One attempt. `params` are known if the world is held here."""
         held = self._hold(claim)
-        began_us = self._env.wall_us()
+        telling = self._telemetry.on
+        began_us = self._env.wall_us() if telling else 0
         try:
             policy, ended = await self._attempt(effect, claim, params, slot)
         finally:
             await held.stop()
             del self._held[claim.intent]
-        ended_us = self._env.wall_us()
+        ended_us = self._env.wall_us() if telling else 0
         outcome: telemetry.Outcome = "lost"
         if not held.lost:
             self._answering[claim.intent] = None
@@ -147,7 +148,8 @@ class Performer:
                 outcome = await self._conclude(held.claim, policy, ended)
             finally:
                 del self._answering[claim.intent]
-        self._telemetry.tell(telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us))
+        if telling:
+            self._telemetry.tell(telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us))
 
     async def give_back(self, held: list[Claimed]) -> None:
         """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
@@ -222,7 +224,8 @@ class Performer:
                 return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
         this = attempts.Attempt(options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk))
         try:
-            ended = await attempts.within(left_us, self._started(effect, arguments, this, policy.timeout_us, slot))
+            started = self._started(effect, arguments, this, policy.timeout_us, slot)
+            ended = await (started if left_us is None else attempts.within(left_us, started))
         except TimeoutError:
             ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:
@@ -233,7 +236,8 @@ class Performer:
     async def _started(
         self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, timeout_us: int | None, slot: Slot
     ) -> Ended:
-        await slot.start()
+        if not slot.try_start():
+            await slot.start()
         return await attempts.run(effect, arguments, this, timeout_us=timeout_us, threads=self._threads)
 
     def _emit(self, claim: works.Open, chunk: object) -> None:
@@ -280,12 +284,13 @@ class Performer:
 
     async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
-        carried = await self._blobs.carry(data)
+        carried = payload.inline(data) if cas.is_small(data) else await self._blobs.carry(data)
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
         handed = await self._hand_over(claim, receipt, data)
         if not handed:
             await self._settle(claim, lambda batch: _settled(batch, claim, receipt))
-        self._telemetry.tell(telemetry.Answered(claim, status, handed))
+        if self._telemetry.on:
+            self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
     async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
         """Whether the world, held here, has taken the answer, or somebody else's instead."""

@@ -238,20 +238,25 @@ def check(batch: Batch) -> int:
     """
     size = 0
     guarded = False
+    key_max, value_max = limits.KEY_BYTES_MAX, limits.VALUE_BYTES_MAX
     for key, value in batch.expects.items():
-        size += len(key) if 0 < len(key) <= limits.KEY_BYTES_MAX else _check_key(key)
+        length = len(key)
+        size += length if 0 < length <= key_max else _check_key(key)
         put = batch.puts.get(key)
         if value is None:
             if put is None:
                 raise errors.BatchRefused(f"absent is expected of key {key.hex()}, which this batch does not put")
             guarded = True
         else:
-            size += len(value) if len(value) <= limits.VALUE_BYTES_MAX else _check_value(len(value))
+            length = len(value)
+            size += length if length <= value_max else _check_value(length)
             guarded = guarded or (put is not None and put.stamp is None and put.value != value)
     for key, put in batch.puts.items():
-        size += len(key) if 0 < len(key) <= limits.KEY_BYTES_MAX else _check_key(key)
+        length = len(key)
+        size += length if 0 < length <= key_max else _check_key(key)
         if put.stamp is None:
-            size += len(put.value) if len(put.value) <= limits.VALUE_BYTES_MAX else _check_value(len(put.value))
+            length = len(put.value)
+            size += length if length <= value_max else _check_value(length)
         else:
             size += _check_value(len(put.value) + limits.STAMP_BYTES)
             if not 0 <= put.stamp < len(batch.appends):
@@ -259,7 +264,8 @@ def check(batch: Batch) -> int:
                     f"put of key {key.hex()} wants the stamp of append {put.stamp}, which is not there"
                 )
     for key in batch.deletes:
-        size += len(key) if 0 < len(key) <= limits.KEY_BYTES_MAX else _check_key(key)
+        length = len(key)
+        size += length if 0 < length <= key_max else _check_key(key)
     for append in batch.appends:
         size += _check_key(append.prefix, extra=limits.STAMP_BYTES) + _check_value(len(append.value))
     if batch.counts or batch.ranges:
