@@ -22,6 +22,7 @@ from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
 from worldline.roles import performing
+from worldline.sim import reading
 from worldline.store import kv
 
 
@@ -175,6 +176,64 @@ async def test_an_effect_may_end_while_its_claim_is_renewed(memory_kit: Kit) -> 
     world = await process.universe.ensure("w", app)
     assert await world.run(go(), timeout=20) == 20
     assert numbers == [1] * 20
+    await process.close()
+
+
+class SetBack:
+    """An engine whose clock is set back between finding due work and looking at it, once."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+        self.set_back = False
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        read = await self._engine.read(*requests)
+        looking = any(isinstance(each, kv.Get) and reading.place(each.key).what == "open" for each in requests)
+        if not looking or self.set_back:
+            return read
+        self.set_back = True
+        return kv.Snapshot(read.answers, read.time_us - 60_000_000, read.seen)
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        return await self._engine.commit(*batches)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+async def test_work_that_is_not_due_after_all_takes_nobodys_place(memory_kit: Kit) -> None:
+    """Found due, and then the store's clock is set back: it is left, and so is the place it would have had."""
+    app = wl.Program("p")
+
+    @app.effect(retry=wl.Retry(first=0.01))
+    async def second_time() -> int:
+        if wl.attempt().number == 1:
+            raise ValueError("not yet")
+        return wl.attempt().number
+
+    @app.workflow
+    async def go() -> int:
+        return await second_time()
+
+    made: list[SetBack] = []
+
+    def wrap(engine: Any) -> SetBack:
+        made.append(SetBack(engine))
+        return made[-1]
+
+    process = await memory_kit.process(app, settings=kits.settings(adapter={"concurrency": 1}), wrap=wrap)
+    world = await process.universe.ensure("w", app)
+    assert await world.run(go(), timeout=20) == 2
+    assert made[0].set_back
+    assert process.host.failed is None
+    assert all(each.last_error is None for each in process.host._loops), "it is nothing to complain about"
+    assert not process.host.adapter._promised
     await process.close()
 
 

@@ -195,6 +195,8 @@ class AdapterWorker(committing.Claims):
                 if authority.intent in self._tasks or not self._room(kind):
                     self._starved = True
                     continue
+                if authority.work.due_us > read.time_us:
+                    continue  # the store's clock was set back since it was found
                 if not performing.leave_alone(batch, authority, read.value(len(found) + index), read.time_us):
                     claim = self._claim(batch, kind, authority, read.time_us)
             batches.append(batch)
@@ -206,9 +208,10 @@ class AdapterWorker(committing.Claims):
 
     def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
         token = ids.Token(envs.new_id(self._env))
-        self._promised[token] = kind.limit.take()
         until_us = now_us + self._settings.claim_ttl_ms * 1000
-        return works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
+        claimed = works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
+        self._promised[token] = kind.limit.take()
+        return claimed
 
     async def _commit_claims(self, batches: list[kv.Batch], claims: list[works.Open | None]) -> int:
         """Perform what was claimed. Returns how many there are."""

@@ -1,0 +1,100 @@
+"""Is this code quicker than another commit's? `python -m bench.duel REF --only A,C --json`
+
+Both run the same workload of `worldline bench` at the same time on the same core, in a folder in memory where there is
+one, so what others do to the machine is done to both, and the disk to neither. What each got done in the same time is
+compared; rounds change the core and who starts first. This measures the CPU that the code needs, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CHILD = "--child"
+FIGURES = {"A": "per_s", "B1": "per_s", "B64": "per_s", "C": "workflows_per_s"}
+START_SECONDS = 3.0  # for both to be ready
+IN_MEMORY = Path("/dev/shm")
+PLACE = IN_MEMORY if IN_MEMORY.is_dir() else None
+
+
+def main() -> None:
+    if CHILD in sys.argv:
+        _, _, name, seconds, start = sys.argv
+        print(asyncio.run(_child(name, float(seconds), float(start))))
+        return
+    asked = argparse.ArgumentParser(prog="python -m bench.duel", description=(__doc__ or "").split("\n", 1)[0])
+    asked.add_argument("ref", help="the commit to compare with")
+    asked.add_argument("--only", default="A,C", help=f"of {', '.join(FIGURES)}")
+    asked.add_argument("--rounds", type=int, default=4)
+    asked.add_argument("--seconds", type=float, default=3.0)
+    asked.add_argument("--json", action="store_true")
+    given = asked.parse_args()
+    names = given.only.split(",")
+    if unknown := [name for name in names if name not in FIGURES]:
+        asked.error(f"no workload {unknown[0]!r}; there are {', '.join(FIGURES)}")
+    here = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory(prefix="worldline-duel-") as temporary:
+        there = Path(temporary) / "there"
+        subprocess.run(["git", "-C", here, "worktree", "add", "--quiet", "--detach", there, given.ref], check=True)
+        try:
+            found = {name: _compare(name, here, there, rounds=given.rounds, seconds=given.seconds) for name in names}
+        finally:
+            subprocess.run(["git", "-C", here, "worktree", "remove", "--force", there], check=True)
+    if given.json:
+        print(json.dumps(found))
+        return
+    for name, ratios in found.items():
+        print(f"{name}: {statistics.median(ratios):.2f} times {given.ref} ({', '.join(map(str, ratios))})")
+
+
+def _compare(name: str, here: Path, there: Path, *, rounds: int, seconds: float) -> list[float]:
+    """Of each round: how much more was done here than there."""
+    cores = sorted(os.sched_getaffinity(0))
+    ratios = []
+    for number in range(rounds):
+        core = cores[number % len(cores)]
+        start = time.time() + START_SECONDS
+        order = (here, there) if number % 2 == 0 else (there, here)
+        sides = {tree: _start(name, tree, core, seconds, start) for tree in order}
+        done = {tree: float(side.communicate()[0]) for tree, side in sides.items()}
+        ratios.append(round(done[here] / done[there], 3))
+    return ratios
+
+
+def _start(name: str, tree: Path, core: int, seconds: float, start: float) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, CHILD, name, str(seconds), str(start)]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    side = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    os.sched_setaffinity(side.pid, {core})
+    return side
+
+
+async def _child(name: str, seconds: float, start: float) -> float:
+    """One side, by the code it finds on its path."""
+    import worldline as wl  # noqa: PLC0415 - whose it is shows only now
+    from worldline.base import env_os  # noqa: PLC0415
+    from worldline.control.bench import workloads  # noqa: PLC0415
+
+    env = env_os.OsEnv()
+    with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:
+        async with wl.open(folder, host=workloads.app) as universe:
+            await asyncio.sleep(max(0.0, start - time.time()))
+            if name == "A":
+                figures = await workloads.many_worlds(universe, env, seconds)
+            elif name == "C":
+                figures = await workloads.workflows(universe, env, seconds)
+            else:
+                figures = await workloads.one_world(universe, env, seconds, int(name[1:]))
+    return figures[FIGURES[name]]
+
+
+if __name__ == "__main__":
+    main()
