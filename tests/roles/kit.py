@@ -103,6 +103,28 @@ class Cut:
             raise errors.StoreUnavailable("this process is dead")
 
 
+class Around:
+    """An engine that passes everything on. Tests say what is different."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._engine = engine
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._engine.read(*requests)
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        return await self._engine.commit(*batches)
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        return await self._engine.wait(prefix, seen, timeout_ms)
+
+    async def durability(self) -> kv.Durability:
+        return await self._engine.durability()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
 class Process:
     """A universe as one process has it."""
 

@@ -132,28 +132,13 @@ async def test_a_claim_lost_while_running_changes_nothing(kit: Kit) -> None:
     await kits.prove(there, app)
 
 
-class Slow:
+class Slow(kits.Around):
     """An engine whose commits take a while."""
-
-    def __init__(self, engine: kv.Engine) -> None:
-        self._engine = engine
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         outcomes = await self._engine.commit(*batches)
         await asyncio.sleep(0.05)
         return outcomes
-
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
-        return await self._engine.read(*requests)
-
-    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
-        return await self._engine.wait(prefix, seen, timeout_ms)
-
-    async def durability(self) -> kv.Durability:
-        return await self._engine.durability()
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 async def test_an_effect_may_end_while_its_claim_is_renewed(memory_kit: Kit) -> None:
@@ -179,11 +164,11 @@ async def test_an_effect_may_end_while_its_claim_is_renewed(memory_kit: Kit) -> 
     await process.close()
 
 
-class SetBack:
+class SetBack(kits.Around):
     """An engine whose clock is set back between finding due work and looking at it, once."""
 
     def __init__(self, engine: kv.Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.set_back = False
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
@@ -193,18 +178,6 @@ class SetBack:
             return read
         self.set_back = True
         return kv.Snapshot(read.answers, read.time_us - 60_000_000, read.seen)
-
-    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        return await self._engine.commit(*batches)
-
-    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
-        return await self._engine.wait(prefix, seen, timeout_ms)
-
-    async def durability(self) -> kv.Durability:
-        return await self._engine.durability()
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 async def test_work_that_is_not_due_after_all_takes_nobodys_place(memory_kit: Kit) -> None:

@@ -198,11 +198,11 @@ async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit)
             await aio.until(lambda: is_cleared(client, at))
 
 
-class Late:
+class Late(kits.Around):
     """An engine in which something happens right before a ready hint is taken away, by itself or by a step."""
 
     def __init__(self, engine: kv.Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.before_clear: Callable[[], Awaitable[None]] | None = None
         self.before_step: Callable[[], Awaitable[None]] | None = None
 
@@ -217,18 +217,6 @@ class Late:
             before, self.before_step = self.before_step, None
             await before()
         return await self._engine.commit(*batches)
-
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
-        return await self._engine.read(*requests)
-
-    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
-        return await self._engine.wait(prefix, seen, timeout_ms)
-
-    async def durability(self) -> kv.Durability:
-        return await self._engine.durability()
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 async def test_hints_of_others_are_left_alone(kit: Kit) -> None:

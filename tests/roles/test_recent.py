@@ -23,11 +23,11 @@ from worldline.roles import committing
 from worldline.store import kv
 
 
-class Counting:
+class Counting(kits.Around):
     """An engine that counts the reads, and keeps commits waiting as long as it is told to."""
 
     def __init__(self, engine: kv.Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.reads = 0
         self.open = asyncio.Event()
         self.open.set()
@@ -39,15 +39,6 @@ class Counting:
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         await self.open.wait()
         return await self._engine.commit(*batches)
-
-    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
-        return await self._engine.wait(prefix, seen, timeout_ms)
-
-    async def durability(self) -> kv.Durability:
-        return await self._engine.durability()
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 async def client_of(kit: Kit) -> tuple[kits.Process, Counting]:
