@@ -123,21 +123,14 @@ async def test_whoever_dies_in_the_middle_leaves_the_hint(memory_kit: Kit) -> No
 async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Kit) -> None:
     """It saw the hint, and its item came between the last look into the inbox and the hint's end."""
     app = program()
-    settings = kits.settings(worker={"scan_ms": 10**7})  # nobody looks again by themselves
-    made: list[Late] = []
-
-    def wrap(engine: Any) -> Late:
-        made.append(Late(engine))
-        return made[-1]
-
-    process = await memory_kit.process(app, settings=settings, wrap=wrap)
+    process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
         at = await world.address()
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
-        made[0].before_clear = lambda: enqueue_silently(client, at, 10)
+        late.before_clear = lambda: enqueue_silently(client, at, 10)
         batch = kv.Batch()
         ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=committing.any_stamp(memory_kit.env))
         await client.store.engine.commit(batch)  # for nothing: there is nothing unread when it is seen
@@ -151,14 +144,7 @@ async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_f
 ) -> None:
     """The step has read the inbox before, and takes the hint away whichever it is: it looks once more afterwards."""
     app = program()
-    settings = kits.settings(worker={"scan_ms": 10**7})
-    made: list[Late] = []
-
-    def wrap(engine: Any) -> Late:
-        made.append(Late(engine))
-        return made[-1]
-
-    process = await memory_kit.process(app, settings=settings, wrap=wrap)
+    process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
         at = await world.address()
@@ -172,12 +158,23 @@ async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_f
             came.append(True)
             await (world.send(Add(10)) if hinting else enqueue_silently(client, at, 10))
 
-        made[0].before_step = another
+        late.before_step = another
         await world.send(Add(100))
         await until_total(world, app, 111)
         assert came, "it was the step that took the hint"
         await aio.until(lambda: is_cleared(client, at))
     await process.close()
+
+
+async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:
+    """A host that does not look again by itself."""
+    made: list[Late] = []
+
+    def wrap(engine: Any) -> Late:
+        made.append(Late(engine))
+        return made[-1]
+
+    return await kit.process(app, settings=kits.settings(worker={"scan_ms": 10**7}), wrap=wrap), made[0]
 
 
 async def is_cleared(universe: sdk.Universe, at: ids.Address) -> bool:
