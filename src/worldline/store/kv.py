@@ -25,7 +25,8 @@ batches where one began after the other's `Ok`, the later has the greater stamps
 visible out of stamp order, so every page carries `stable`: no key with a stamp below it can appear any more. A
 scan that wants to skip what it has seen may start at a mark, but never at one above `stable`.
 
-A range delete removes what was committed before the batch; a key committed at the same time may survive it.
+A delete without an expectation, of a key or a range, removes what was committed before the batch; a key committed at
+the same time may survive it.
 """
 
 from __future__ import annotations
