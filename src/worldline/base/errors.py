@@ -23,6 +23,7 @@
     │   ├── StoreFailed           the engine lost its footing (a failed sync): re-open it
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
+    ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
     ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
@@ -135,6 +136,19 @@ class StoreVersion(StoreError):
 
 class StoreMissing(StoreError):
     code = "store_missing"
+
+
+class CannotStep(Error):
+    """A step was abandoned for want of something that is no part of its world: nothing of it may be journaled.
+
+    `lasting`: this process will lack it for as long as it runs. Else the same step may succeed a little later.
+    """
+
+    code = "cannot_step"
+
+    def __init__(self, why: str, *, lasting: bool) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 class Overloaded(Error):
