@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from worldline.base import env as envs
-from worldline.base import errors, failures
+from worldline.base import errors
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, worlds
@@ -35,7 +35,7 @@ from worldline.roles import (
     hub,
     keeping,
     placement,
-    restoring,
+    taker,
     telemetry,
     watching,
 )
@@ -48,11 +48,7 @@ CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for 
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
 STUCK_MS = 1_000  # before something is tried again that failed for one world alone
-WAY_OUT = (
-    'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
-)
 LONG_AGO_US = -(2**62)
-REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
 
 class WorldWorker:
@@ -74,18 +70,20 @@ class WorldWorker:
         self._telemetry = telemetry
         self._engine = engine
         self._env = env
-        self._programs = {program.name: program for program in programs}
         code = {program.name: program.hash for program in programs}
         self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
-        self._blobs = blobs
         self._hub = live
         self._settings = settings
-        self._is_dead = is_dead
         self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
         self._clock = cycling.Clock(env)
+        self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
+        )  # fmt: skip
+        self._taker = taker.Taker(
+            engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
+            labels=self._labels, is_dead=is_dead, living=self._living, refused=self._refused, telemetry=telemetry,
         )  # fmt: skip
         self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
         self.under_way = self._cycle.under_way
@@ -96,7 +94,6 @@ class WorldWorker:
         self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
         self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: to be taken again, and when
         self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
-        self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
@@ -111,7 +108,6 @@ class WorldWorker:
         self.on_act: list[Callable[[Hosted, Done, committing.Built], None]] = []
         self.cycles = 0
         self.steps = 0
-        self.restored_ms = 0.0
 
     # --- For the rest of the process --------------------------------------------------------------------------
 
@@ -169,6 +165,11 @@ class WorldWorker:
         """The life sign by which others see that this worker lives."""
         return self._life
 
+    @property
+    def restored_ms(self) -> float:
+        """How long the last take of a world took."""
+        return self._taker.restored_ms
+
     def runs(self, world: worlds.World) -> bool:
         """Whether this worker would run such a world."""
         wanted = world.meta.status is Status.ACTIVE and world.at not in self._refused
@@ -177,10 +178,6 @@ class WorldWorker:
     def time_us(self) -> int:
         """The store's time, carried on by our own clock since it was last read."""
         return self._clock.now_us()
-
-    async def in_kernel(self, do: Callable[[], object]) -> object:
-        """Run something over a machine in the thread where machines are run."""
-        return await asyncio.get_running_loop().run_in_executor(self._kernel, do)
 
     async def hold(self, at: ids.Address) -> Hosted | None:
         """Take a world, if it is free, and bring it back. None if another worker has it."""
@@ -191,7 +188,7 @@ class WorldWorker:
             raise errors.Closed("no worlds are run here any more") from self._over
         pending = self._acquiring.get(at)
         if pending is None:
-            pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._take(at))
+            pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._taker.take(at))
             pending.add_done_callback(lambda task: self._taken(at, task))
         try:
             return await asyncio.shield(pending)
@@ -388,6 +385,13 @@ class WorldWorker:
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 
+    async def _living(self) -> leases.Life:
+        """The life sign of this worker, written now if there is none yet."""
+        if self._life is None:
+            await self._renew(self._env.monotonic_us())
+        assert self._life is not None
+        return self._life
+
     # --- Searching and taking ---------------------------------------------------------------------------------
 
     def _start_search(self, now_us: int) -> None:
@@ -434,56 +438,6 @@ class WorldWorker:
         except BaseException:
             self._scanned_us = LONG_AGO_US
             raise
-
-    async def _take(self, at: ids.Address) -> Hosted:
-        """Acquire the lease, restore the world, adopt a change of its program if there is one."""
-        read = await self._engine.read(worlds.get(at))
-        self._clock.set(read.time_us)
-        world = worlds.decode(at, read.value(0))
-        program = self._programs.get(world.meta.program)
-        if program is None:
-            raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
-        unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
-        if unmet is not None:
-            raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
-        if world.meta.status is not Status.ACTIVE:
-            raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
-        if self._life is None:
-            await self._renew(self._env.monotonic_us())
-        assert self._life is not None
-        started_us = self._env.monotonic_us()
-        lease = await holding.acquire(self._engine, self._env, at, self._life, self._is_dead)
-        try:
-            hosted = await self._restore(world, program, lease)
-        except BaseException as error:
-            await holding.release(self._engine, self._env, lease)
-            if isinstance(error, failures.Diverged):
-                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}\n  {WAY_OUT}") from error
-            raise
-        taken_us = self._env.monotonic_us() - started_us
-        self.restored_ms = taken_us / 1000
-        hosted.name = world.meta.name
-        self._telemetry.tell(telemetry.Taken(at, hosted.name, lease.epoch, hosted.head.height, taken_us))
-        log.info(
-            "world %r at epoch %d, height %d, in %.1f ms",
-            hosted.name, lease.epoch, hosted.head.height, self.restored_ms, extra=telemetry.about(at, name=hosted.name),
-        )  # fmt: skip
-        return hosted
-
-    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
-        try:
-            await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
-            restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
-            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
-            if restored.program_hash != program.hash:
-                await holding.adopt(self, self._cycle, hosted, world, restored.program_hash)
-        except (failures.Diverged, errors.Corrupt) as error:
-            self._refused[world.at] = str(error)
-            if isinstance(error, errors.Corrupt):  # bytes may be whole again, code does not change while we run
-                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._refused.pop, world.at, None)
-            log.warning("world %r cannot go on: %s", world.meta.name, error, extra=telemetry.about(world.at))
-            raise
-        return hosted
 
     def _taken(self, at: ids.Address, task: asyncio.Task[Hosted]) -> None:
         """A world was taken, or not; whoever asked may be gone."""
