@@ -113,7 +113,9 @@ class AdapterWorker(committing.Claims):
 
     def give_back(self, tokens: Sequence[bytes]) -> None:
         for token in tokens:
-            self._promised.pop(token).close()
+            slot = self._promised.pop(token, None)  # what is performed already has its slot
+            if slot is not None:
+                slot.close()
         self._watch.wake()
 
     def _on_act(self, hosted: Hosted, done: Done, built: committing.Built) -> None:

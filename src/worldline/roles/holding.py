@@ -6,10 +6,8 @@ batch, commit; a lost race is an expected loss that the caller handles.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
@@ -24,7 +22,7 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import committing, restoring
+from worldline.roles import committing, kernel_thread, restoring
 from worldline.roles.hosted import Handover, Hosted
 from worldline.store import kv, transact
 
@@ -274,14 +272,16 @@ def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot
     return snapshot_keys.BASELINE.pack(taken)
 
 
-async def adopt(kernel: Executor, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes) -> None:
+async def adopt(
+    kernel: kernel_thread.KernelThread, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes
+) -> None:
     """Go on under other code than the baseline was written by.
 
     The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
     code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
     commit with the baseline that follows it, so no restore ever has to run old entries under new code.
     """
-    blocked = await asyncio.get_running_loop().run_in_executor(kernel, commands.fits, hosted.machine)
+    blocked = await kernel.run(hosted.at, commands.fits, hosted.machine)
     change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
     await cycle.step_and_save(hosted, Handover(item, change), world)

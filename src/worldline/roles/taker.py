@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 
 from worldline.base import env as envs
 from worldline.base import errors, failures
@@ -14,7 +12,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import cycling, holding, placement, restoring, telemetry
+from worldline.roles import cycling, holding, kernel_thread, placement, refusals, restoring, telemetry
 from worldline.roles.hosted import Hosted
 from worldline.store import kv
 
@@ -23,11 +21,10 @@ log = logging.getLogger("worldline.worker")
 WAY_OUT = (
     'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
 )
-REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
 
 class Taker:
-    """`living` is the worker's life sign, under which it takes leases; `refused` the worlds that it cannot run."""
+    """`living` is the worker's life sign, under which it takes leases; `refusals` the worlds that it cannot run."""
 
     def __init__(
         self,
@@ -36,13 +33,13 @@ class Taker:
         programs: Sequence[Program],
         *,
         blobs: blob_layer.Blobs,
-        kernel: Executor,
+        kernel: kernel_thread.KernelThread,
         clock: cycling.Clock,
         cycle: cycling.Cycle,
         labels: dict[str, str],
         is_dead: Callable[[ids.WorkerId], bool],
         living: Callable[[], Awaitable[leases.Life]],
-        refused: dict[ids.Address, str],
+        refusals: refusals.Refusals,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -55,7 +52,7 @@ class Taker:
         self._labels = labels
         self._is_dead = is_dead
         self._living = living
-        self._refused = refused
+        self._refusals = refusals
         self._telemetry = telemetry
         self.restored_ms = 0.0
 
@@ -78,9 +75,12 @@ class Taker:
         try:
             hosted = await self._restore(world, program, lease)
         except BaseException as error:
-            await holding.release(self._engine, self._env, lease)
-            if isinstance(error, failures.Diverged):
-                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}\n  {WAY_OUT}") from error
+            try:
+                refused = self._refuse(world, error)
+            finally:
+                await holding.release(self._engine, self._env, lease)
+            if refused is not None:
+                raise refused from error
             raise
         taken_us = self._env.monotonic_us() - started_us
         self.restored_ms = taken_us / 1000
@@ -93,16 +93,33 @@ class Taker:
         return hosted
 
     async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
-        try:
-            await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
-            restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
-            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
-            if restored.program_hash != program.hash:
-                await holding.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
-        except (failures.Diverged, errors.Corrupt) as error:
-            self._refused[world.at] = str(error)
-            if isinstance(error, errors.Corrupt):  # bytes may be whole again, code does not change while we run
-                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._refused.pop, world.at, None)
-            log.warning("world %r cannot go on: %s", world.meta.name, error, extra=telemetry.about(world.at))
-            raise
+        await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
+        material = await restoring.gather(self._engine, self._blobs, world.at)
+        restored = await self._kernel.run(world.at, restoring.build, material, program)
+        hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
+        if restored.program_hash != program.hash:
+            await holding.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
         return hosted
+
+    def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
+        """Leave a world alone that cannot be brought back here. Returns what to tell those who asked for it; None for
+        what is no fault of the world: the error itself tells them.
+        """
+        said, name = kernel_thread.describe(error), world.meta.name
+        match error:
+            case failures.Diverged():  # code does not change while we run
+                self._refusals.refuse(world.at, "diverged", str(error), lasting=True)
+                return errors.Closed(f"world {name!r} cannot go on: {error.report}\n  {WAY_OUT}")
+            case errors.Corrupt():  # bytes may be whole again
+                self._refusals.refuse(world.at, "corrupt", str(error))
+                return None
+            case errors.StoreError() | errors.Lost():
+                return None
+            case errors.CannotStep() | MemoryError():
+                lasting = isinstance(error, errors.CannotStep) and error.lasting
+                self._refusals.refuse(world.at, "cannot_step", said, lasting=lasting)
+            case Exception():
+                self._refusals.refuse(world.at, "restore", f"it cannot be brought back: {said}", cause=error)
+            case _:
+                return None
+        return errors.Exists(f"world {name!r} is not for this worker now: {said}")

@@ -4,6 +4,9 @@ A tick is short: renew the life sign, start a search for worlds that are ready, 
 something to do, or rest. Searches, cycles (`worldline.roles.cycling`) and upkeep run beside it, so that none of them
 keeps another from its turn.
 
+Whatever goes wrong with one world concerns that world alone: it is refused here, with its reason, and its lease is
+released (`worldline.roles.refusals`). Only what goes wrong with the worker itself ends the worker.
+
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
 world whose commit failed for any other reason is thrown away and restored. The worker's life sign is one write for all
 its worlds; when it could not be renewed by its margin, for whatever reason, the worker fences itself: it drops all of
@@ -15,14 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, ready, worlds
+from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.model.world import Status
@@ -34,7 +36,10 @@ from worldline.roles import (
     holding,
     hub,
     keeping,
+    kernel_thread,
+    losses,
     placement,
+    refusals,
     taker,
     telemetry,
     watching,
@@ -47,7 +52,6 @@ log = logging.getLogger("worldline.worker")
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
-STUCK_MS = 1_000  # before something is tried again that failed for one world alone
 LONG_AGO_US = -(2**62)
 
 
@@ -74,16 +78,17 @@ class WorldWorker:
         self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
         self._hub = live
         self._settings = settings
-        self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
+        self._kernel = kernel_thread.KernelThread(env)
         self._clock = cycling.Clock(env)
-        self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
+        self._refusals = refusals.Refusals(env, telemetry)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
+        self._losses = losses.Losses(env, self._refusals, drop=self._drop, release=self._start_release)
         self._taker = taker.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
-            labels=self._labels, is_dead=is_dead, living=self._living, refused=self._refused, telemetry=telemetry,
+            labels=self._labels, is_dead=is_dead, living=self._living, refusals=self._refusals, telemetry=telemetry,
         )  # fmt: skip
         self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
         self.under_way = self._cycle.under_way
@@ -93,7 +98,6 @@ class WorldWorker:
         self._hosted: dict[ids.Address, Hosted] = {}
         self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
         self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: to be taken again, and when
-        self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
@@ -152,13 +156,14 @@ class WorldWorker:
 
     def keeps(self, at: ids.Address) -> bool:
         """Whether it is here, or on its way."""
-        return at in self._hosted or at in self._acquiring or at in self._again
+        return at in self._hosted or at in self._acquiring or at in self._again or self._refusals.keeps(at)
 
     def peek(self, at: ids.Address) -> Hosted | None:
         return self._hosted.get(at)
 
     def refusal(self, at: ids.Address) -> str | None:
-        return self._refused.get(at)
+        """Why this worker leaves a world alone, or did before it is tried again."""
+        return self._refusals.why(at)
 
     @property
     def life(self) -> leases.Life | None:
@@ -172,7 +177,8 @@ class WorldWorker:
 
     def runs(self, world: worlds.World) -> bool:
         """Whether this worker would run such a world."""
-        wanted = world.meta.status is Status.ACTIVE and world.at not in self._refused
+        self._refusals.seen(world.at, world.raw)
+        wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
         return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
 
     def time_us(self) -> int:
@@ -180,13 +186,17 @@ class WorldWorker:
         return self._clock.now_us()
 
     async def hold(self, at: ids.Address) -> Hosted | None:
-        """Take a world, if it is free, and bring it back. None if another worker has it."""
+        """Take a world, if it is free, and bring it back. None if another worker has it, or it is refused here: it can
+        be reached by its inbox.
+        """
         hosted = self._hosted.get(at)
         if hosted is not None:
             return hosted
         if self._over is not None:
             raise errors.Closed("no worlds are run here any more") from self._over
         pending = self._acquiring.get(at)
+        if pending is None and self._refusals.withholds(at):
+            return None
         if pending is None:
             pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._taker.take(at))
             pending.add_done_callback(lambda task: self._taken(at, task))
@@ -198,7 +208,7 @@ class WorldWorker:
     async def try_hold(self, at: ids.Address) -> Hosted | None:
         """The same for a world that nobody here has asked for: whatever is wrong with it is in nobody else's way."""
         now_us = self._env.monotonic_us()
-        if at in self._refused or self._again.get(at, now_us) > now_us:
+        if self._refusals.blocks(at) or self._again.get(at, now_us) > now_us:
             return None
         try:
             return await self.hold(at) if await self._room.make() else None
@@ -206,7 +216,10 @@ class WorldWorker:
             return None
         except errors.StoreError as error:  # its snapshot may be out of reach where others are not
             log.warning("world %s cannot be taken now: %s", at.world.hex(), error, extra=telemetry.about(at))
-            self._again[at] = self._env.monotonic_us() + STUCK_MS * 1000
+            self._again[at] = self._env.monotonic_us() + losses.STUCK_MS * 1000
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one world is no other world's concern
+            self._refusals.refuse(at, "restore", kernel_thread.describe(error), cause=error)
             return None
 
     # --- The loop's turn --------------------------------------------------------------------------------------
@@ -217,6 +230,8 @@ class WorldWorker:
             await self._turn()
         except errors.Error:
             raise
+        except MemoryError as error:
+            raise errors.CannotStep("there is no memory left for a turn", lasting=False) from error
         except Exception as error:
             self._end(error)  # a bug: whoever waits for an answer must not wait for ever
             raise
@@ -275,7 +290,7 @@ class WorldWorker:
         given = [self._cycle.take(hosted) for hosted in chosen]
         try:
             for lost in await self._cycle.run(given):
-                self._lost(lost)
+                self._losses.settle(lost)
         except BaseException as error:
             for each in given:
                 if each.stepped:
@@ -297,6 +312,7 @@ class WorldWorker:
 
     def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
+        self._refusals.forgive(hosted.at)
         self._keeper.watch(hosted)
         for at in built.touched:
             self.poke(at)
@@ -306,39 +322,16 @@ class WorldWorker:
 
     def _stuck(self, hosted: Hosted) -> None:
         """Something in its inbox cannot be read now: look again in a while."""
-        asyncio.get_running_loop().call_later(STUCK_MS / 1000, self.poke, hosted.at)
+        asyncio.get_running_loop().call_later(losses.STUCK_MS / 1000, self.poke, hosted.at)
 
-    def _lost(self, lost: cycling.Lost) -> None:
-        """The commit did not happen. Whose fault it was decides what becomes of what was handed over."""
-        given = lost.worked.given
-        given.stepped = False
-        if isinstance(lost.why, errors.BadInput):
-            self._unfit(given, lost.worked.done, lost.why)
-            return
-        if isinstance(lost.why, errors.StoreError):
-            log.warning("world %s: %s; trying again", given.hosted.at.world.hex(), lost.why)
-            handed, given.handed = given.handed, []
-            self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
-            return
-        error = commit.lost(lost.why, given.hosted.lease)
-        log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept, given.handed = cycling.unsettled(given, lost.why), []
-        # Also after a fence: a lease that was revoked from a paused world may be free by now.
-        self._drop(given.hosted, kept, again=True)
+    def _start_release(self, lease: leases.Lease) -> None:
+        self._start_beside(f"release {lease.at.world.hex()}", self._release(lease))
 
-    def _unfit(self, given: cycling.Given, done: Done, error: errors.BadInput) -> None:
-        """Its steps do not fit into a commit. Several at once are tried one by one; a single one stops its world."""
-        hosted, handed = given.hosted, given.handed
-        given.handed = []
-        if done.steps > 1 and not hosted.careful:
-            self._careful[hosted.at] = None
-        elif done.handed:
-            _fail([handover for handover, _ in done.handed], error)
-            handed = handed[len(done.handed) :]
-        else:
-            self._refused[hosted.at] = f"a step of it cannot be stored: {error}"
-            log.error("world %s stops: a step of it cannot be stored: %s", hosted.at.world.hex(), error)
-        self._drop(hosted, handed, again=hosted.at not in self._refused)
+    async def _release(self, lease: leases.Lease) -> None:
+        try:
+            await holding.release(self._engine, self._env, lease)
+        except errors.StoreError as error:  # the next search through everything finds that it is not in memory
+            log.warning("world %s cannot be released now: %s", lease.at.world.hex(), error)
 
     def _drop(
         self,
@@ -356,7 +349,9 @@ class WorldWorker:
         if self._hosted.get(hosted.at) is hosted:
             del self._hosted[hosted.at]
             self._hub.left(hosted.at)
-        self._kernel.submit(hosted.machine.close)  # there, because a step may be under way; its `finally`s run there
+        self._kernel.submit(
+            hosted.at, hosted.machine.close
+        )  # there, because a step may be under way; its `finally`s run there
         _fail(handed, _certain(hosted, error))
         _fail(hosted.handed, errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
         hosted.handed.clear()
@@ -405,6 +400,7 @@ class WorldWorker:
         elif (
             self._watch.hinted
             or any(due_us <= now_us for due_us in self._again.values())
+            or self._refusals.look_again(now_us)
             or self._room.look_again(now_us)
             or self._finder.look_again(now_us)
         ):
@@ -416,6 +412,7 @@ class WorldWorker:
         again = [at for at, due_us in self._again.items() if due_us <= now_us]
         for at in again:
             del self._again[at]
+        again += [at for at in self._refusals.due(now_us) if at not in again]
         try:
             await freeing.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
             await self._finder.by_hints()
@@ -445,9 +442,7 @@ class WorldWorker:
         if task.cancelled() or task.exception() is not None:
             return
         hosted = task.result()
-        if at in self._careful:
-            del self._careful[at]
-            hosted.careful = True
+        hosted.careful = self._losses.careful(at)
         self._hosted[at] = hosted
         self._keeper.watch(hosted)
         self._freed(hosted)
@@ -507,7 +502,7 @@ class WorldWorker:
         finally:
             for hosted in list(self._hosted.values()):
                 self._drop(hosted)
-            self._kernel.shutdown(wait=True)
+            self._kernel.shutdown()
 
     async def _leave(self) -> None:
         held = list(self._hosted.values())
