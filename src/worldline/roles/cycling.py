@@ -25,7 +25,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
-from worldline.model import payload
+from worldline.model import ids, payload
 from worldline.model.settings import WorkerSettings
 from worldline.roles import committing, hanging, holding, kernel_thread, restoring, telemetry
 from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, Superseded, step_of_handed
@@ -62,6 +62,8 @@ class Given(msgspec.Struct, eq=False):
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
     stuck: bool = False  # something in its inbox cannot be read now
+    stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
+    abandoned: bool = False  # whatever its steps come to, they are not committed
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
     began_wall_us: int = 0  # if somebody wants to know
 
@@ -139,14 +141,31 @@ class Cycle:
             for number, (began_us, given) in self._under_way.items()
         }
 
+    def abandon(self, at: ids.Address) -> list[Handover] | None:
+        """Have the steps of a world that wait in the kernel's thread come to nothing. Returns what was handed over for
+        them, which is certainly not taken; None if no steps of it are there.
+        """
+        for _, given in self._under_way.values():
+            for each in given:
+                if each.hosted.at == at and each.stepping:
+                    each.abandoned, each.stepped = True, False
+                    handed, each.handed = each.handed, []
+                    return handed
+        return None
+
     async def _run(self, given: Sequence[Given], began_us: int) -> list[Lost]:
         time_us = await self._read(given)
         await self._clear_hints(given)
         if not any(_has_work(each) for each in given):
             return []
         for each in given:
-            each.stepped = True
-        worked = await self._kernel.run(None, self._step_all, given, time_us)
+            each.stepped = each.stepping = True
+        try:
+            worked = await self._kernel.run(None, self._step_all, given, time_us)
+        finally:
+            for each in given:
+                each.stepping = False
+        worked = [each for each in worked if not each.given.abandoned]
         lost = await self._commit(worked, time_us)
         if self._telemetry.on:
             steps = sum(each.done.steps for each in worked)
@@ -250,6 +269,8 @@ class Cycle:
         many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
         for each in given:
             hosted = each.hosted
+            if each.abandoned:
+                continue
             if each.error is not None:
                 worked.append(Worked(each, Done(hosted.head, hosted.head)))
             elif not _has_work(each):

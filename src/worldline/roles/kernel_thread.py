@@ -58,14 +58,20 @@ class KernelThread:
     def _contained(self, at: ids.Address | None, do: Callable[..., T], *args: Any) -> T:
         self.doing = Doing(at, self._env.monotonic_us())
         try:
-            return do(*args)
-        except BaseException as error:
-            # A future does not take a StopIteration, and a coroutine that meets one ends as if it had returned.
-            if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-                raise
-            raise Escaped(describe(error)) from error
+            return contained(do, *args)
         finally:
             self.doing = None
+
+
+def contained(do: Callable[..., T], *args: Any) -> T:
+    """Call user code in a thread: whatever it raises comes back as an exception that a future takes."""
+    try:
+        return do(*args)
+    except BaseException as error:
+        # A future does not take a StopIteration, and a coroutine that meets one ends as if it had returned.
+        if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+            raise
+        raise Escaped(describe(error)) from error
 
 
 def describe(error: BaseException) -> str:

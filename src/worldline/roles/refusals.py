@@ -17,13 +17,15 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.model import ids
-from worldline.roles import telemetry
+from worldline.roles import placement, telemetry
 from worldline.roles.hosted import NEVER_US
 
 log = logging.getLogger("worldline.worker")
 
 PAUSE_FIRST_MS = 1_000
 PAUSE_MOST_MS = 300_000
+LABELS_MAX = 16  # said with the life sign, so that other processes can see them: `refused:WORLD=WHY`
+LABEL_CHARACTERS_MAX = 300
 
 
 class Refusal(msgspec.Struct):
@@ -103,6 +105,11 @@ class Refusals:
         elif known.meta != meta:
             self.forgive(at)
 
+    def labels(self) -> dict[str, str]:
+        """The latest of them, as they are said with the life sign."""
+        latest = list(self._refused.items())[-LABELS_MAX:]
+        return {label_of(at): known.why[:LABEL_CHARACTERS_MAX] for at, known in latest}
+
     def look_again(self, now_us: int) -> bool:
         """Whether the pause of one of them has ended."""
         return self._next_us <= now_us
@@ -118,3 +125,7 @@ class Refusals:
                 known.tried = True
                 due.append(at)
         return due
+
+
+def label_of(at: ids.Address) -> str:
+    return placement.REFUSED + at.world.hex()

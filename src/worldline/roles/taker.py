@@ -54,6 +54,7 @@ class Taker:
         self._living = living
         self._refusals = refusals
         self._telemetry = telemetry
+        self.waiting: dict[ids.Address, None] = {}  # worlds that are being brought back in the kernel's thread
         self.restored_ms = 0.0
 
     async def take(self, at: ids.Address) -> Hosted:
@@ -95,10 +96,14 @@ class Taker:
     async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
         await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
         material = await restoring.gather(self._engine, self._blobs, world.at)
-        restored = await self._kernel.run(world.at, restoring.build, material, program)
-        hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
-        if restored.program_hash != program.hash:
-            await holding.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
+        self.waiting[world.at] = None
+        try:
+            restored = await self._kernel.run(world.at, restoring.build, material, program)
+            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
+            if restored.program_hash != program.hash:
+                await holding.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
+        finally:
+            del self.waiting[world.at]
         return hosted
 
     def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:

@@ -40,6 +40,7 @@ from worldline.roles import (
     losses,
     placement,
     refusals,
+    stalls,
     taker,
     telemetry,
     watching,
@@ -106,6 +107,7 @@ class WorldWorker:
         self._life: leases.Life | None = None
         self._renewed_us = 0
         self._scanned_us = self._tended_us = LONG_AGO_US
+        self._stall: stalls.Stall | None = None  # a step that does not return, while there is one
         self._over: BaseException | None = None  # why nothing is run here any more
         self.worker = worker
         self.incarnation = ids.Incarnation(envs.new_id(env))
@@ -118,7 +120,7 @@ class WorldWorker:
     def hand_over(self, at: ids.Address, handover: Handover) -> bool:
         """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
         hosted = self._hosted.get(at)
-        if hosted is None or hosted.lost:
+        if hosted is None or hosted.lost or self._stall is not None:
             return False
         if self._telemetry.on:
             handover.since_us = self._env.monotonic_us()
@@ -181,6 +183,11 @@ class WorldWorker:
         wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
         return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
 
+    def found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
+        """Records of this world cannot be read: it is left alone, and the search goes on."""
+        if not self._refusals.blocks(at):
+            self._refusals.refuse(at, "corrupt", str(error))
+
     def time_us(self) -> int:
         """The store's time, carried on by our own clock since it was last read."""
         return self._clock.now_us()
@@ -194,6 +201,8 @@ class WorldWorker:
             return hosted
         if self._over is not None:
             raise errors.Closed("no worlds are run here any more") from self._over
+        if self._stall is not None:
+            return None
         pending = self._acquiring.get(at)
         if pending is None and self._refusals.withholds(at):
             return None
@@ -204,6 +213,11 @@ class WorldWorker:
             return await asyncio.shield(pending)
         except errors.Exists:
             return None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if pending.cancelled() and task is not None and not task.cancelling():
+                return None  # it was given up, for a step of another world that does not return
+            raise
 
     async def try_hold(self, at: ids.Address) -> Hosted | None:
         """The same for a world that nobody here has asked for: whatever is wrong with it is in nobody else's way."""
@@ -241,6 +255,9 @@ class WorldWorker:
         now_us = self._env.monotonic_us()
         self._check_tasks()
         await self._renew(now_us)
+        if await self._stalled(now_us):
+            await self._watch.rest(min(self._settings.heartbeat_ms, REST_MS))
+            return
         self._start_search(now_us)
         self._start_upkeep(now_us)
         self._start_emptying()
@@ -375,8 +392,9 @@ class WorldWorker:
                 for hosted in list(self._hosted.values()):
                     self._drop(hosted, again=True)
         self._life = await holding.beat(
-            self._engine, self._env, self.worker, self.incarnation, settings, labels=self._labels
-        )
+            self._engine, self._env, self.worker, self.incarnation, settings,
+            labels={**self._labels, **self._refusals.labels()},
+        )  # fmt: skip
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 
@@ -386,6 +404,32 @@ class WorldWorker:
             await self._renew(self._env.monotonic_us())
         assert self._life is not None
         return self._life
+
+    async def _stalled(self, now_us: int) -> bool:
+        """Whether a step does not return. Then nothing else can be run here: all other worlds are let go."""
+        found = stalls.find(self._kernel.doing, self._stall, now_us=now_us, ttl_us=self._settings.lease_ttl_ms * 1000)
+        if found is None:
+            if self._stall is not None:
+                await stalls.end(self._engine, self._env, self.worker, self._stall)
+                if self._stall.at is not None:
+                    self._refusals.forgive(self._stall.at)
+                self._stall, self._scanned_us = None, LONG_AGO_US
+            return False
+        if self._stall is None:
+            self._stall = found
+            if found.at is not None:
+                self._refusals.refuse(found.at, "hung", stalls.WHY, lasting=True, keep=True)
+            log.error("a step has not returned for %d ms: letting go of all other worlds", found.age_ms(now_us))
+        await stalls.begin(self._engine, self._env, self.worker, self._stall)
+        for hosted in [hosted for at, hosted in self._hosted.items() if at != found.at]:
+            handed = self._cycle.abandon(hosted.at) if hosted.busy else []
+            if handed is not None or self._stall.turns > 1:  # a commit under way is given a moment
+                self._drop(hosted, handed or ())
+        for at in [at for at in self._taker.waiting if at != found.at]:
+            self._acquiring[at].cancel()
+        self._again.clear()
+        await self._finder.not_in_memory()
+        return True
 
     # --- Searching and taking ---------------------------------------------------------------------------------
 
