@@ -24,6 +24,7 @@
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
+    ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
@@ -149,6 +150,12 @@ class CannotStep(Error):
     def __init__(self, why: str, *, lasting: bool) -> None:
         super().__init__(why)
         self.lasting = lasting
+
+
+class StepFailed(Error):
+    """An input was not taken: the step over it ended in a way that cannot be recorded. Again will not help."""
+
+    code = "step_failed"
 
 
 class Overloaded(Error):

@@ -7,6 +7,7 @@ data: an answer, or a failure that says whether another attempt may help. Except
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
@@ -17,6 +18,7 @@ import msgspec
 from worldline.base import errors, failures, limits
 from worldline.kernel import driver, values
 from worldline.kernel.calls import Effect
+from worldline.roles import kernel_thread
 
 T = TypeVar("T")
 
@@ -78,16 +80,18 @@ async def run(
         return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
     except TimeoutError as error:
         this.cancelled = True
-        return Ended(False, code="timeout", message=str(error) or "the attempt took too long", timed_out=True)
+        return Ended(False, code="timeout", message=_said(error) or "the attempt took too long", timed_out=True)
     except failures.Fatal as error:
-        return Ended(False, code=error.failure_code, message=str(error), final=True)
+        return Ended(False, code=error.failure_code, message=_said(error), final=True)
     except failures.TryAgain as error:
         after_us = int(max(0.0, min(error.after, limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
-        return Ended(False, code=error.code, message=str(error), after_us=after_us)
+        return Ended(False, code=error.code, message=_said(error), after_us=after_us)
     except errors.EncodeError as error:
         return Ended(False, code="encode_error", message=f"the answer of {effect.name}(): {error}", final=True)
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
         return Ended(False, code=driver.code_of(error), message=driver.message_of(error))
+    except (SystemExit, KeyboardInterrupt) as error:  # of the user's function: it would end the process
+        return Ended(False, code=type(error).__name__, message=kernel_thread.describe(error))
     finally:
         current.reset(token)
 
@@ -97,7 +101,16 @@ def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         called: Awaitable[Any] = effect.function(*args, **kwargs)
         return called
     context = copy_context()
-    return asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(effect.function, *args, **kwargs))
+    call = functools.partial(effect.function, *args, **kwargs)
+    return asyncio.get_running_loop().run_in_executor(threads, kernel_thread.contained, context.run, call)
+
+
+def _said(error: Exception) -> str:
+    """What an exception of the user's says. Its `__str__` is the user's too."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - see above
+        return kernel_thread.describe(error)
 
 
 async def within(timeout_us: int, work: Awaitable[T]) -> T:

@@ -7,6 +7,7 @@ the one that has run out. A world with something unread gets a hint, so that the
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from worldline.layers import leases, ready
 from worldline.model import ids
 from worldline.roles import committing, holding
 from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.worker")
 
 T = TypeVar("T")
 
@@ -88,7 +91,11 @@ class Freer:
             hints: list[kv.Batch] = []
             ends: list[kv.Batch] = []
             for index, at in enumerate(part):
-                state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                try:
+                    state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                except errors.Corrupt as error:
+                    log.warning("world %s cannot be freed: %s", at.world.hex(), error)
+                    continue
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
                 if at in waiting and read.value(3 * len(part) + index) is None:

@@ -22,13 +22,12 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import committing, restoring
+from worldline.roles import committing, kernel_thread, restoring
 from worldline.roles.hosted import Handover, Hosted
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
     from worldline.roles.cycling import Cycle
-    from worldline.roles.world_worker import WorldWorker
 
 log = logging.getLogger("worldline.worker")
 
@@ -273,15 +272,16 @@ def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot
     return snapshot_keys.BASELINE.pack(taken)
 
 
-async def adopt(worker: WorldWorker, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes) -> None:
+async def adopt(
+    kernel: kernel_thread.KernelThread, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes
+) -> None:
     """Go on under other code than the baseline was written by.
 
     The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
     code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
     commit with the baseline that follows it, so no restore ever has to run old entries under new code.
     """
-    blocked = await worker.in_kernel(lambda: commands.fits(hosted.machine))
-    assert isinstance(blocked, dict)
+    blocked = await kernel.run(hosted.at, commands.fits, hosted.machine)
     change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
     await cycle.step_and_save(hosted, Handover(item, change), world)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
@@ -164,12 +165,18 @@ class Orchestrator:
                 *(inboxes.read_range(at, count_max=1) for at in part),
             )
             for index, at in enumerate(part):
-                world = worlds.find(at, read.value(index))
+                first = 3 * len(part) + 3 * index
+                try:
+                    world = worlds.find(at, read.value(index))
+                    state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
+                except errors.Lost:
+                    continue  # it was deleted
+                except errors.Corrupt as error:  # the others can be placed all the same
+                    log.warning("world %s cannot be placed: %s", at.world.hex(), error)
+                    continue
                 if world is None or world.meta.status is not Status.ACTIVE:
                     continue
                 hints = {each: read.value((1 + number) * len(part) + index) for number, each in enumerate(HINTS)}
-                first = 3 * len(part) + 3 * index
-                state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
                 quiet = not read.page(6 * len(part) + index).items
                 seen[at] = Seen(_active(world, state, quiet=quiet), state, hints)
         return seen
