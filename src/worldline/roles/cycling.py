@@ -37,15 +37,29 @@ log = logging.getLogger("worldline.worker")
 Acted = Callable[[Hosted, Done, committing.Built], None]
 
 
+CLOCK_SET_US = 50_000  # what our wall clock may differ from our monotonic one before it was certainly set
+
+
 class Clock:
-    """The store's time, carried on by our own clock since it was last read."""
+    """The store's time, carried on by our own clock since it was last read.
+
+    Read again with every heartbeat at the latest; before that if this machine's own clock was set meanwhile, because
+    the store's may have been with it (`doubtful`).
+    """
 
     def __init__(self, env: envs.Env) -> None:
         self._env = env
         self._read = (0, 0)
+        self._apart_us = 0  # wall clock and monotonic one, when it was read
 
     def set(self, store_us: int) -> None:
-        self._read = (store_us, self._env.monotonic_us())
+        ours_us = self._env.monotonic_us()
+        self._read = (store_us, ours_us)
+        self._apart_us = self._env.wall_us() - ours_us
+
+    @property
+    def doubtful(self) -> bool:
+        return abs(self._env.wall_us() - self._env.monotonic_us() - self._apart_us) > CLOCK_SET_US
 
     def now_us(self) -> int:
         store_us, ours_us = self._read
@@ -162,7 +176,7 @@ class Cycle:
         if named:
             await self._answer_repeats(named)
         reading = [each for each in given if each.hosted.unread]
-        if not reading:
+        if not reading and not self._clock.doubtful:
             return self._clock.now_us()
         limit = self._settings.max_inbox_batch
         read = await self._engine.read(

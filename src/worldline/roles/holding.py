@@ -37,12 +37,16 @@ CLAIMS_PAGE = 256
 
 async def beat(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
-    *, labels: dict[str, str] | None = None,
+    *, labels: dict[str, str] | None = None, told: Callable[[int], None] = lambda _: None,
 ) -> leases.Life:  # fmt: skip
-    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say."""
+    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say.
+
+    `told`: gets the store's time as soon as it is read.
+    """
 
     async def attempt() -> transact.Write[leases.Life]:
         read = await engine.read(leases.get_life(worker))
+        told(read.time_us)
         known = leases.decode_life(worker, read.value(0))
         draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()

@@ -383,7 +383,7 @@ class WorldWorker:
                 for hosted in list(self._hosted.values()):
                     self._drop(hosted, again=True)
         self._life = await holding.beat(
-            self._engine, self._env, self.worker, self.incarnation, settings, labels=self._labels
+            self._engine, self._env, self.worker, self.incarnation, settings, labels=self._labels, told=self._clock.set
         )
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
