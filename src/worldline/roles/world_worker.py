@@ -38,6 +38,7 @@ from worldline.roles import (
     restoring,
     telemetry,
     watching,
+    witness,
 )
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.store import kv
@@ -80,14 +81,14 @@ class WorldWorker:
         self._blobs = blobs
         self._hub = live
         self._settings = settings
-        self._is_dead = is_dead
+        self._others = witness.Witness(env, is_dead)
         self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
         self._clock = cycling.Clock(env)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
-        self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
+        self._finder = finding.Finder(engine, env, universe, clock=self._clock, others=self._others, worker=self)
         self.under_way = self._cycle.under_way
         self._keeper = keeping.Keeper(
             engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
@@ -452,7 +453,7 @@ class WorldWorker:
             await self._renew(self._env.monotonic_us())
         assert self._life is not None
         started_us = self._env.monotonic_us()
-        lease = await holding.acquire(self._engine, self._env, at, self._life, self._is_dead)
+        lease = await holding.acquire(self._engine, self._env, at, self._life, self._others)
         try:
             hosted = await self._restore(world, program, lease)
         except BaseException as error:
@@ -472,7 +473,7 @@ class WorldWorker:
 
     async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
         try:
-            await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
+            await holding.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
             restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
             hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
             if restored.program_hash != program.hash:
