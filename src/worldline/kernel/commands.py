@@ -160,7 +160,7 @@ def _schedule(machine: Machine, data: bytes) -> bytes:
     wanted = structs.decode(schedules.Put, data)
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
-        schedules.next_us(wanted.spec, since_us=0, after_us=machine.now.context.time_us)
+        schedules.next_us(wanted.spec, since_us=0, after_us=machine.now.context.store_us)
     return values.dump(schedules.change(machine, wanted.id, wanted.spec))
 
 

@@ -218,7 +218,7 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
     machine.now.raised.extend(hands.emits)
     for delay_us, (schema, data), cancelled in hands.afters:
         if not cancelled[0]:
-            due_us = machine.now.context.time_us + delay_us
+            due_us = machine.now.context.store_us + delay_us
             machine.ask_for(Held("", -1, OpKind.AFTER, schema, data, due_us))
     for schedule_id, spec in hands.schedules:
         schedules.change(machine, schedule_id, spec)

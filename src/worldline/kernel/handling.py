@@ -49,6 +49,12 @@ class Handling:
     # --- For handlers and workflows ------------------------------------------------------------------
 
     @property
+    def store_us(self) -> int:
+        """The store's time of the step that runs. While a run is rebuilt nothing is due, and any time will do."""
+        where = self.machine.where
+        return self.time_us if where is None else where.store_us
+
+    @property
     def seed(self) -> bytes:
         """What draws and ids are made from. Of a handler, hashed only if it is asked for: most never do."""
         if isinstance(self._seed, tuple):

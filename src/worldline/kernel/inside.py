@@ -66,11 +66,11 @@ async def sleep(seconds: Seconds, /) -> None:
 
 
 async def sleep_until(when: datetime, /) -> None:
-    """Wait until a time, given with its time zone. A time that has passed is now."""
+    """Wait until the store's clock shows a time, given with its time zone. A time that has passed is now."""
     if when.tzinfo is None:
         raise errors.BadInput("wl.sleep_until() needs a datetime with a time zone")
     due_us = (when - _EPOCH) // timedelta(microseconds=1)
-    delay_us = max(0, due_us - here.require("wl.sleep_until()").time_us)
+    delay_us = max(0, due_us - here.require("wl.sleep_until()").store_us)
     await _Awaiting(_timer("sleep_until", due_us.to_bytes(8, "big", signed=True), delay_us))
 
 

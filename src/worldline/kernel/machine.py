@@ -153,6 +153,9 @@ class Machine:
                 stamp=given.stamp,
                 correlation=given.item.correlation,
             )
+            if context.behind_us:
+                self.draft(Kind.CLOCK, values.dump(context.behind_us))
+                schedules.clock_set_back(self)
             now.ready.extend(self.later)
             self.later.clear()
             dead = self._take(given.item, given.data)
@@ -262,13 +265,15 @@ class Machine:
         key = (now.context.step, now.ordinal)
         now.ordinal += 1
         intent = ids.intent_id(now.context.address, step=key[0], ordinal=key[1], kind=name, params=params)
-        self.open[key] = Pending(kind, name, params, *key, now.context.time_us, due_us, deadline_us, run, op, event)
+        self.open[key] = Pending(kind, name, params, *key, now.context.store_us, due_us, deadline_us, run, op, event)
         self.by_intent[intent] = key
         self.draft(
             Kind.INTENT if kind is WorkKind.EFFECT else Kind.TIMER_SET,
-            values.pack([key[1], name, run, op, params, max(0, due_us - now.context.time_us)]),
+            values.pack([key[1], name, run, op, params, max(0, due_us - now.context.store_us)]),
         )
-        now.wanted.append(steps.Wanted(intent, kind, *key, name, params, now.context.time_us, due_us, deadline_us, run))
+        now.wanted.append(
+            steps.Wanted(intent, kind, *key, name, params, now.context.store_us, due_us, deadline_us, run)
+        )
         return key
 
     def want_message(self, kind: OpKind, name: str, params: bytes, *, run: str, op: int) -> tuple[int, int]:
@@ -277,7 +282,7 @@ class Machine:
         key = (now.context.step, now.ordinal)
         now.ordinal += 1
         intent = ids.intent_id(now.context.address, step=key[0], ordinal=key[1], kind=name, params=params)
-        self.open[key] = Pending(WorkKind.MESSAGE, name, params, *key, now.context.time_us, 0, 0, run, op)
+        self.open[key] = Pending(WorkKind.MESSAGE, name, params, *key, now.context.store_us, 0, 0, run, op)
         self.by_intent[intent] = key
         assert kind in (OpKind.SEND, OpKind.ASK)
         return key
@@ -292,7 +297,7 @@ class Machine:
         """A run issued an operation: do what it asks for."""
         op = run.record.ops[number]
         if op.kind in (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER):
-            due_us = self.now.context.time_us + delay_us
+            due_us = self.now.context.store_us + delay_us
             self.ask_for(Held(run.record.id, number, op.kind, op.name, params, due_us))
         elif op.kind in (OpKind.CHILD, OpKind.START):
             self.ask_for(driver.hold_child(run, number, params, run_id=run_id))

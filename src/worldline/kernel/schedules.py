@@ -4,7 +4,8 @@ A schedule has at any time exactly one open timer. When that fires, the next one
 is the event raised or the workflow started, so whatever those do to the schedule (replace it, remove it) they do to the
 timer to come.
 
-When the next firing is due depends on the logical time of the step and on nothing else. Firings that were missed while
+When the next firing is due depends on the store's time of the step and on nothing else, but that one time does not fire
+twice in a row. A store's clock that is set back shows times again, and they fire again. Firings that were missed while
 nobody ran the world are not made up for one by one: the overdue timer fires once, and the next is the first one still
 ahead. `every` keeps its phase, counted from when the schedule was made. Cron times are UTC unless a zone is named. In a
 zone, a time that the clock skips happens right after the gap, and one that it shows twice happens once; its rules are
@@ -97,7 +98,7 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
 def next_us(spec: Spec, *, since_us: int, after_us: int) -> int:
     """The first time after one, in microseconds. `BadInput` for an expression that has none."""
     if spec.every_us:
-        periods = max(0, after_us - since_us) // spec.every_us + 1
+        periods = (after_us - since_us) // spec.every_us + 1  # also before it was made, if the clock is set back
         return since_us + periods * spec.every_us
     after = (_EPOCH + timedelta(microseconds=after_us)).astimezone(_zone(spec.zone))
     try:
@@ -137,7 +138,7 @@ def put(machine: Machine, schedule_id: str, spec: Spec) -> bool:
         return False
     if known is not None:
         _disarm(machine, known)
-    schedule = Schedule(schedule_id, spec, machine.now.context.time_us)
+    schedule = Schedule(schedule_id, spec, machine.now.context.store_us)
     machine.schedules[schedule_id] = schedule
     _arm(machine, schedule)
     return True
@@ -159,6 +160,19 @@ def fired(machine: Machine, timer: str) -> Schedule:
     schedule.fired += 1
     _arm(machine, schedule)
     return schedule
+
+
+def clock_set_back(machine: Machine) -> None:
+    """The store's clock was ahead before this step. What was armed by it and is now too far ahead is armed anew."""
+    context = machine.now.context
+    for _, schedule in sorted(machine.schedules.items()):
+        if schedule.due_us <= context.time_us:
+            continue
+        first_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=context.store_us)
+        # The next but one is right where the first has just fired.
+        if schedule.due_us > next_us(schedule.spec, since_us=schedule.since_us, after_us=first_us):
+            _disarm(machine, schedule)
+            _arm(machine, schedule)
 
 
 def run_id(machine: Machine, schedule: Schedule) -> str:
@@ -187,7 +201,10 @@ def listed(machine: Machine) -> list[Scheduled]:
 
 
 def _arm(machine: Machine, schedule: Schedule) -> None:
-    schedule.due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=machine.now.context.time_us)
+    due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=machine.now.context.store_us)
+    if due_us == schedule.due_us:  # it has fired, and the clock was set back a little since
+        due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=due_us)
+    schedule.due_us = due_us
     schedule.step = schedule.ordinal = 0
     machine.ask_for_timer(TIMER + schedule.id, schedule.due_us)
     # As with runs, times are not in the digest: two worlds that did the same at other times have equal ones.

@@ -42,7 +42,7 @@ Acted = Callable[[Hosted, Done, committing.Built], None]
 
 
 class Clock:
-    """The store's time, carried on by our own clock since it was last read."""
+    """The store's time, carried on by our own clock since it was last read: with every heartbeat at the latest."""
 
     def __init__(self, env: envs.Env) -> None:
         self._env = env
@@ -187,8 +187,6 @@ class Cycle:
         if named:
             await self._answer_repeats(named)
         reading = [each for each in given if each.hosted.unread or each.handed]
-        if not reading:
-            return self._clock.now_us()
         limit = self._settings.max_inbox_batch
         read = await self._engine.read(*[each.hosted.unread_range(limit) for each in reading])
         self._clock.set(read.time_us)

@@ -16,7 +16,7 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids
-from worldline.roles import committing, holding
+from worldline.roles import committing, holding, witness
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -29,12 +29,12 @@ AT_ONCE = 16
 
 class Freer:
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, is_dead: Callable[[ids.WorkerId], bool]
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: witness.Witness
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._universe = universe
-        self._is_dead = is_dead
+        self._others = others
 
     async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
         """Free the worlds of workers that are no more, and let it be known which of them have something to do.
@@ -48,10 +48,11 @@ class Freer:
             found = leases.decode_worker(read.page(0))
             if found is None:
                 return count
-            worker, life = found
+            worker, sign = found
+            life = self._others.look(sign)
             if life is None or worker == but:
                 continue
-            proven = self._is_dead(worker)
+            proven = self._others.is_dead(worker)
             if proven or not life.alive(read.time_us):
                 await self._free(life, proven=proven)
                 count += 1
@@ -76,7 +77,7 @@ class Freer:
             await transact.commit(self._engine, self._env, batch)
 
     async def _take_back(self, at: ids.Address) -> int:
-        return await holding.take_back_claims(self._engine, self._env, at, self._is_dead)
+        return await holding.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
     async def _release(self, life: leases.Life, held: dict[ids.Address, int]) -> None:
         """End leases on behalf of a worker that cannot. Its life sign is expected to be the one that has run out."""

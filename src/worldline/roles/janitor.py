@@ -20,7 +20,7 @@ from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
-from worldline.roles import freeing, watching
+from worldline.roles import freeing, watching, witness
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")
@@ -46,7 +46,7 @@ class Janitor:
         self._universe = universe
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, witness.Witness(env, is_dead))
         self._watch = watching.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it

@@ -26,7 +26,7 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import committing, freeing, placement, watching
+from worldline.roles import committing, freeing, placement, watching, witness
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.orchestrator")
@@ -60,8 +60,8 @@ class Orchestrator:
         self._env = env
         self._universe = universe
         self._settings = settings
-        self._is_dead = is_dead
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._others = witness.Witness(env, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, self._others)
         self._watch = watching.Watch(engine, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
@@ -87,7 +87,7 @@ class Orchestrator:
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
             for life in lives
             if life.stands(now_us)
-            and not self._is_dead(life.worker)
+            and not self._others.is_dead(life.worker)
             and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
         ]
         held = await self._held(lives)
@@ -115,7 +115,8 @@ class Orchestrator:
             found = leases.decode_worker(read.page(0))
             if found is None:
                 return lives, read.time_us
-            after, life = found
+            after, sign = found
+            life = self._others.look(sign)
             if life is not None:
                 lives.append(life)
 

@@ -12,7 +12,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import cycling, holding, kernel_thread, placement, refusals, restoring, telemetry
+from worldline.roles import cycling, holding, kernel_thread, placement, refusals, restoring, telemetry, witness
 from worldline.roles.hosted import Hosted
 from worldline.store import kv
 
@@ -37,7 +37,7 @@ class Taker:
         clock: cycling.Clock,
         cycle: cycling.Cycle,
         labels: dict[str, str],
-        is_dead: Callable[[ids.WorkerId], bool],
+        others: witness.Witness,
         living: Callable[[], Awaitable[leases.Life]],
         refusals: refusals.Refusals,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
@@ -50,7 +50,7 @@ class Taker:
         self._clock = clock
         self._cycle = cycle
         self._labels = labels
-        self._is_dead = is_dead
+        self._others = others
         self._living = living
         self._refusals = refusals
         self._telemetry = telemetry
@@ -72,7 +72,7 @@ class Taker:
             raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
         life = await self._living()
         started_us = self._env.monotonic_us()
-        lease = await holding.acquire(self._engine, self._env, at, life, self._is_dead)
+        lease = await holding.acquire(self._engine, self._env, at, life, self._others)
         try:
             hosted = await self._restore(world, program, lease)
         except BaseException as error:
@@ -94,7 +94,7 @@ class Taker:
         return hosted
 
     async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
-        await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
+        await holding.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
         material = await restoring.gather(self._engine, self._blobs, world.at)
         self.waiting[world.at] = None
         try:

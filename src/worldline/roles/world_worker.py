@@ -44,6 +44,7 @@ from worldline.roles import (
     taker,
     telemetry,
     watching,
+    witness,
 )
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.store import kv
@@ -79,6 +80,7 @@ class WorldWorker:
         self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
         self._hub = live
         self._settings = settings
+        self._others = witness.Witness(env, is_dead)
         self._kernel = kernel_thread.KernelThread(env)
         self._clock = cycling.Clock(env)
         self._refusals = refusals.Refusals(env, telemetry)
@@ -89,9 +91,9 @@ class WorldWorker:
         self._losses = losses.Losses(env, self._refusals, drop=self._drop, release=self._start_release)
         self._taker = taker.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
-            labels=self._labels, is_dead=is_dead, living=self._living, refusals=self._refusals, telemetry=telemetry,
+            labels=self._labels, others=self._others, living=self._living, refusals=self._refusals, telemetry=telemetry,
         )  # fmt: skip
-        self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
+        self._finder = finding.Finder(engine, env, universe, clock=self._clock, others=self._others, worker=self)
         self.under_way = self._cycle.under_way
         self._keeper = keeping.Keeper(
             engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
@@ -392,7 +394,7 @@ class WorldWorker:
                     self._drop(hosted, again=True)
         self._life = await holding.beat(
             self._engine, self._env, self.worker, self.incarnation, settings,
-            labels={**self._labels, **self._refusals.labels()},
+            labels={**self._labels, **self._refusals.labels()}, told=self._clock.set,
         )  # fmt: skip
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
