@@ -53,10 +53,12 @@ COROUTINES_FOR_USERS = ("kernel/inside.py", "kernel/calls.py")
 CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
 # Where user code is called, whatever it raises is a result. Everywhere else, only the role loop may catch everything.
 CALLS_USER_CODE = (
+    "kernel/calls.py",
     "kernel/driver.py",
     "kernel/events.py",
     "kernel/reducers.py",
     "kernel/scripts.py",
+    "kernel/user_errors.py",
     "kernel/values.py",
     "roles/attempts.py",
     "roles/telemetry.py",

@@ -152,6 +152,8 @@ def fits(machine: Machine) -> dict[str, str]:
             driver.rebuild(machine, run)
         except failures.Diverged as error:
             found[run.record.id] = runs.storable(error.report)
+        except MemoryError as error:
+            raise errors.CannotStep("the process has no memory left to try its program", lasting=False) from error
     return found
 
 

@@ -89,7 +89,8 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
     if every is not None and every_us < limits.SCHEDULE_EVERY_US_MIN:
         raise errors.BadInput(f"every= must be at least {limits.SCHEDULE_EVERY_US_MIN / 1_000_000:g} s, not {every!r}")
     starts, name, data = _target(what)
-    spec = Spec(every_us, "" if cron is None else " ".join(cron.split()), tz or "", starts, name, data)
+    cron = "" if cron is None else " ".join(values.text(cron, "cron=").split())
+    spec = Spec(every_us, cron, "" if tz is None else values.text(tz, "tz="), starts, name, data)
     next_us(spec, since_us=0, after_us=0)
     return spec
 

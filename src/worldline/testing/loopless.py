@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
+from worldline.kernel import here
+
 _MESSAGE = "no running event loop: workflows and reducers run without one"
 
 
@@ -33,7 +35,9 @@ def loopless() -> Iterator[None]:
     """Hide this thread's event loop, if there is one, and refuse what asyncio is asked for meanwhile."""
     before = asyncio._get_running_loop()  # noqa: SLF001 - made for those who drive coroutines themselves
     asyncio._set_running_loop(_REFUSING)  # noqa: SLF001
+    token = here.interruptible.set(True)
     try:
         yield
     finally:
+        here.interruptible.reset(token)
         asyncio._set_running_loop(before)  # noqa: SLF001
