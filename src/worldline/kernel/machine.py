@@ -341,9 +341,11 @@ class Machine:
             return
         deadline_us = 0
         if held.kind is OpKind.EFFECT:
+            # It was known when it was issued; held back since, it may belong to a program that has lost it. It is asked
+            # for all the same: like all work that no program here serves, it waits in its queue for one that does.
             effect = self.program.find_effect(held.name)
-            assert effect is not None, "checked when it was issued"
-            deadline_us = 0 if effect.total_timeout_us is None else held.due_us + effect.total_timeout_us
+            within_us = None if effect is None else effect.total_timeout_us
+            deadline_us = 0 if within_us is None else held.due_us + within_us
         key = self.want(
             WorkKind.EFFECT if held.kind is OpKind.EFFECT else WorkKind.TIMER,
             held.name,
