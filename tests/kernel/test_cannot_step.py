@@ -6,7 +6,9 @@ another machine, or the same code a little later, makes the same step as if noth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+import zoneinfo
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, here, snapshots, values
+from worldline.kernel import commands, here, schedules, snapshots, values
 from worldline.kernel.machine import Machine
 from worldline.model import ids, inbox, payload, step
 
@@ -165,6 +167,87 @@ def test_trying_a_program_is_abandoned_too() -> None:
     lacking[0] = True
     with pytest.raises(errors.CannotStep):
         commands.fits(machine)
+
+
+zoned = wl.Program("zoned")
+
+
+@dataclasses.dataclass(frozen=True)
+class Put:
+    zone: str
+
+
+@zoned.reducer()
+@dataclasses.dataclass
+class Puts:
+    n: int = 0
+
+    @wl.on
+    def put(self, event: Put) -> None:
+        self.n += 1
+        wl.schedule("s", Tick(1), cron="0 9 * * *", tz=event.zone)
+
+    @wl.on
+    def tick(self, event: Tick) -> None:
+        self.n += event.n
+
+
+@pytest.fixture
+def no_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Makes this process forget its time zones: the system's and those of tzdata."""
+
+    def forget() -> None:
+        zoneinfo.reset_tzpath(to=())
+        monkeypatch.setitem(sys.modules, "tzdata", None)
+        monkeypatch.setitem(sys.modules, "tzdata.zoneinfo", None)
+        monkeypatch.setitem(sys.modules, "tzdata.zoneinfo.Europe", None)
+        monkeypatch.setitem(sys.modules, "tzdata.zoneinfo.Etc", None)
+        zoneinfo.ZoneInfo.clear_cache()
+
+    yield forget
+    zoneinfo.reset_tzpath()
+    zoneinfo.ZoneInfo.clear_cache()
+
+
+def test_zones_come_from_tzdata_where_the_system_has_none() -> None:
+    zoneinfo.reset_tzpath(to=())
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
+    finally:
+        zoneinfo.reset_tzpath()
+        zoneinfo.ZoneInfo.clear_cache()
+
+
+@pytest.mark.parametrize("zone", ["Europe/Nowhere", "../etc/passwd", "/etc/localtime", "a" * 500, "\x00"])
+def test_an_unknown_zone_is_refused_where_it_is_declared(zone: str) -> None:
+    with pytest.raises(errors.UnknownZone):
+        schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz=zone)
+    machine = Machine(zoned)
+    assert "UnknownZone" in machine.step(*event(Put(zone), 1)).dead
+    assert machine.step(*event(Tick(1), 2)).dead == ""
+
+
+def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None]) -> None:
+    machine = Machine(zoned)
+    spec = schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
+    command = structs.encode(schedules.Put("s", spec))
+    put = step.Input(inbox.Control(commands.SCHEDULE, payload.inline(command), "c"), command)
+    [timer] = machine.step(put, step.Context(HOME, 1, 1)).wanted
+    parts = snapshots.save(machine)
+    fired = step.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
+    no_zones()
+    for held, given in [
+        (machine, (fired, step.Context(HOME, 2, timer.due_us))),
+        (Machine(zoned), (put, step.Context(HOME, 1, 1))),
+        (Machine(zoned), event(Put("Europe/Lisbon"), 1)),
+    ]:
+        with pytest.raises(errors.CannotStep, match="Europe/Lisbon") as caught:
+            held.step(*given)
+        assert caught.value.lasting
+    # What needs no zone goes on here, and the schedule where there is one.
+    other, _ = snapshots.load(zoned, parts, HOME)
+    assert other.step(*event(Tick(1), 2)).dead == ""
 
 
 interrupting = wl.Program("interrupting")

@@ -76,7 +76,9 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     # A snapshot of it goes back to the code that knows them; there the answers come, and the run ends.
     back, _ = snapshots.load(program(renamed=False), snapshots.save(changed), HOME)
     number = 100
-    back.step(*control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32, {})), number))
+    last = back.step(
+        *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32, {})), number)
+    )
     for intent in list(back.by_intent):
         number += 1
         answer = values.dump(1)

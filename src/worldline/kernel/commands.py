@@ -84,6 +84,8 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
         return reason
     try:
         answer = Answer(True, handler(machine, data))
+    except errors.CannotStep:
+        raise
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
         if not item.correlation:
@@ -162,7 +164,6 @@ def _schedule(machine: Machine, data: bytes) -> bytes:
     wanted = structs.decode(schedules.Put, data)
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
-        schedules.next_us(wanted.spec, since_us=0, after_us=machine.now.context.time_us)
     return values.dump(schedules.change(machine, wanted.id, wanted.spec))
 
 

@@ -122,7 +122,11 @@ class Handling:
     def schedule(self, schedule_id: str, spec: schedules.Spec | None) -> None:
         """Make a schedule, or without a spec remove it: at once in a workflow, if all goes well in a handler."""
         if spec is not None and not (self.run is not None and self.run.rebuilding):
-            schedules.check(self.machine, schedule_id, spec, adding=len(self.schedules))
+            try:
+                schedules.check(self.machine, schedule_id, spec, adding=len(self.schedules))
+            except errors.CannotStep as error:
+                self.machine.drop_step(error)
+                raise
         if self.run is None:
             self.schedules.append((schedule_id, spec))
         elif not self.run.rebuilding:

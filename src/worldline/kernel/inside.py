@@ -296,8 +296,13 @@ def schedule(
     Cron times are UTC unless `tz` names a zone. Firings missed while nobody ran the world happen once, not each. The
     same id with the same arguments changes nothing; with others it replaces the schedule.
     """
-    id = values.text(id, "a schedule's id")
-    here.require("wl.schedule()").schedule(id, schedules.spec_of(what, every=every, cron=cron, tz=tz))
+    hands = here.require("wl.schedule()")
+    try:
+        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+    except errors.UnknownZone as error:
+        schedules.check_zones(hands.machine, error)
+        raise
+    hands.schedule(values.text(id, "a schedule's id"), spec)
 
 
 def unschedule(id: str, /) -> None:

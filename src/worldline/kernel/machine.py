@@ -98,7 +98,7 @@ class Now:
         self.overflowed = False
         self.turns = 0
         self.bytes = 0
-        self.dropped = ""  # why nothing of this step may be journaled
+        self.dropped: errors.CannotStep | None = None  # why nothing of this step may be journaled
         self.half_done = 0  # changes under way; what interrupts one, a full stack for example, leaves it here
 
     @property
@@ -176,9 +176,10 @@ class Machine:
                 self._send_held_back()
             while self.closing and not now.full:
                 self._close_now(self.closing.popleft())
-        if now.dropped or now.half_done:
-            why = now.dropped or "a change of its state was interrupted half-way"
-            raise errors.CannotStep(f"the step cannot be completed: {why}", lasting=False)
+        if now.dropped is not None:
+            raise now.dropped
+        if now.half_done:
+            raise errors.CannotStep("a change of the world's state was interrupted half-way", lasting=False)
         self._now = None
         self.state = self._digest(now)
         return steps.Stepped(now.drafts, self.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
@@ -255,7 +256,7 @@ class Machine:
         """The step that runs now, if one does."""
         return None if self._now is None else self._now.context
 
-    def drop_step(self, why: str) -> None:
+    def drop_step(self, why: errors.CannotStep) -> None:
         """The step has met something that is no part of the world: it must not be journaled, however it ends."""
         if self._now is not None:
             self._now.dropped = why

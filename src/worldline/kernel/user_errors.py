@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from worldline.base import failures, limits
+from worldline.base import errors, failures, limits
 from worldline.kernel import here
 
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -44,7 +44,7 @@ def let_pass(error: BaseException) -> bool:
         return False
     hands = here.current.get()
     if hands is not None:
-        hands.machine.drop_step(f"it met {name_of(kind)}")
+        hands.machine.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
     return True
 
 
