@@ -34,6 +34,7 @@ from worldline.roles import (
     holding,
     hub,
     keeping,
+    kernel_thread,
     placement,
     restoring,
     telemetry,
@@ -81,7 +82,7 @@ class WorldWorker:
         self._hub = live
         self._settings = settings
         self._is_dead = is_dead
-        self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
+        self._kernel = ThreadPoolExecutor(1, "worldline-kernel", kernel_thread.refuse_asyncio)
         self._clock = cycling.Clock(env)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
