@@ -54,10 +54,12 @@ CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
+    "kernel/calls.py",
     "kernel/driver.py",
     "kernel/events.py",
     "kernel/reducers.py",
     "kernel/scripts.py",
+    "kernel/user_errors.py",
     "kernel/values.py",
     "roles/attempts.py",
     "roles/cycling.py",

@@ -8,6 +8,7 @@
     │   ├── BatchRefused          a batch without guard, over a limit, or with two writes to one key
     │   ├── TooLarge              a key, value, payload or name over its limit
     │   ├── EncodeError           a value that has no canonical form
+    │   ├── UnknownZone           a time zone that neither the system nor tzdata has
     │   └── IdReused              the same client id with another payload
     ├── Lost                      an expected loss: somebody else was first, or the thing is not there
     │   ├── Conflicted            retries ran out against other writers
@@ -66,6 +67,14 @@ class TooLarge(BadInput):
 
 class EncodeError(BadInput):
     code = "encode_error"
+
+
+class UnknownZone(BadInput):
+    code = "unknown_zone"
+
+    def __init__(self, zone: str) -> None:
+        super().__init__(f"tz={zone!r} is no time zone known here; it looks like 'Europe/Lisbon'")
+        self.zone = zone
 
 
 class IdReused(BadInput):

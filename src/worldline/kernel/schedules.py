@@ -9,7 +9,9 @@ twice in a row. A store's clock that is set back shows times again, and they fir
 nobody ran the world are not made up for one by one: the overdue timer fires once, and the next is the first one still
 ahead. `every` keeps its phase, counted from when the schedule was made. Cron times are UTC unless a zone is named. In a
 zone, a time that the clock skips happens right after the gap, and one that it shows twice happens once; its rules are
-the system's, so a world that names one replays where the same rules are installed.
+the system's, or tzdata's where the system has none, so a world that names one replays where the same rules are
+installed. A zone that is unknown is refused where a schedule is declared. A process that lacks the zone of a schedule
+it should fire cannot make that step (`CannotStep`), and leaves it to others.
 
 Same id and same specification: nothing happens, and the phase stays. Same id and another one: it is replaced.
 """
@@ -90,7 +92,8 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
     if every is not None and every_us < limits.SCHEDULE_EVERY_US_MIN:
         raise errors.BadInput(f"every= must be at least {limits.SCHEDULE_EVERY_US_MIN / 1_000_000:g} s, not {every!r}")
     starts, name, data = _target(what)
-    spec = Spec(every_us, "" if cron is None else " ".join(cron.split()), tz or "", starts, name, data)
+    cron = "" if cron is None else " ".join(values.text(cron, "cron=").split())
+    spec = Spec(every_us, cron, "" if tz is None else values.text(tz, "tz="), starts, name, data)
     next_us(spec, since_us=0, after_us=0)
     return spec
 
@@ -122,8 +125,17 @@ def check(machine: Machine, schedule_id: str, spec: Spec, *, adding: int = 0) ->
         if flow is None:
             raise errors.BadInput(f"workflow {spec.name} is not one of program {machine.program.name!r}")
         flow.signature.unpack(spec.data)
+    _next_in_step(spec, since_us=0, after_us=machine.now.context.store_us)
     if schedule_id not in machine.schedules and len(machine.schedules) + adding >= limits.SCHEDULES_MAX:
         raise errors.BadInput(f"a world has at most {limits.SCHEDULES_MAX} schedules")
+
+
+def check_zones(machine: Machine, error: errors.UnknownZone) -> None:
+    """User code named a zone that is unknown here. That is its mistake, unless this process knows no zone at all."""
+    try:
+        ZoneInfo("Etc/UTC")
+    except (KeyError, ValueError, OSError):
+        machine.drop_step(_lacking(error))
 
 
 def change(machine: Machine, schedule_id: str, spec: Spec | None) -> bool:
@@ -201,9 +213,10 @@ def listed(machine: Machine) -> list[Scheduled]:
 
 
 def _arm(machine: Machine, schedule: Schedule) -> None:
-    due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=machine.now.context.store_us)
+    after_us = machine.now.context.store_us
+    due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=after_us)
     if due_us == schedule.due_us:  # it has fired, and the clock was set back a little since
-        due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=due_us)
+        due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=due_us)
     schedule.due_us = due_us
     schedule.step = schedule.ordinal = 0
     machine.ask_for_timer(TIMER + schedule.id, schedule.due_us)
@@ -234,7 +247,19 @@ def _zone(name: str) -> Any:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise errors.BadInput(f"tz={name!r} is no time zone known here; it looks like 'Europe/Lisbon'") from error
+        raise errors.UnknownZone(name) from error
+
+
+def _next_in_step(spec: Spec, *, since_us: int, after_us: int) -> int:
+    """The same of a schedule that was declared where its zone is known: elsewhere, another process makes this step."""
+    try:
+        return next_us(spec, since_us=since_us, after_us=after_us)
+    except errors.UnknownZone as error:
+        raise _lacking(error) from error
+
+
+def _lacking(error: errors.UnknownZone) -> errors.CannotStep:
+    return errors.CannotStep(f"this host has no time zone {error.zone!r}; install tzdata", lasting=True)
 
 
 def _cell(schedule_id: str) -> bytes:

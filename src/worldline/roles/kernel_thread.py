@@ -18,7 +18,9 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import limits
+from worldline.kernel import user_errors
 from worldline.model import ids
+from worldline.roles import refusing_loop
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class Doing(msgspec.Struct, frozen=True, gc=False):
 class KernelThread:
     def __init__(self, env: envs.Env) -> None:
         self._env = env
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
+        self._thread = ThreadPoolExecutor(1, "worldline-kernel", refusing_loop.refuse_asyncio)
         self.doing: Doing | None = None
 
     async def run(self, at: ids.Address | None, do: Callable[..., T], *args: Any) -> T:
@@ -75,11 +77,8 @@ def contained(do: Callable[..., T], *args: Any) -> T:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line. Users' exceptions have code of their own, which may raise too."""
-    kind = type(error)
+    """An exception in one line, whatever it is, and whatever describing it raises."""
     try:
-        said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
-        said = said.encode("utf-8", "replace").decode()
-    except BaseException:  # noqa: BLE001 - what describing it raises says nothing
-        said = f"an exception of type {type.__getattribute__(kind, '__name__')} that cannot be described"
-    return said[: limits.REASON_CHARACTERS_MAX]
+        return user_errors.message_of(error)[: limits.REASON_CHARACTERS_MAX]
+    except BaseException:  # noqa: BLE001 - there may be no memory for more than its name
+        return user_errors.name_of(type(error))
