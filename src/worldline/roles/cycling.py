@@ -6,7 +6,8 @@ back as lost; the others are not touched by it.
 
 A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
 dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
-it, or have written one of its own, just before.
+it, or have written one of its own, just before. While every read finds something, the hint stays: else producers and
+steps would write and delete the same key again and again.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Given(msgspec.Struct, eq=False):
     whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
+    keeps_hint: bool = False  # all was taken, and the hint stays: the inbox is read again
     stuck: bool = False  # something in its inbox cannot be read now
     began_wall_us: int = 0  # if somebody wants to know
 
@@ -165,12 +167,17 @@ class Cycle:
         if not reading:
             return self._clock.now_us()
         limit = self._settings.max_inbox_batch
+        marks = [each.hosted.mark for each in reading]
         read = await self._engine.read(
-            *(inboxes.read_range(each.hosted.at, start=each.hosted.mark, count_max=limit) for each in reading)
+            *(
+                inboxes.read_range(each.hosted.at, start=mark, count_max=limit)
+                for each, mark in zip(reading, marks, strict=True)
+            )
         )
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
+            each.hosted.inbox_read(page, start=marks[index])
             each.unread = await self._load_all(inboxes.decode(page.items))
             each.empty = not page.items
             each.whole = not page.more and len(each.unread) == len(page.items)
@@ -290,6 +297,8 @@ class Cycle:
         hosted, done = worked.given.hosted, worked.done
         took_all = worked.given.whole and not done.cut
         hint = hosted.hint[0] if hosted.hint is not None and took_all else None
+        if hint is not None and hosted.reads_in_a_row > 1:
+            worked.given.keeps_hint, hint = True, None
         worked.built = committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | errors.BadInput]:
@@ -329,7 +338,7 @@ class Cycle:
             hosted.unread = True
             if hosted.hint is not None and hosted.hint[0] == built.unhinted:
                 hosted.hint = None
-        if done.cut or built.answers_self:
+        if done.cut or built.answers_self or given.keeps_hint:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False

@@ -141,6 +141,7 @@ class Hosted:
         self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
+        self.reads_in_a_row = 0  # of the inbox that found something
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
@@ -166,6 +167,16 @@ class Hosted:
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._quiet.append(told)
             await told
+
+    def inbox_read(self, page: kv.Page, *, start: bytes) -> None:
+        """A scan that started there found this page: the next may start further on, unless the mark was dropped."""
+        if start == self.mark:
+            self.mark = inboxes.next_mark(page)
+        self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+
+    def drop_mark(self) -> None:
+        """Read the whole inbox the next time."""
+        self.mark = b""
 
     @property
     def ready(self) -> bool:
