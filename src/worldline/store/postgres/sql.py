@@ -24,7 +24,9 @@ Locks are taken in one order, so groups cannot wait for each other in a circle. 
 cannot be locked before they exist); the server finds such a circle and undoes one of the two, which is run again.
 
 **Stamps** are (`base` + the transaction's 64-bit id, ordinal). An id below the oldest one still running can write no
-more, which is what `stable` says. Ids start anew in a cluster restored from a dump, so `store.base` is raised there.
+more, which is what `stable` says. Ids start anew in a cluster restored from a dump, so `store.base` is raised there. A
+standby that is promoted without the last commits hands out their ids once more; its timeline is a new one, and each
+timeline raises the base as well. So no stamp of a lost commit comes again, and none is below one that was seen.
 
 The function's name holds a digest of its text: releases with different texts live beside each other.
 """
@@ -39,6 +41,8 @@ from worldline.store.postgres import settings
 LAYOUT = 1
 # More transaction ids than a cluster uses in its life; what a move to another cluster adds to `store.base`.
 BASE_STEP = 1 << 48
+# More transactions than a promotion can lose; what each timeline of a cluster after the first adds.
+TIMELINE_STEP = 1 << 32
 
 # Kinds of runs of locked keys. A range run holds two keys, its bounds; a delete run is deleted instead of locked.
 RUN_SHARE, RUN_WRITE, RUN_RANGE, RUN_DELETE = 0, 1, 2, 3
@@ -72,7 +76,9 @@ SELECT current_setting('server_version_num')::integer,
                WHERE n.nspname = $1 AND c.relname = 'store'),
        EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                WHERE n.nspname = $1 AND p.proname = $2),
-       EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = $1)
+       EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = $1),
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END
 """
 
 DURABILITY = """
