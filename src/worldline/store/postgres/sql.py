@@ -169,6 +169,7 @@ CREATE FUNCTION {schema}.{commit}(
 DECLARE
     first integer := 1;
     swept bytea[];
+    present bytea[] := ARRAY[]::bytea[];
     done bytea[];
     stamp bytea;
     deleted bigint;
@@ -180,8 +181,9 @@ BEGIN
             PERFORM FROM unnest(lock_keys[first:run_ends[run]]) AS k(key)
             CROSS JOIN LATERAL (SELECT FROM {schema}.kv WHERE {newest} FOR SHARE) AS held;
         ELSIF run_kinds[run] = {write} THEN
-            PERFORM FROM unnest(lock_keys[first:run_ends[run]]) AS k(key)
-            CROSS JOIN LATERAL (SELECT FROM {schema}.kv WHERE {newest} FOR UPDATE) AS held;
+            present := present || ARRAY(
+                SELECT k.key FROM unnest(lock_keys[first:run_ends[run]]) AS k(key)
+                CROSS JOIN LATERAL (SELECT FROM {schema}.kv WHERE {newest} FOR UPDATE) AS held);
         ELSIF run_kinds[run] = {delete} THEN
             DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]);
             GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -237,7 +239,8 @@ BEGIN
             FROM (SELECT held.place, CASE WHEN k.value_stamp IS NULL THEN k.value
                                           ELSE k.value || stamp || int4send(k.value_stamp) END AS value
                   FROM unnest(put_keys, put_values, put_value_stamps) AS k(key, value, value_stamp)
-                  CROSS JOIN LATERAL (SELECT kv.ctid AS place FROM {schema}.kv WHERE {newest}) AS held) AS found
+                  CROSS JOIN LATERAL (SELECT kv.ctid AS place FROM {schema}.kv WHERE {newest}) AS held
+                  WHERE k.key = ANY (present)) AS found
             WHERE kv.ctid = found.place RETURNING kv.key)
         SELECT array_agg(updated.key) INTO done FROM updated;
         IF done IS NULL OR cardinality(done) < cardinality(put_keys) THEN
