@@ -153,6 +153,7 @@ class Host:
         return janitor.Janitor(
             self._store.engine, self._store.env, self._universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
+            locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
         )  # fmt: skip
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:

@@ -11,7 +11,8 @@ than one page goes through the inbox itself.
 
 A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
 dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
-it, or have written one of its own, just before.
+it, or have written one of its own, just before. While every read finds something, the hint stays: else producers and
+steps would write and delete the same key again and again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Given(msgspec.Struct, eq=False):
     whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
+    keeps_hint: bool = False  # all was taken, and the hint stays: the inbox is read again
     stuck: bool = False  # something in its inbox cannot be read now
     stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
     abandoned: bool = False  # whatever its steps come to, they are not committed
@@ -188,10 +190,12 @@ class Cycle:
             await self._answer_repeats(named)
         reading = [each for each in given if each.hosted.unread or each.handed]
         limit = self._settings.max_inbox_batch
-        read = await self._engine.read(*[each.hosted.unread_range(limit) for each in reading])
+        ranges = [each.hosted.unread_range(limit) for each in reading]
+        read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
+            each.hosted.inbox_read(page, ranges[index])
             if not page.items:
                 each.empty = each.whole = True
                 each.hosted.unread = False
@@ -363,6 +367,8 @@ class Cycle:
         hosted, done = worked.given.hosted, worked.done
         took_all = worked.given.whole and not done.cut
         hint = hosted.hint[0] if hosted.hint is not None and took_all else None
+        if hint is not None and hosted.reads_in_a_row > 1:
+            worked.given.keeps_hint, hint = True, None
         worked.built = committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
@@ -404,7 +410,7 @@ class Cycle:
             hosted.unread = True
             if hosted.hint is not None and hosted.hint[0] == built.unhinted:
                 hosted.hint = None
-        if done.cut or built.answers_self:
+        if done.cut or built.answers_self or given.keeps_hint:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False

@@ -152,6 +152,7 @@ class Finder:
             ours: list[Hosted] = []
             wanted_at: list[ids.WorkerId | None] = []
             for index, hosted in enumerate(part):
+                hosted.drop_mark()
                 if read.value(index) != hosted.lease.raw_epoch:
                     gone.append(hosted)
                     continue

@@ -158,6 +158,7 @@ class Hosted:
         self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
+        self.reads_in_a_row = 0  # of the inbox that found something
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
@@ -197,6 +198,20 @@ class Hosted:
         if known is None or known.count_max != count_max:
             known = self._unread_range = inboxes.read_range(self.at, start=self.mark, count_max=count_max)
         return known
+
+    def inbox_read(self, page: kv.Page, asked: kv.Range) -> None:
+        """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An inbox that
+        stays empty leaves nothing to skip.
+        """
+        if (page.items or self.reads_in_a_row) and asked is self._unread_range:
+            self.mark = inboxes.next_mark(page)
+            self._unread_range = None
+        self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+
+    def drop_mark(self) -> None:
+        """Read the whole inbox the next time."""
+        self.mark = b""
+        self._unread_range = None
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
