@@ -144,23 +144,23 @@ async def _operations(
     """In bursts, because what follows another at once is the most likely to overtake it."""
     number = 0
     while not stopped.is_set():
-        for _ in range(draws.randint(3, 9)):
-            number += 1
+        for _ in range(draws.randint(5, 20)):
             door = list(doors)[number % len(doors)]
+            number += 1
             [kind] = draws.choices(list(KINDS), list(KINDS.values()))
             amount = 0 if kind is Kind.TOTAL else draws.randint(1, AMOUNT_MAX)
             named = draws.random() < NAMED_SHARE
-            begun = Begun(op_id(label, door, number), kind, amount, named, time.monotonic_ns())
+            begun = Begun(op_id(label, door, number, named=named), kind, amount, named, time.monotonic_ns())
             await doings.do([doors[door], *doors.values()], begun)
             if stopped.is_set():
                 return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(draws.uniform(0.05, 0.3)):
+            async with asyncio.timeout(draws.uniform(0.01, 0.1)):
                 await stopped.wait()
 
 
-def op_id(label: str, door: str, number: int | str) -> str:
-    return f"{label} {door} {number}"
+def op_id(label: str, door: str, number: int | str, *, named: bool = False) -> str:
+    return f"{label} {door} {'named' if named else 'anonymous'} {number}"
 
 
 # --- What it did --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 NEVER = 2**63
-STATES_MAX = 1_000_000
+STATES_MAX = 300_000
 
 
 class Kind(enum.StrEnum):

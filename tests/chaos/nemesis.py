@@ -12,13 +12,14 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from tests import aio
 from tests.chaos import account, account_client, holders
 from tests.chaos.bank import HOSTS, Bank
 from worldline.base import errors
+from worldline.model.settings import WorkerSettings
 from worldline.roles import service
 
 TTL_SECONDS = account_client.TTL_SECONDS
+BACKLOG = WorkerSettings().max_inbox_batch * 3 // 2
 SPRUNG_SECONDS = 2.0
 PATIENCE_SECONDS = 10.0  # for what usually comes soon; if it does not, the next fault is no worse
 
@@ -29,28 +30,39 @@ class Nemesis:
         self._draws = random.Random(seed)
         self.befell: list[str] = []
         self.faults: dict[str, Callable[[str], Awaitable[str]]] = {
-            "kill": self._kill, "pause": self._pause, "move": self._move, "revoke": self._revoke, "drain": self._drain,
+            "kill": self._kill, "pause": self._pause, "outage": self._outage,
+            "move": self._move, "revoke": self._revoke, "drain": self._drain,
         }  # fmt: skip
         if bank.proxies:
-            self.faults |= {"swallow": self._swallow, "refuse": self._refuse, "blackhole": self._blackhole}
+            self.faults |= {"swallow": self._swallow, "cut": self._cut}
 
     async def torment(self, seconds: float) -> None:
         """Every fault once, in an order that is drawn; then whatever is drawn, until the time is over."""
         ends = time.monotonic() + seconds
         waiting = self._draws.sample(list(self.faults), len(self.faults))
         while waiting or time.monotonic() < ends:
-            await asyncio.sleep(self._draws.uniform(0.1, 0.4))
+            await asyncio.sleep(self._draws.uniform(0.2, 0.8))
             self._bank.crew.check()
             await self._bank.all_ready()
             name = waiting.pop() if waiting else self._draws.choice(list(self.faults))
-            _, holder = await self._bank.lease()
+            holder = await self._holder()
             began = time.monotonic()
             told = await self.faults[name](holder or self._draws.choice(HOSTS))
             self.befell.append(f"{name} {told} {time.monotonic() - began:.1f} s")
 
+    async def _holder(self, *, but: str = "") -> str | None:
+        """The host that has the account, once one has it that is not `but`. None if that takes too long."""
+        ends = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < ends:
+            _, name = await self._bank.lease()
+            if name is not None and name != but:
+                return name
+            await asyncio.sleep(0.01)
+        return None
+
     def _beyond(self) -> float:
         """So many seconds, in which a lease runs out."""
-        return TTL_SECONDS * self._draws.uniform(1.2, 2.0)
+        return TTL_SECONDS * self._draws.uniform(1.2, 1.6)
 
     # --- Processes ----------------------------------------------------------------------------------------------
 
@@ -69,6 +81,15 @@ class Nemesis:
             await asyncio.sleep(self._beyond())
         finally:
             process.signal(signal.SIGCONT)
+        return holder
+
+    async def _outage(self, holder: str) -> str:
+        """No process hosts the account, and more is sent to it than the next host takes at once."""
+        for name in HOSTS:
+            await self._bank.crew.kill(self._bank.lives[name])
+        await self._bank.send(BACKLOG)
+        for name in self._draws.sample(HOSTS, len(HOSTS)):
+            self._bank.begin(name)
         return holder
 
     # --- Operators ----------------------------------------------------------------------------------------------
@@ -102,15 +123,7 @@ class Nemesis:
 
     async def _succeeded(self, holder: str) -> str:
         """Wait until another host has the account; not for long."""
-
-        async def held_by_other() -> bool:
-            return (await self._bank.lease())[1] not in (None, holder)
-
-        try:
-            await aio.until(held_by_other, seconds=PATIENCE_SECONDS)
-        except TimeoutError:
-            return f"{holder}, not succeeded"
-        return holder
+        return f"{holder}, succeeded by {await self._holder(but=holder)}"
 
     # --- The network --------------------------------------------------------------------------------------------
 
@@ -134,19 +147,17 @@ class Nemesis:
         await proxy.start()
         return told
 
-    async def _refuse(self, holder: str) -> str:
-        """Connections are reset, and new ones refused."""
-        await self._bank.proxies[holder].refuse()
-        await asyncio.sleep(self._beyond())
-        await self._bank.proxies[holder].start()
-        return holder
-
-    async def _blackhole(self, holder: str) -> str:
-        """Nothing comes through. What was sent meanwhile comes late, or never."""
+    async def _cut(self, holder: str) -> str:
+        """Either connections are refused, or nothing comes through: what was sent meanwhile comes late, or never."""
         proxy = self._bank.proxies[holder]
+        if self._draws.random() < 0.5:
+            await proxy.refuse()
+            await asyncio.sleep(self._beyond())
+            await proxy.start()
+            return f"{holder}, refused"
         proxy.set_mode("blackhole")
         await asyncio.sleep(self._beyond())
         if self._draws.random() < 0.5:
             proxy.reset()
         proxy.set_mode("pass")
-        return holder
+        return f"{holder}, not heard"
