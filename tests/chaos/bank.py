@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import signal
 import time
 from pathlib import Path
 
+from tests import aio
 from tests.chaos import account, account_client, audits, holders, linearizability, opening
 from tests.chaos.account_client import Begun, Doings, Ended
 from tests.chaos.linearizability import End, Kind, Op, Problem, Verdict
@@ -81,6 +83,16 @@ class Bank:
         state = await holders.state(self.universe, account.WORLD)
         return state, holders.holder(state, {name: self.lives[name] for name in HOSTS})
 
+    async def went_on(self, name: str, *, seconds: float) -> None:
+        """Wait until a process has written down something more; not for longer than this."""
+        before = self._record(name).stat().st_size
+
+        async def more() -> bool:
+            return self._record(name).stat().st_size > before
+
+        with contextlib.suppress(TimeoutError):
+            await aio.until(more, seconds=seconds)
+
     async def send(self, count: int) -> None:
         """Additions from here, one after the other."""
         doings = Doings(self._record(SENDER))
@@ -99,6 +111,7 @@ class Bank:
             process.signal(signal.SIGCONT)
         await self.all_ready()
         self.crew.check()
+        await asyncio.gather(*(self.lives[name].end() for name in CLIENTS))  # while there is a host to answer them
         await self.crew.end()
         await self._close()
         taken = await self._ask_last()

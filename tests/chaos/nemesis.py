@@ -7,11 +7,13 @@ a host is cut off beyond its lease, also right after its step was applied and be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
 
+from tests import aio
 from tests.chaos import account, account_client, holders
 from tests.chaos.bank import HOSTS, Bank
 from worldline.base import errors
@@ -52,13 +54,17 @@ class Nemesis:
 
     async def _holder(self, *, but: str = "") -> str | None:
         """The host that has the account, once one has it that is not `but`. None if that takes too long."""
-        ends = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < ends:
+        found: list[str] = []
+
+        async def held() -> bool:
             _, name = await self._bank.lease()
             if name is not None and name != but:
-                return name
-            await asyncio.sleep(0.01)
-        return None
+                found.append(name)
+            return bool(found)
+
+        with contextlib.suppress(TimeoutError):
+            await aio.until(held, seconds=PATIENCE_SECONDS)
+        return found[0] if found else None
 
     def _beyond(self) -> float:
         """So many seconds, in which a lease runs out."""
@@ -102,7 +108,9 @@ class Nemesis:
             await service.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
         except errors.NotFound:
             return f"refused: {other} is late with its life sign"
-        return await self._succeeded(holder)
+        told = await self._succeeded(holder)
+        await service.unassign_world(store.engine, store.env, at)
+        return told
 
     async def _revoke(self, holder: str) -> str:
         del holder
@@ -145,6 +153,7 @@ class Nemesis:
         await asyncio.sleep(self._draws.uniform(0.3, 0.8))
         proxy.set_mode("pass")
         await proxy.start()
+        await self._bank.went_on(holder, seconds=PATIENCE_SECONDS)
         return told
 
     async def _cut(self, holder: str) -> str:
