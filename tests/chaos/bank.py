@@ -50,7 +50,7 @@ class Bank:
         self._sent = 0
 
     async def open(self) -> None:
-        """Make the store and the account, start everybody, and see them work."""
+        """Make the store and the account, start all processes, and see them ready."""
         self.universe = await opening.recorded(self._direct, self.crew.objects, knows=[account.program])
         self._open = True
         await self.universe.create(account.WORLD, account.program)
