@@ -200,8 +200,8 @@ class Hosted:
         return known
 
     def inbox_read(self, page: kv.Page, asked: kv.Range) -> None:
-        """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An inbox that
-        stays empty leaves nothing to skip.
+        """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
+        inbox that stays empty leaves nothing to skip.
         """
         if (page.items or self.reads_in_a_row) and asked is self._unread_range:
             self.mark = inboxes.next_mark(page)
