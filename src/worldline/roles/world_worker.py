@@ -540,8 +540,10 @@ class WorldWorker:
         self._over = self._over or errors.Closed("the host was closed")
         self._keeper.stop()
         await self._watch.close()
-        tasks = [*self._beside.values(), *self._cycles, *self._acquiring.values()]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := [
+            task for task in [*self._beside.values(), *self._cycles, *self._acquiring.values()] if not task.done()
+        ]:  # a cycle that ends may begin to release a world
+            await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if not abandon:
                 await self._leave()
