@@ -22,6 +22,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
@@ -77,6 +78,7 @@ class Given(msgspec.Struct, eq=False):
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
     stuck: bool = False  # something in its inbox cannot be read now
+    again: bool = False  # its steps met a conflict and are made again, from what is stored
     began_wall_us: int = 0  # if somebody wants to know
 
 
@@ -368,6 +370,22 @@ class Cycle:
             )
         )  # fmt: skip
 
+    # --- After a conflict -------------------------------------------------------------------------------------
+
+    async def start_over(self, given: Given) -> bool:
+        """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
+
+        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        """
+        hosted = given.hosted
+        try:
+            restored = await restoring.restore(self._engine, self._blobs, hosted.program, hosted.at, self._kernel)
+        except errors.Error as error:
+            log.warning("world %s cannot be brought back now: %s", hosted.at.world.hex(), error)
+            return False
+        self._kernel.submit(hosted.start_over(restored).close)  # there: `finally` blocks of its runs end there
+        return True
+
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
     async def step_and_save(self, hosted: Hosted, handover: Handover, world: worlds.World) -> None:
@@ -402,6 +420,16 @@ def _dropped(lost: Lost) -> telemetry.Dropped:
         return telemetry.Dropped(hosted.at, "store", str(why))
     fenced = leases.fenced(why, hosted.lease)
     return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
+
+
+def is_ours(lost: Lost) -> bool:
+    """Whether the world is still ours after a conflict, and where it was: something else that its steps rest on has
+    changed, such as work that another process has answered.
+    """
+    hosted, why = lost.worked.given.hosted, lost.why
+    if not isinstance(why, kv.Conflict) or leases.fenced(why, hosted.lease):
+        return False
+    return not why.at(journal_keys.head_key(hosted.at))[0]
 
 
 def unsettled(given: Given, why: kv.Conflict) -> list[Handover]:

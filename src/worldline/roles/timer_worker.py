@@ -3,6 +3,9 @@
 Firing is one commit: the timer is settled and its firing is in the world's inbox, or neither. A world held in this
 process gets the firing with its next cycle instead, which settles the timer in the step that takes it. Nothing fires
 before its time on the store's clock; ties are taken in the order (time, world, intent).
+
+A timer of a world that another process holds is left to the timer worker there, if it has one and its worker lives, for
+`GRACE_US`: two that fire one timer at once would only spoil each other's commits.
 """
 
 from __future__ import annotations
@@ -10,18 +13,23 @@ from __future__ import annotations
 import asyncio
 
 from worldline.base import env as envs
+from worldline.base import limits
 from worldline.layers import inbox as inboxes
-from worldline.layers import ready, worlds
+from worldline.layers import leases, ready, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model import world as world_model
 from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
-from worldline.roles import committing, telemetry, watching
+from worldline.roles import committing, placement, telemetry, watching
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
 
+GRACE_US = 1_000_000  # past its time, before a timer is fired past a living holder that should have done it
+NEVER_US = 2**62
+FIRE_BYTES = 1_024  # about what a firing takes in a batch, besides its record before and after
+FIRE_BYTES_MAX = limits.BATCH_BYTES_MAX // 4
 CLOSED_PAUSE_US = 5_000_000  # how long a timer of an archived world is left alone before it is looked at again
 
 
@@ -46,7 +54,8 @@ class TimerWorker:
         prefix = works.next_range(universe, queue=committing.TIMER_QUEUE, shard=0).begin
         self._watch = watching.Watch(engine, [prefix])
         self._firing: dict[ids.IntentId, None] = {}  # handed over to a world here and not yet journaled
-        self._next_us = 2**62
+        self._left: dict[ids.IntentId, int] = {}  # to their worlds' holders, until when; all were due at the last look
+        self._next_us = NEVER_US
         self.fired = 0
 
     def attach(self, local: WorldWorker) -> None:
@@ -67,29 +76,31 @@ class TimerWorker:
     async def tick(self) -> None:
         """One turn: fire what is due, or rest until the next timer."""
         self._watch.clear()
+        besides = len(self._firing) + len(self._left)
         read = await self._engine.read(
-            works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0),
+            works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0, count_max=1 + besides),
         )
         self._watch.looked(read.seen)
-        found = works.decode_due(self._universe, read.page(0))
-        self._next_us = found[0].pointer.due_us if found else 2**62
-        if self._next_us <= read.time_us and await self._fire_due(read.time_us):
+        found = [each.pointer for each in works.decode_due(self._universe, read.page(0))]
+        self._left = {each.intent: self._left[each.intent] for each in found if each.intent in self._left}
+        open_us = [each.due_us for each in found if each.intent not in self._firing and each.intent not in self._left]
+        self._next_us = min([*open_us[:1], *self._left.values()], default=NEVER_US)
+        if self._next_us <= read.time_us:
+            await self._fire_due(read.time_us)
             return
         rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
-        if found and found[0].pointer.intent in self._firing:
-            rest_us = 2_000  # it is on its way into its world; look again soon
         await self._watch.rest(max(1, rest_us // 1000))
 
-    async def _fire_due(self, now_us: int) -> int:
+    async def _fire_due(self, now_us: int) -> None:
+        """Look at all that is due, also at what was left to others: timers of one world go one way, in their order."""
+        count_max = self._settings.batch + len(self._firing) + len(self._left)
         read = await self._engine.read(
-            works.due_range(
-                self._universe, queue=committing.TIMER_QUEUE, shard=0, now_us=now_us, count_max=self._settings.batch
-            )
+            works.due_range(self._universe, queue=committing.TIMER_QUEUE, shard=0, now_us=now_us, count_max=count_max)
         )
         found = works.decode_due(self._universe, read.page(0))
         found = [each for each in found if each.pointer.intent not in self._firing]
         if not found:
-            return 0
+            return
         authorities = await self._engine.read(
             *(works.get(each.pointer.at, each.pointer.intent) for each in found),
         )
@@ -105,10 +116,33 @@ class TimerWorker:
                 remote.append(timer)
         if garbage:
             await transact.commit(self._engine, self._env, *garbage)
+        self._left = await self._leave(remote, authorities.time_us)
+        remote = [timer for timer in remote if timer.intent not in self._left]
         if remote:
             await self._fire_remote(remote, authorities.time_us)
-        self.fired += len(found)
-        return len(found)
+        self.fired += len(found) - len(garbage) - len(self._left)
+
+    async def _leave(self, timers: list[works.Open], now_us: int) -> dict[ids.IntentId, int]:
+        """Those of these timers that are left to the living holders of their worlds, and until when."""
+        young = [timer for timer in timers if now_us < timer.work.due_us + GRACE_US]
+        if not young:
+            return {}
+        addresses = list(dict.fromkeys(timer.at for timer in young))
+        read = await self._engine.read(*(leases.get_holder(at) for at in addresses))
+        held = {at: leases.decode_holder(read.value(index)) for index, at in enumerate(addresses)}
+        workers = list(dict.fromkeys(ids.WorkerId(holder.worker) for holder in held.values() if holder is not None))
+        workers = [worker for worker in workers if worker != self._worker]
+        if not workers:
+            return {}
+        read = await self._engine.read(*(leases.get_life(worker) for worker in workers))
+        lives = [leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)]
+        fires = [
+            life.sign.incarnation
+            for life in lives
+            if life is not None and life.alive(read.time_us) and placement.TIMERS in life.sign.labels
+        ]
+        left = [timer for timer in young if (holder := held[timer.at]) is not None and holder.incarnation in fires]
+        return {timer.intent: timer.work.due_us + GRACE_US for timer in left}
 
     def _hand_over(self, timer: works.Open, now_us: int) -> bool:
         if self._local is None:
@@ -132,34 +166,57 @@ class TimerWorker:
         self._telemetry.tell(telemetry.Fired(timer, max(0, now_us - timer.work.due_us), self._env.wall_us()))
 
     async def _fire_remote(self, timers: list[works.Open], now_us: int) -> None:
-        """Timers of worlds that are not held here: settled, and into their inboxes."""
+        """Timers of worlds that are not held here: settled, and into their inboxes.
+
+        Those of one world are one commit: if its answer is lost and it is made again, no later timer is there before.
+        """
+        by_world: dict[ids.Address, list[works.Open]] = {}
+        for timer in timers:
+            by_world.setdefault(timer.at, []).append(timer)
         reads = await self._engine.read(
-            *(worlds.get(timer.at) for timer in timers),
-            *(ready.get(timer.at, priority=committing.READY_PRIORITY) for timer in timers),
+            *(worlds.get(at) for at in by_world),
+            *(ready.get(at, priority=committing.READY_PRIORITY) for at in by_world),
         )
-        batches = []
-        firing: list[works.Open | None] = []
-        for index, timer in enumerate(timers):
-            world = worlds.find(timer.at, reads.value(index))
-            batch = kv.Batch()
-            if world is None:
-                works.close_gone(batch, timer)
-            elif world.meta.status not in world_model.TAKES_INPUT:
-                works.move_due(batch, timer, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
+        batches: list[kv.Batch] = []
+        firing: list[list[works.Open]] = []
+        for index, (at, mine) in enumerate(by_world.items()):
+            world = worlds.find(at, reads.value(index))
+            if world is not None and world.meta.status in world_model.TAKES_INPUT:
+                hint = reads.value(len(by_world) + index)
+                batches.append(kv.Batch())
+                firing.append(self._fire(batches[-1], world, mine, hint, now_us))
             else:
-                token = ids.Token(envs.new_id(self._env))
-                fired = works.fire(batch, timer, token=token, worker=self._worker, now_us=now_us)
-                worlds.expect_open(batch, world)
-                append = inboxes.enqueue_once(batch, timer.at, fired)
-                hint = reads.value(len(timers) + index)
-                ready.mark(batch, timer.at, priority=committing.READY_PRIORITY, seen=hint, append=append)
-            batches.append(batch)
-            firing.append(timer if world is not None and world.meta.status in world_model.TAKES_INPUT else None)
+                for timer in mine:
+                    batches.append(kv.Batch())
+                    firing.append([])
+                    if world is None:
+                        works.close_gone(batches[-1], timer)
+                    else:
+                        works.move_due(batches[-1], timer, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
         outcomes = await transact.commit(self._engine, self._env, *batches)
-        for fired_timer, outcome in zip(firing, outcomes, strict=True):
-            if fired_timer is not None and isinstance(outcome, kv.Ok):
-                self._tell(fired_timer, now_us)
+        for fired, outcome in zip(firing, outcomes, strict=True):
+            if isinstance(outcome, kv.Ok):
+                for timer in fired:
+                    self._tell(timer, now_us)
+
+    def _fire(
+        self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], hint: bytes | None, now_us: int
+    ) -> list[works.Open]:
+        """Fire timers of one world, as many as a batch should hold. The others are still due, and follow."""
+        worlds.expect_open(batch, world)
+        size = 0
+        for count, timer in enumerate(timers):
+            if size > FIRE_BYTES_MAX:
+                return timers[:count]
+            token = ids.Token(envs.new_id(self._env))
+            fired = works.fire(batch, timer, token=token, worker=self._worker, now_us=now_us)
+            append = inboxes.enqueue_once(batch, timer.at, fired)
+            if not count:
+                ready.mark(batch, timer.at, priority=committing.READY_PRIORITY, seen=hint, append=append)
+            size += 2 * len(timer.raw) + FIRE_BYTES
+        return timers
 
     async def close(self) -> None:
         await self._watch.close()
         self._firing.clear()
+        self._left.clear()

@@ -5,9 +5,9 @@ something to do, or rest. Searches, cycles (`worldline.roles.cycling`) and upkee
 keeps another from its turn.
 
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
-world whose commit failed for any other reason is thrown away and restored. The worker's life sign is one write for all
-its worlds; when it could not be renewed by its margin, for whatever reason, the worker fences itself: it drops all of
-its worlds and asks for them anew.
+world whose commit failed for any other reason is thrown away and restored; if its lease and head held, it stays here
+meanwhile. The worker's life sign is one write for all its worlds; when it could not be renewed by its margin, for
+whatever reason, the worker fences itself: it drops all of its worlds and asks for them anew.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from worldline.roles import (
     restoring,
     telemetry,
     watching,
-    witness,
-)
+)  # fmt: skip
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.store import kv
 
@@ -81,14 +80,13 @@ class WorldWorker:
         self._blobs = blobs
         self._hub = live
         self._settings = settings
-        self._others = witness.Witness(env, is_dead)
         self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
         self._clock = cycling.Clock(env)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
-        self._finder = finding.Finder(engine, env, universe, clock=self._clock, others=self._others, worker=self)
+        self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
         self.under_way = self._cycle.under_way
         self._keeper = keeping.Keeper(
             engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
@@ -101,7 +99,7 @@ class WorldWorker:
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
-        self._watch = watching.Watch(engine, [ready_prefix(universe)])
+        self._watch = watching.Watch(engine, [ready.read_range(universe, count_max=1).begin])
         self._room = keeping.Room(env, self._keeper, self._hosted, self._acquiring, settings.max_worlds_warm)
         self._life: leases.Life | None = None
         self._renewed_us = 0
@@ -291,13 +289,25 @@ class WorldWorker:
             if any(each.late for each in given):  # those without a turn are first in the next
                 given.sort(key=lambda each: not each.late)
             for each in given:
-                each.hosted.busy = False
-                if each.hosted.lost:
-                    _fail(each.handed, errors.Fenced("the world left this worker"))
+                if each.again:
+                    self._cycles.append(asyncio.get_running_loop().create_task(self._start_over(each)))
                 else:
-                    each.hosted.put_back(each.handed)
-                    self._freed(each.hosted)
+                    self._free(each)
             self._watch.wake()
+
+    def _free(self, given: cycling.Given) -> None:
+        """The world's turn is over. What was handed over and not taken is first in the next."""
+        given.hosted.busy = False
+        if given.hosted.lost:
+            _fail(given.handed, errors.Fenced("the world left this worker"))
+        else:
+            given.hosted.put_back(given.handed)
+            self._freed(given.hosted)
+
+    async def _start_over(self, given: cycling.Given) -> None:
+        if not await self._cycle.start_over(given):
+            self._drop(given.hosted, given.handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
+        self._free(given)
 
     def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
@@ -326,7 +336,11 @@ class WorldWorker:
             return
         error = commit.lost(lost.why, given.hosted.lease)
         log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept, given.handed = cycling.unsettled(given, lost.why), []
+        kept = cycling.unsettled(given, lost.why)
+        if cycling.is_ours(lost) and not given.hosted.lost and self._over is None:
+            given.handed, given.again = kept, True
+            return
+        given.handed = []
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
         self._drop(given.hosted, kept, again=True)
 
@@ -453,7 +467,7 @@ class WorldWorker:
             await self._renew(self._env.monotonic_us())
         assert self._life is not None
         started_us = self._env.monotonic_us()
-        lease = await holding.acquire(self._engine, self._env, at, self._life, self._others)
+        lease = await holding.acquire(self._engine, self._env, at, self._life, self._finder.others)
         try:
             hosted = await self._restore(world, program, lease)
         except BaseException as error:
@@ -473,7 +487,7 @@ class WorldWorker:
 
     async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
         try:
-            await holding.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
+            await holding.take_back_claims(self._engine, self._env, world.at, self._finder.others.is_dead)
             restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
             hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
             if restored.program_hash != program.hash:
@@ -584,7 +598,3 @@ def _certain(hosted: Hosted, error: BaseException | None) -> Exception:
 def _fail(handed: Sequence[Handover], error: Exception) -> None:
     for handover in handed:
         handover.fail(error)
-
-
-def ready_prefix(universe: ids.UniverseId) -> bytes:
-    return ready.read_range(universe, count_max=1).begin
