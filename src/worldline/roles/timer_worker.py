@@ -27,6 +27,8 @@ from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
 
 GRACE_US = 1_000_000  # past its time, before a timer is fired past a living holder that should have done it
+ELSEWHERE_US = 250_000  # how long it is taken for granted that the holder of a world has not changed
+AHEAD = 8  # pointers read at once, so that timers of others are not looked at one by one
 NEVER_US = 2**62
 FIRE_BYTES = 1_024  # about what a firing takes in a batch, besides its record before and after
 FIRE_BYTES_MAX = limits.BATCH_BYTES_MAX // 4
@@ -53,8 +55,9 @@ class TimerWorker:
         self._local: WorldWorker | None = None
         prefix = works.next_range(universe, queue=committing.TIMER_QUEUE, shard=0).begin
         self._watch = watching.Watch(engine, [prefix])
-        self._firing: dict[ids.IntentId, None] = {}  # handed over to a world here and not yet journaled
-        self._left: dict[ids.IntentId, int] = {}  # to their worlds' holders, until when; all were due at the last look
+        self._firing: dict[ids.IntentId, ids.Address] = {}  # handed over to a world here and not yet journaled
+        self._elsewhere: dict[ids.Address, int] = {}  # worlds whose holders fire their timers, and until when we know
+        self._left = 0  # timers of those that were due at the last look
         self._next_us = NEVER_US
         self.fired = 0
 
@@ -76,29 +79,43 @@ class TimerWorker:
     async def tick(self) -> None:
         """One turn: fire what is due, or rest until the next timer."""
         self._watch.clear()
-        besides = len(self._firing) + len(self._left)
+        count_max = AHEAD + len(self._firing) + self._left
         read = await self._engine.read(
-            works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0, count_max=1 + besides),
+            works.next_range(self._universe, queue=committing.TIMER_QUEUE, shard=0, count_max=count_max),
         )
         self._watch.looked(read.seen)
+        ours_us = self._env.monotonic_us()
+        self._elsewhere = {at: until_us for at, until_us in self._elsewhere.items() if until_us > ours_us}
         found = [each.pointer for each in works.decode_due(self._universe, read.page(0))]
-        self._left = {each.intent: self._left[each.intent] for each in found if each.intent in self._left}
-        open_us = [each.due_us for each in found if each.intent not in self._firing and each.intent not in self._left]
-        self._next_us = min([*open_us[:1], *self._left.values()], default=NEVER_US)
+        found = [each for each in found if each.intent not in self._firing]
+        others = [each for each in found if not self._is_left(each.at, each.due_us, read.time_us)]
+        self._left = len(found) - len(others)
+        self._next_us = others[0].due_us if others else NEVER_US
         if self._next_us <= read.time_us:
             await self._fire_due(read.time_us)
-            return
-        rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
-        await self._watch.rest(max(1, rest_us // 1000))
+        elif others or not read.page(0).more:
+            rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
+            if self._left:  # still there: their holders may be gone by the time that this is asked again
+                rest_us = min(rest_us, ELSEWHERE_US)
+            await self._watch.rest(max(1, rest_us // 1000))
+
+    def _is_left(self, at: ids.Address, due_us: int, now_us: int) -> bool:
+        """Whether a timer of this world is due and left to the world's holder."""
+        return at in self._elsewhere and due_us <= now_us < due_us + GRACE_US
 
     async def _fire_due(self, now_us: int) -> None:
-        """Look at all that is due, also at what was left to others: timers of one world go one way, in their order."""
-        count_max = self._settings.batch + len(self._firing) + len(self._left)
+        """Fire what is due and not left to others. Timers of one world go one way at a time, in their order."""
+        count_max = self._settings.batch + len(self._firing) + self._left
         read = await self._engine.read(
             works.due_range(self._universe, queue=committing.TIMER_QUEUE, shard=0, now_us=now_us, count_max=count_max)
         )
-        found = works.decode_due(self._universe, read.page(0))
-        found = [each for each in found if each.pointer.intent not in self._firing]
+        under_way = dict.fromkeys(self._firing.values())  # worlds here that were given some, maybe in vain
+        found = [
+            each
+            for each in works.decode_due(self._universe, read.page(0))
+            if each.pointer.intent not in self._firing
+            and not self._is_left(each.pointer.at, each.pointer.due_us, now_us)
+        ]
         if not found:
             return
         authorities = await self._engine.read(
@@ -112,28 +129,28 @@ class TimerWorker:
                 batch = kv.Batch()
                 works.discard(batch, each, timer)
                 garbage.append(batch)
-            elif not self._hand_over(timer, authorities.time_us):
+            elif not self._hand_over(timer, authorities.time_us) and timer.at not in under_way:
                 remote.append(timer)
         if garbage:
             await transact.commit(self._engine, self._env, *garbage)
-        self._left = await self._leave(remote, authorities.time_us)
-        remote = [timer for timer in remote if timer.intent not in self._left]
+        await self._find_elsewhere(remote, authorities.time_us)
+        remote = [timer for timer in remote if not self._is_left(timer.at, timer.work.due_us, now_us)]
         if remote:
             await self._fire_remote(remote, authorities.time_us)
-        self.fired += len(found) - len(garbage) - len(self._left)
+            self.fired += len(remote)
 
-    async def _leave(self, timers: list[works.Open], now_us: int) -> dict[ids.IntentId, int]:
-        """Those of these timers that are left to the living holders of their worlds, and until when."""
-        young = [timer for timer in timers if now_us < timer.work.due_us + GRACE_US]
-        if not young:
-            return {}
-        addresses = list(dict.fromkeys(timer.at for timer in young))
+    async def _find_elsewhere(self, timers: list[works.Open], now_us: int) -> None:
+        """Which of these worlds are held by living workers beside which timers are fired. Known for a short while."""
+        young = [timer.at for timer in timers if now_us < timer.work.due_us + GRACE_US]
+        addresses = list(dict.fromkeys(young))
+        if not addresses:
+            return
         read = await self._engine.read(*(leases.get_holder(at) for at in addresses))
         held = {at: leases.decode_holder(read.value(index)) for index, at in enumerate(addresses)}
         workers = list(dict.fromkeys(ids.WorkerId(holder.worker) for holder in held.values() if holder is not None))
         workers = [worker for worker in workers if worker != self._worker]
         if not workers:
-            return {}
+            return
         read = await self._engine.read(*(leases.get_life(worker) for worker in workers))
         lives = [leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)]
         fires = [
@@ -141,8 +158,10 @@ class TimerWorker:
             for life in lives
             if life is not None and life.alive(read.time_us) and placement.TIMERS in life.sign.labels
         ]
-        left = [timer for timer in young if (holder := held[timer.at]) is not None and holder.incarnation in fires]
-        return {timer.intent: timer.work.due_us + GRACE_US for timer in left}
+        until_us = self._env.monotonic_us() + ELSEWHERE_US
+        for at, holder in held.items():
+            if holder is not None and holder.incarnation in fires:
+                self._elsewhere[at] = until_us
 
     def _hand_over(self, timer: works.Open, now_us: int) -> bool:
         if self._local is None:
@@ -151,7 +170,8 @@ class TimerWorker:
         fired = inbox.TimerFired(timer.intent, timer.work.due_us, timer.work.correlation)
         if not self._local.hand_over(timer.at, Handover(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
             return False
-        self._firing[timer.intent] = None
+        self._firing[timer.intent] = timer.at
+        self.fired += 1
         done.add_done_callback(lambda each: self._journaled(timer, now_us, each))
         return True
 
@@ -219,4 +239,3 @@ class TimerWorker:
     async def close(self) -> None:
         await self._watch.close()
         self._firing.clear()
-        self._left.clear()
