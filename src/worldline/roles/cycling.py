@@ -26,6 +26,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
@@ -72,6 +73,7 @@ class Given(msgspec.Struct, eq=False):
     stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
     abandoned: bool = False  # whatever its steps come to, they are not committed
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
+    again: bool = False  # its steps met a conflict and are made again, from what is stored
     began_wall_us: int = 0  # if somebody wants to know
 
 
@@ -434,6 +436,26 @@ class Cycle:
             )
         )  # fmt: skip
 
+    # --- After a conflict -------------------------------------------------------------------------------------
+
+    async def start_over(self, given: Given) -> bool:
+        """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
+
+        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        """
+        hosted = given.hosted
+        try:
+            material = await restoring.gather(self._engine, self._blobs, hosted.at)
+            restored = await self._kernel.run(hosted.at, restoring.build, material, hosted.program)
+        except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
+            said = kernel_thread.describe(error)
+            log.warning("world %s cannot be brought back now: %s", hosted.at.world.hex(), said)
+            return False
+        self._kernel.submit(
+            hosted.at, hosted.start_over(restored).close
+        )  # there: `finally` blocks of its runs end there
+        return True
+
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
     async def step_and_save(self, hosted: Hosted, handover: Handover, world: worlds.World) -> None:
@@ -494,6 +516,16 @@ def _dropped(lost: Lost) -> telemetry.Dropped:
         return telemetry.Dropped(hosted.at, "unfit" if unfit else "step", kernel_thread.describe(why))
     fenced = leases.fenced(why, hosted.lease)
     return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
+
+
+def is_ours(lost: Lost) -> bool:
+    """Whether the world is still ours after a conflict, and where it was: something else that its steps rest on has
+    changed, such as work that another process has answered.
+    """
+    hosted, why = lost.worked.given.hosted, lost.why
+    if not isinstance(why, kv.Conflict) or leases.fenced(why, hosted.lease):
+        return False
+    return not why.at(journal_keys.head_key(hosted.at))[0]
 
 
 def unsettled(given: Given, why: kv.Conflict) -> list[Handover]:

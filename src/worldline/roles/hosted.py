@@ -15,6 +15,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
+from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
@@ -185,6 +186,18 @@ class Hosted:
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._quiet.append(told)
             await told
+
+    def start_over(self, restored: restoring.Restored) -> Machine:
+        """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
+        the machine that made them.
+        """
+        before, self.machine = self.machine, restored.machine
+        self.head, self.head_raw = restored.head, restored.head_raw
+        self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
+        self.entries_since = restored.entries
+        self.unread = True
+        self.drop_mark()
+        return before
 
     @property
     def ready(self) -> bool:
