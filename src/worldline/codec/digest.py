@@ -25,12 +25,15 @@ def sha256(data: bytes) -> bytes:
 def hash_parts(domain: bytes, *parts: bytes) -> bytes:
     """sha256 over domain and parts, each after its length in eight bytes: other parts never make the same input."""
     assert domain, "a purpose has a name"
-    pieces: list[bytes] = []
-    for part in (domain, *parts):
+    made = hashlib.sha256(_SHORT_LENGTHS[len(domain)] + domain)
+    for part in parts:
         length = len(part)
-        pieces.append(_SHORT_LENGTHS[length] if length < 256 else length.to_bytes(_LENGTH_BYTES, "big"))
-        pieces.append(part)
-    return hashlib.sha256(b"".join(pieces)).digest()
+        if length < 256:
+            made.update(_SHORT_LENGTHS[length] + part)
+        else:
+            made.update(length.to_bytes(_LENGTH_BYTES, "big"))
+            made.update(part)
+    return made.digest()
 
 
 def to_hex(digest: bytes) -> str:

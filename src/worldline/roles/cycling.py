@@ -165,14 +165,15 @@ class Cycle:
     async def _run(self, given: Sequence[Given], began_us: int) -> list[Lost]:
         time_us = await self._read(given)
         await self._clear_hints(given)
-        if not any(_has_work(each) for each in given):
+        working = [each for each in given if _has_work(each)]
+        if not working:
             return []
-        for each in given:
+        for each in working:
             each.stepped = each.stepping = True
         try:
-            worked = await self._kernel.run(None, self._step_all, given, time_us)
+            worked = await self._kernel.run(None, self._step_all, working, time_us)
         finally:
-            for each in given:
+            for each in working:
                 each.stepping = False
         worked = [each for each in worked if not each.given.abandoned]
         lost = await self._commit(worked, time_us)
@@ -290,8 +291,8 @@ class Cycle:
     # --- Step, in the kernel's thread -------------------------------------------------------------------------
 
     def _step_all(self, given: Sequence[Given], time_us: int) -> list[Worked]:
-        """A world that has nothing to do is left out; so is one whose turn does not come in time. Whatever comes out of
-        the steps of one, the others make theirs.
+        """A world whose turn does not come in time is left out. Whatever comes out of the steps of one, the others make
+        theirs.
         """
         settings = self._settings
         deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
@@ -304,13 +305,13 @@ class Cycle:
                 continue
             if each.error is not None:
                 worked.append(Worked(each, Done(hosted.head, hosted.head)))
-            elif not _has_work(each):
-                each.stepped = False
-            elif worked and self._env.monotonic_us() > deadline_us:
+                continue
+            now_us = self._env.monotonic_us()
+            if worked and now_us > deadline_us:
                 each.stepped, each.late = False, True
                 hosted.unread = hosted.unread or bool(each.unread)
             else:
-                self._kernel.now(hosted.at)
+                self._kernel.now(hosted.at, now_us)
                 worked.append(self._step(each, one if hosted.careful else many, time_us))
         return worked
 
@@ -518,7 +519,7 @@ async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:
 
 
 def _has_work(given: Given) -> bool:
-    return bool(given.unread or given.handed or given.hosted.machine.unfinished or given.error is not None)
+    return bool(given.handed or given.unread or given.hosted.machine.unfinished or given.error is not None)
 
 
 def _dropped(lost: Lost) -> telemetry.Dropped:

@@ -316,31 +316,36 @@ class Hosted:
         done.entries += sealed.entries
         done.data += sealed.data
         done.steps += 1
-        for wanted in stepped.wanted:
-            done.wanted[wanted.intent] = wanted
-        for intent in stepped.closed:
-            if done.wanted.pop(intent, None) is None:
-                done.closed[intent] = None
-        for cancelled in stepped.cancelled:
-            if done.wanted.pop(cancelled.intent, None) is None:
-                done.cancelled.append(cancelled)
-        done.outgoing += stepped.outgoing
-        done.large += [draft.payload for draft in stepped.drafts if len(draft.payload) > limits.INLINE_BYTES_MAX]
-        done.size += _size(stepped)
+        for draft in stepped.drafts:
+            length = len(draft.payload)
+            if length > limits.INLINE_BYTES_MAX:
+                done.large.append(draft.payload)
+            done.size += _size(length)
+        if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
+            _gather(done, stepped)
         return Applied(head.height + 1, head.step + 1), stepped.dead
 
 
-def _size(stepped: step.Stepped) -> int:
-    """What a step takes in its batch, more or less: its entries, and again what they ask for."""
-    carried = [len(draft.payload) for draft in stepped.drafts]
-    if stepped.wanted:
-        carried += [len(wanted.params) for wanted in stepped.wanted]
-    if stepped.outgoing:
-        carried += [len(outgoing.data) for outgoing in stepped.outgoing]
-    size = RECORD_BYTES * (len(carried) + 2 * len(stepped.cancelled))  # what is cancelled has two keys
-    for length in carried:
-        size += min(length, limits.INLINE_BYTES_MAX)
-    return size
+def _gather(done: Done, stepped: step.Stepped) -> None:
+    """What a step asked for, sent and gave up. Work that is wanted and settled in one commit is never opened."""
+    for wanted in stepped.wanted:
+        done.wanted[wanted.intent] = wanted
+        done.size += _size(len(wanted.params))
+    for intent in stepped.closed:
+        if done.wanted.pop(intent, None) is None:
+            done.closed[intent] = None
+    for cancelled in stepped.cancelled:
+        done.size += 2 * RECORD_BYTES  # what is cancelled has two keys
+        if done.wanted.pop(cancelled.intent, None) is None:
+            done.cancelled.append(cancelled)
+    for outgoing in stepped.outgoing:
+        done.outgoing.append(outgoing)
+        done.size += _size(len(outgoing.data))
+
+
+def _size(length: int) -> int:
+    """What a record with a payload of this length takes in a batch, more or less."""
+    return RECORD_BYTES + (min(limits.INLINE_BYTES_MAX, length))
 
 
 def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:

@@ -50,9 +50,9 @@ class KernelThread:
         """Run something that is not waited for."""
         self._thread.submit(self._contained, at, do)
 
-    def now(self, at: ids.Address) -> None:
+    def now(self, at: ids.Address, since_us: int) -> None:
         """Called in the thread: what follows is about this world."""
-        self.doing = Doing(at, self._env.monotonic_us())
+        self.doing = Doing(at, since_us)
 
     def shutdown(self) -> None:
         self._thread.shutdown(wait=True)
