@@ -255,8 +255,11 @@ class WorldWorker:
         self._watch.clear()
         now_us = self._env.monotonic_us()
         self._check_tasks()
-        await self._renew(now_us)
-        if await self._stalled(now_us):
+        if self._life is None or now_us - self._renewed_us >= self._settings.heartbeat_ms * 1000:
+            await self._renew(now_us)
+        doing = self._kernel.doing
+        late = doing is not None and now_us - doing.since_us > self._settings.lease_ttl_ms * 1000
+        if (late or self._stall is not None) and await self._stalled(now_us):
             await self._watch.rest(min(self._settings.heartbeat_ms, REST_MS))
             return
         self._start_search(now_us)
@@ -289,6 +292,8 @@ class WorldWorker:
 
     def _check_tasks(self) -> None:
         """Let go of tasks that have ended; raise what ended them, if it was not their commit."""
+        if not self._cycles and not self._beside:
+            return
         ended = [task for task in [*self._cycles, *self._beside.values()] if task.done()]
         self._cycles = [task for task in self._cycles if not task.done()]
         self._beside = {name: task for name, task in self._beside.items() if not task.done()}
@@ -395,15 +400,12 @@ class WorldWorker:
         """One write renews every lease. A worker that is late with it must stop believing in its leases."""
         settings = self._settings
         late_us = now_us - self._renewed_us
-        if self._life is not None:
-            if late_us < settings.heartbeat_ms * 1000:
-                return
-            if late_us > (settings.lease_ttl_ms - settings.heartbeat_ms) * 1000:
-                log.warning("the life sign is %d ms old: letting go of %d worlds", late_us // 1000, len(self._hosted))
-                self._telemetry.tell(telemetry.SelfFenced(len(self._hosted), late_us))
-                self._life = None
-                for hosted in list(self._hosted.values()):
-                    self._drop(hosted, again=True)
+        if self._life is not None and late_us > (settings.lease_ttl_ms - settings.heartbeat_ms) * 1000:
+            log.warning("the life sign is %d ms old: letting go of %d worlds", late_us // 1000, len(self._hosted))
+            self._telemetry.tell(telemetry.SelfFenced(len(self._hosted), late_us))
+            self._life = None
+            for hosted in list(self._hosted.values()):
+                self._drop(hosted, again=True)
         self._life = await holding.beat(
             self._engine, self._env, self.worker, self.incarnation, settings,
             labels={**self._labels, **self._refusals.labels()}, told=self._clock.set,
