@@ -60,6 +60,7 @@ CALLS_USER_CODE = (
     "kernel/values.py",
     "roles/attempts.py",
     "roles/telemetry.py",
+    "sim/hostile.py",
     "sim/scenarios.py",
 )
 

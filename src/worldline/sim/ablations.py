@@ -68,8 +68,8 @@ GUARDS = {
 }  # fmt: skip
 
 
-async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.Outcome:
-    """Commit a batch, without one guard if so asked."""
+async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version: int | None = None) -> kv.Outcome:
+    """Commit a batch, without one guard if so asked. `version`: of the transaction that it ends."""
     match without:
         case "epoch":
             batch = relaxed(truth, batch, ("epoch",), unless_put=True)
@@ -97,7 +97,7 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.O
             return pretended(truth, batch)
         case _:
             pass
-    return await truth.commit(host, batch)
+    return await truth.commit(host, batch, version=version)
 
 
 def pretended(truth: Truth, batch: kv.Batch) -> kv.Ok:

@@ -65,6 +65,7 @@ class Audit:
         self.in_stamp_order = True
         # Whether a holder is dead beyond doubt at some time, where others can know that before its life sign runs out.
         self.proven_dead: ProvenDead = lambda _holder, _now_us: False
+        self.on_entry: list[Callable[[journal.Entry], None]] = []  # told of every entry, in order
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._posted: dict[bytes, None] = {}
@@ -229,6 +230,8 @@ class Audit:
                 self._answer(life, item.intent, "T1" if isinstance(item, inbox.TimerFired) else "E1")
         for entry in entries:
             self._derived(at, life, entry)
+            for look in self.on_entry:
+                look(entry)
 
     def _answer(self, life: Life, intent: bytes, invariant: str) -> None:
         if intent in life.consumed:

@@ -54,6 +54,8 @@ class Profile(msgspec.Struct, frozen=True):
     conflict: int = 0  # somebody takes the lease away right before a commit
     objects: int = 0
     store_jump: int = 0  # the store's clock jumps; in percent of the larger events
+    excursion: int = 0  # the store's clock is hours off for a while, or set back for good; in percent of its chances
+    held: int = 0  # a commit stays open for a while, or an idle transaction does, and holds `stable` back
     hints: Literal["all", "some", "none"] = "all"
     skew_us: int = 0
     drift_ppm: int = 0
@@ -62,6 +64,12 @@ class Profile(msgspec.Struct, frozen=True):
     adapters: Adapters = Adapters()
     heal: Literal["all", "core"] = "all"
     chaos_seconds: int = 20
+    lag: int = 0  # so many percent of hosts read journals late
+    anonymous: int = 0  # clients that send and ask without ids
+    doors: int = 0  # clients that use two processes by turns
+    backlog: int = 0  # inputs that wait in one inbox when everybody starts
+    hostile: int = 0  # clients of the program that does everything wrong
+    patient: bool = False  # clients wait for an answer without a limit, instead of asking again
     kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
     ops_max: int = 1_000  # of each client
     only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
@@ -101,7 +109,28 @@ def draw(seed: int) -> Profile:
         store_jump=coin(10, 50),
         orchestrators=draws.choice([0, 0, 1, 2]),
         janitors=draws.choice([0, 0, 1]),
+        **_draw_features(seed),
     )
+
+
+def _draw_features(seed: int) -> dict[str, Any]:
+    """Drawn apart, so that the rest of a seed's profile does not depend on how many there are."""
+    draws = random.Random(f"{seed}:features")
+
+    def coin(likely: float, low: int, high: int) -> int:
+        drawn = draws.randint(low, high)
+        return drawn if draws.random() < likely else 0
+
+    return {
+        "anonymous": coin(0.4, 1, 2),
+        "doors": coin(0.25, 1, 2),
+        "backlog": coin(0.1, 50, 300),
+        "hostile": coin(0.2, 1, 1),
+        "excursion": coin(0.25, 20, 60),
+        "held": coin(0.3, 5, 60),
+        "lag": coin(0.3, 30, 100),
+        "patient": draws.random() < 0.4,
+    }
 
 
 def draw_settings(draws: random.Random) -> Settings:
@@ -143,19 +172,20 @@ def draw_settings(draws: random.Random) -> Settings:
 
 # The classes of faults that are no single events, and how each is when it is off.
 BACKGROUND: dict[str, Any] = {
-    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all",
+    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all", "lag": 0,
 }  # fmt: skip
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
     "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "store_jump": 30,
+    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30,
 }  # fmt: skip
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
     "crashes": ("crash",),
     "pauses": ("pause",),
-    "network": ("slow", "partition", "unknown", "late", "unavailable", "hints"),
-    "clocks": ("skew_us", "drift_ppm", "store_jump"),
+    "network": ("slow", "partition", "unknown", "late", "unavailable", "hints", "lag"),
+    "transactions": ("held",),
+    "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
     "objects": ("objects",),
     "leases": ("pause", "conflict", "store_jump"),
     "outside": ("adapters",),
