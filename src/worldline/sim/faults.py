@@ -132,10 +132,10 @@ class Faults:
         self.loop.call_later(seconds, self.loop.thaw, host, context=self._quiet)
         return times > 1
 
-    def cut(self, link: Link) -> None:
+    def cut(self, link: Link, kind: str = "") -> None:
         """Cut one direction or both for a while."""
         seconds = self.profile.settings.worker.lease_ttl_ms / 1000 * self.pick(0.2, 1, 2, 5)
-        kind = self._draws.choice(["both", "there", "back"])
+        kind = kind or self._draws.choice(["both", "there", "back"])
         link.cut_there = kind in ("both", "there")
         link.cut_back = kind in ("both", "back")
         self.loop.call_later(seconds, link.heal, context=self._quiet)
@@ -172,7 +172,7 @@ class HostEngine:
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
         found = await self._truth.read(self._host, *requests, held_back=faults.without != "stable")
-        if self.lag_us and faults.active and any(map(_is_journal, requests)):
+        if self.lag_us and any(map(_is_journal, requests)):
             await asyncio.sleep(self.lag_us / 1_000_000)
         if faults.profile.latency_us > NEAR_US:
             await asyncio.sleep(faults.latency())
@@ -203,6 +203,8 @@ class HostEngine:
         if faults.without == "output-gate" and about == "step":
             self._apply_later(batches)
             return [ablations.pretended(self._truth, batch) for batch in batches]
+        if about == "step" and faults.hit(profile.overtaken, host, "applied, answer lost, overtaken", about):
+            return await self._overtaken(batches, after)
         if faults.hit(profile.held, host, "transaction stays open", about):
             outcomes = await self._held(batches)
         else:
@@ -235,6 +237,16 @@ class HostEngine:
 
     async def close(self) -> None:
         """The truth outlives those who look at it."""
+
+    async def _overtaken(self, batches: tuple[kv.Batch, ...], after: str) -> list[kv.Outcome]:
+        """The steps are in the journal, and before their host can learn of it, others have the worlds."""
+        for batch in batches:
+            if isinstance(await self._apply(batch), kv.Ok):
+                self._faults.count(after, "unknown")
+                for at in filter(None, map(_fenced, batch.expects)):
+                    await self._faults.on_revoke(at)
+        self._faults.cut(self.link, "both")
+        return self._unknown(batches, "the answer was lost")
 
     async def _held(self, batches: tuple[kv.Batch, ...]) -> list[kv.Outcome]:
         """Others commit while these do, or while a transaction is idle that has nothing to do with them."""

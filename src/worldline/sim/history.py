@@ -45,6 +45,7 @@ class History:
         self.begun: dict[str, Op] = {}
         self.answered: dict[str, object] = {}
         self.finished: dict[str, None] = {}  # clients that are through
+        self.tried_us: dict[str, int] = {}  # the last time
         self.answered_us: dict[str, int] = {}
         self.ended_us: dict[str, int] = {}  # runs, by id: when their end was journaled
         self.broken: Callable[[str, str], None] = lambda _invariant, _what: None
@@ -65,6 +66,10 @@ class History:
         self._begun_us.setdefault(op.id, self._now_us())
         if op.id not in self._taken:
             self._untaken.setdefault(op.world, {})[op.id] = None
+
+    def tries(self, op: Op) -> None:
+        """The first time, or again."""
+        self.tried_us[op.id] = self._now_us()
 
     def sends(self, op: Op, event: object) -> None:
         """What the journal will know the operation by."""

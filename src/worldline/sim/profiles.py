@@ -55,6 +55,7 @@ class Profile(msgspec.Struct, frozen=True):
     objects: int = 0
     store_jump: int = 0  # the store's clock jumps; in percent of the larger events
     excursion: int = 0  # the store's clock is hours off for a while, or set back for good; in percent of its chances
+    overtaken: int = 0  # a step is applied, its answer lost, its host cut off and its lease taken away
     held: int = 0  # a commit stays open for a while, or an idle transaction does, and holds `stable` back
     hints: Literal["all", "some", "none"] = "all"
     skew_us: int = 0
@@ -129,6 +130,7 @@ def _draw_features(seed: int) -> dict[str, Any]:
         "excursion": coin(0.25, 20, 60),
         "held": coin(0.3, 5, 60),
         "lag": coin(0.3, 30, 100),
+        "overtaken": coin(0.4, 10, 60),
         "patient": draws.random() < 0.4,
     }
 
@@ -177,7 +179,7 @@ BACKGROUND: dict[str, Any] = {
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
     "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30,
+    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
 }  # fmt: skip
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
@@ -187,10 +189,11 @@ NAMED: dict[str, tuple[str, ...]] = {
     "transactions": ("held",),
     "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
     "objects": ("objects",),
-    "leases": ("pause", "conflict", "store_jump"),
+    "leases": ("pause", "conflict", "store_jump", "overtaken"),
     "outside": ("adapters",),
 }
 SWARM = "swarm"
+ROLES = ("worker", "adapter", "timer", "orchestrator", "janitor")  # those whose settings can be set
 
 
 def of(text: str, seed: int) -> Profile:
@@ -220,6 +223,8 @@ def _only_classes(profile: Profile, classes: tuple[str, ...]) -> Profile:
 
 
 def _set(profile: Profile, name: str, value: str) -> Profile:
+    if "." in name:
+        return _set_constant(profile, name, value)
     fields = {field.name: field.type for field in msgspec.structs.fields(Profile)}
     if name not in fields or name == "settings":
         raise errors.BadInput(f"a profile has no {name!r}; it has {', '.join(each for each in fields)}")
@@ -237,6 +242,19 @@ def _set(profile: Profile, name: str, value: str) -> Profile:
     return msgspec.structs.replace(profile, **{name: converted})
 
 
+def _set_constant(profile: Profile, name: str, value: str) -> Profile:
+    """One of the settings of a role: `worker.scan_ms=300`."""
+    role, _, field = name.partition(".")
+    its = getattr(profile.settings, role) if role in ROLES else None
+    if its is None or not isinstance(getattr(its, field, None), int):
+        raise errors.BadInput(f"there is no setting {name!r} that is a number")
+    try:
+        its = msgspec.structs.replace(its, **{field: int(value)})
+    except ValueError as error:
+        raise errors.BadInput(f"{name}={value} does not fit a profile: {error}") from error
+    return msgspec.structs.replace(profile, settings=msgspec.structs.replace(profile.settings, **{role: its}))
+
+
 def difference(profile: Profile, base: Profile) -> str:
     """The fields in which a profile differs, so that `of` makes it of the same seed again."""
     parts = []
@@ -244,7 +262,16 @@ def difference(profile: Profile, base: Profile) -> str:
         value = getattr(profile, field)
         if field != "settings" and value != getattr(base, field):
             parts.append(f"{field}={_text(value)}")
-    return ",".join(parts)
+    return ",".join(parts + _constants(profile.settings, base.settings))
+
+
+def _constants(settings: Settings, base: Settings) -> list[str]:
+    parts = []
+    for role in ROLES:
+        its, other = getattr(settings, role), getattr(base, role)
+        fields = [each for each in its.__struct_fields__ if getattr(its, each) != getattr(other, each)]
+        parts += [f"{role}.{field}={getattr(its, field)}" for field in fields]
+    return parts
 
 
 def _text(value: Any) -> str:

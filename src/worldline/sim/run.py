@@ -95,7 +95,7 @@ def run(
 def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
-        timed=1 if profile.excursion else 0,
+        timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
 

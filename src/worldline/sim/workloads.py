@@ -65,6 +65,7 @@ KINDS = {
     "doom": (0.35, "doomed", "orders"),
     "send": (0, "counter", "counters"),
     "tell": (0, "counter", "counters"),
+    "tally": (0, "counter", "counters"),
     "evil": (0, "hostile", "hostiles"),
     "starved": (0, "hostile", "hostiles"),
     "stubborn": (0, "hostile", "hostiles"),
@@ -79,11 +80,13 @@ class Wanted(msgspec.Struct, frozen=True):
     backlog: int = 0
     hostile: int = 0
     timed: int = 0
+    runs: int = 0
 
 
 # The kinds of operations that such clients choose from.
 KINDS_OF = {
-    "anonymous": ANONYMOUS, "doors": ANONYMOUS, "hostile": ("evil", "starved", "stubborn"), "timed": ("agent", "herd")
+    "anonymous": ANONYMOUS, "doors": ANONYMOUS, "hostile": ("evil", "starved", "stubborn"),
+    "timed": ("agent", "herd"), "runs": ("tally",),
 }  # fmt: skip
 
 
@@ -108,7 +111,7 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
         return made
 
     ops = list(plan.ops)
-    for name in ("anonymous", "hostile", "timed"):
+    for name in ("anonymous", "hostile", "timed", "runs"):
         ops += [some(f"{name}-{client}", 4, 12) for client in range(getattr(wanted, name))]
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
@@ -188,6 +191,7 @@ async def once(universe: wl.Universe, op: Op, history: History) -> Outcome:
 async def do(universe: wl.Universe, op: Op, history: History | None = None) -> object:
     """One operation, to its answer. `history` is told what is sent, and as soon as that is durable."""
     world, told = universe.world(op.world), history or History()
+    told.tries(op)
     match op.kind:
         case "add" | "sized" | "starved":
             event = _event(op)
@@ -208,7 +212,7 @@ async def do(universe: wl.Universe, op: Op, history: History | None = None) -> o
             await world.send(_event(op))
             told.acked(op)
             return "sent"
-        case "transfer" | "order" | "herd" | "stubborn":
+        case "transfer" | "order" | "herd" | "tally" | "stubborn":
             answer = await world.run(_call(op), id=op.id)
             told.acked(op)
             return answer
@@ -245,6 +249,8 @@ def _call(op: Op) -> wl.Call[Any]:
             return programs.fulfil(op.id, op.amount)
         case "herd":
             return programs.herd(HERD)
+        case "tally":
+            return programs.tally(op.id)
         case _:
             return hostile.stubborn(op.id)
 
