@@ -72,7 +72,7 @@ class Faults:
         worst_us = self.profile.latency_us
         slow = self.active and self._net.random() * 1000 < self.profile.slow
         if slow and host is not None and self.allow(host, "slow answer"):
-            worst_us = 3 * self.profile.settings.worker.lease_ttl_ms * 1000
+            worst_us = self.profile.slowest_us
         return int(self._net.random() * worst_us) / 1_000_000
 
     def often(self, rate: int) -> bool:

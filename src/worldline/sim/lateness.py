@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from worldline.control import sdk
-from worldline.sim import programs
+from worldline.sim import programs, workloads
 from worldline.sim.audit import Audit
 from worldline.sim.cluster import LAG_SECONDS, Cluster
 
@@ -35,12 +35,14 @@ async def _try(universe: sdk.Universe, name: str, audit: Audit) -> None:
 
 def told(cluster: Cluster, audit: Audit) -> None:
     """WAIT: from the end of a run to the answer of a client that was waiting for it."""
-    history = cluster.history
-    slow_seconds = 3 * max(LAG_SECONDS) if cluster.profile.lag else 0
-    bound_us = int((TELLING_SECONDS + slow_seconds) * 1_000_000)
+    history, profile = cluster.history, cluster.profile
+    bound_us = int((TELLING_SECONDS + (3 * max(LAG_SECONDS) if profile.lag else 0)) * 1_000_000)
+    bound_us += profile.slowest_us if profile.slow else 0  # an answer may have been under way when all became calm
     for id, answered_us in history.answered_us.items():
         ended_us = history.ended_us.get(id)
-        if ended_us is not None and history.tried_us[id] < ended_us:
+        if ended_us is None or history.begun[id].kind not in workloads.RUNS:
+            continue
+        if history.tried_us[id] < ended_us:
             late_us = answered_us - max(ended_us, cluster.calm_since_us)
             if late_us > bound_us:
                 audit.broken(

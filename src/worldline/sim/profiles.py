@@ -76,6 +76,11 @@ class Profile(msgspec.Struct, frozen=True):
     only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
     settings: Settings = Settings()
 
+    @property
+    def slowest_us(self) -> int:
+        """How long an answer takes at most when it is slow."""
+        return 3 * self.settings.worker.lease_ttl_ms * 1000
+
 
 def draw(seed: int) -> Profile:
     """The profile of a seed."""

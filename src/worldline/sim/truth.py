@@ -30,6 +30,7 @@ class Applied(msgspec.Struct, frozen=True):
     batch: kv.Batch
     stamps: tuple[kv.Stamp, ...]
     before: dict[bytes, bytes | None]
+    now_us: int = 0  # in virtual time, where there is one
     latest_us: int = 0  # what the store's clock has shown at most so far; it may have been set back since
 
 
@@ -126,7 +127,9 @@ class Truth:
             touched = (*batch.puts, *batch.deletes)
             before = {key: self.copy.get(key) for key in touched}
             self._apply(batch, outcome.stamps)
-            applied = Applied(self.commits, self.time_us(), host, batch, outcome.stamps, before, self._latest_us)
+            applied = Applied(
+                self.commits, self.time_us(), host, batch, outcome.stamps, before, self.trace.now_us, self._latest_us
+            )
             for look in self.audit:
                 look(applied)
         return outcome

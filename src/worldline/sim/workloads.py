@@ -38,6 +38,7 @@ SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 
 COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
+RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent")
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 BACKLOG_WORLD = "counter-0"
 
