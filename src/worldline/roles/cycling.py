@@ -4,6 +4,10 @@ One read for all of them -> their steps in the kernel's thread, within budgets -
 -> only then act: answer callers, hand out claimed work, publish entries. A world whose batch did not hold is reported
 back as lost; the others are not touched by it.
 
+An input that was acked before another was sent is taken before it, whichever way either comes. So nothing that was
+handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
+than one page goes through the inbox itself.
+
 A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
 dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
 it, or have written one of its own, just before.
@@ -25,11 +29,12 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
 from worldline.layers import work as works
-from worldline.model import payload
+from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
 from worldline.roles import committing, hanging, holding, restoring, telemetry
-from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, Superseded, step_of_handed
+from worldline.roles.hosted import Budget, Deferred, Done, Handover, Hosted, Repeated, Superseded, was_handed
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -161,23 +166,26 @@ class Cycle:
         named = [(each, handover) for each in given for handover in each.handed if handover.client_id is not None]
         if named:
             await self._answer_repeats(named)
-        reading = [each for each in given if each.hosted.unread]
+        reading = [each for each in given if each.hosted.unread or each.handed]
         if not reading:
             return self._clock.now_us()
         limit = self._settings.max_inbox_batch
-        read = await self._engine.read(
-            *(inboxes.read_range(each.hosted.at, start=each.hosted.mark, count_max=limit) for each in reading)
-        )
+        read = await self._engine.read(*[each.hosted.unread_range(limit) for each in reading])
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
+            if not page.items:
+                each.empty = each.whole = True
+                each.hosted.unread = False
+                continue
             each.unread = await self._load_all(inboxes.decode(page.items))
-            each.empty = not page.items
             each.whole = not page.more and len(each.unread) == len(page.items)
             each.hosted.unread = page.more and len(each.unread) == len(page.items)
             if len(each.unread) < len(page.items):
                 each.stuck = True
                 self._stuck(each.hosted)
+            if not each.whole:
+                each.handed = _defer(each.handed)
         return read.time_us
 
     async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
@@ -278,7 +286,27 @@ class Cycle:
             else:
                 self._give_back(each)
                 lost.append(Lost(each, outcome))
+        for each_lost in lost:
+            if isinstance(each_lost.why, kv.Conflict) and each_lost.why.repeated and each_lost.worked.done.handed:
+                await self._settle_overtaken(each_lost.worked)
         return lost
+
+    async def _settle_overtaken(self, worked: Worked) -> None:
+        """The commit's answer was lost, and the world has moved on since. It has not been decided by that whether these
+        steps are among those it has made; its journal tells. Inputs of steps that are not in it stay to be given back.
+        """
+        given, done = worked.given, worked.done
+        uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")
+        try:
+            if not await _journaled(self._engine, given.hosted.at, done):
+                return
+        except errors.Error as error:
+            uncertain.__cause__ = error
+            for handover, _ in done.handed:
+                handover.fail(uncertain)
+        for handover, applied in done.handed:
+            handover.settle(applied)
+        given.handed = given.handed[len(done.handed) :]
 
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
@@ -334,8 +362,7 @@ class Cycle:
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False
         for handover, applied in done.handed:
-            if handover.done is not None and not handover.done.done():
-                handover.done.set_result(applied)
+            handover.settle(applied)
         if self._telemetry.on:
             self._tell(given, done, built)
         self._acted(hosted, done, built)
@@ -343,7 +370,7 @@ class Cycle:
     def _tell(self, given: Given, done: Done, built: committing.Built) -> None:
         now_us = self._env.monotonic_us()
         waited = [now_us - handover.since_us for handover, _ in done.handed if handover.since_us]
-        read = len(done.taken) + sum(1 for each in done.buried if step_of_handed(each.unread.stamp) is None)
+        read = len(done.taken) + sum(1 for each in done.buried if not was_handed(each.unread.stamp))
         waited += [now_us - given.hosted.unread_us] * read
         given.hosted.unread_us = now_us  # whatever is left has been in line since now, as far as we know
         self._telemetry.tell(
@@ -378,6 +405,23 @@ class Cycle:
             raise commit.lost(outcome, hosted.lease)
         self._act(Worked(Given(hosted, [handover]), done, built))
         hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+
+
+def _defer(handed: list[Handover]) -> list[Handover]:
+    """Send inputs through the inbox, behind what is unread there. Fired timers stay: they are nobody's next input."""
+    for handover in handed:
+        if not isinstance(handover.item, inbox.TimerFired):
+            handover.fail(Deferred("the world's inbox comes first"))
+    return [each for each in handed if isinstance(each.item, inbox.TimerFired)]
+
+
+async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:
+    """Whether these very steps are in the journal. Raises if that part of it cannot be read any more."""
+    head = journals.decode_head((await engine.read(journals.get_head(at))).value(0))
+    if head.height < done.after.height:
+        return False
+    above, up_to = done.before.height, done.after.height
+    return await restoring.read_entries(engine, at, above=above, up_to=up_to) == done.entries
 
 
 def _dropped(lost: Lost) -> telemetry.Dropped:

@@ -358,7 +358,7 @@ class WorldWorker:
         hosted.lost = True
         if self._hosted.get(hosted.at) is hosted:
             del self._hosted[hosted.at]
-            self._hub.left(hosted.at)
+            self._hub.moved(hosted.at)
         self._kernel.submit(hosted.machine.close)  # there, because a step may be under way; its `finally`s run there
         _fail(handed, _certain(hosted, error))
         _fail(hosted.handed, errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
@@ -495,6 +495,7 @@ class WorldWorker:
             del self._careful[at]
             hosted.careful = True
         self._hosted[at] = hosted
+        self._hub.moved(at)
         self._keeper.watch(hosted)
         self._freed(hosted)
 

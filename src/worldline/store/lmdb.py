@@ -335,6 +335,8 @@ def _page(cursor: lmdb.Cursor[bytes], request: kv.Range, stable: kv.Stamp) -> kv
         items = itertools.takewhile(lambda item: item[0] >= begin, cursor.iterprev())
     else:
         found = cursor.set_range(begin)
+        if not found or cursor.key() >= end:  # most inboxes, most of the time
+            return kv.Page([], False, stable)
         items = itertools.takewhile(lambda item: item[0] < end, cursor.iternext())
     return kv.fill_page(items if found else (), request, stable)
 
