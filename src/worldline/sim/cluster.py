@@ -52,7 +52,8 @@ JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 UNIVERSE = "simulated"
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
-LAG_SECONDS = (0.5, 2, 4)
+OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
+LAG_SECONDS = (0.5, 1, 2.5)
 BACKLOG_AT_ONCE = 50
 DEDUPE_US = 10**12
 
@@ -322,7 +323,8 @@ class Cluster:
             return scenarios.PATIENCE_SECONDS
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
-        return 60 + 6 * turn_ms / 1000 + self.plan.pause_ms * max(map(len, self.plan.ops), default=0) / 1000
+        longest = max(map(len, self.plan.ops), default=0)
+        return 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
 
     async def quiesce(self) -> list[str]:
         """Wait until nothing is left to do. Returns what still is, if that takes too long."""

@@ -66,10 +66,10 @@ class Profile(msgspec.Struct, frozen=True):
     heal: Literal["all", "core"] = "all"
     chaos_seconds: int = 20
     lag: int = 0  # so many percent of hosts read journals late
-    anonymous: int = 0  # clients that send and ask without ids
+    anonymous: int = 0  # so many lots of sends and asks without ids
     doors: int = 0  # clients that use two processes by turns
     backlog: int = 0  # inputs that wait in one inbox when everybody starts
-    hostile: int = 0  # clients of the program that does everything wrong
+    hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
     kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
     ops_max: int = 1_000  # of each client
@@ -129,12 +129,12 @@ def _draw_features(seed: int) -> dict[str, Any]:
 
     return {
         "anonymous": coin(0.4, 1, 2),
-        "doors": coin(0.25, 1, 2),
-        "backlog": coin(0.1, 50, 300),
-        "hostile": coin(0.2, 1, 1),
-        "excursion": coin(0.25, 20, 60),
+        "doors": coin(0.2, 1, 2),
+        "backlog": coin(0.05, 50, 200),
+        "hostile": coin(0.15, 1, 1),
+        "excursion": coin(0.15, 20, 60),
         "held": coin(0.3, 5, 60),
-        "lag": coin(0.3, 30, 100),
+        "lag": coin(0.1, 30, 100),
         "overtaken": coin(0.4, 10, 60),
         "patient": draws.random() < 0.4,
     }

@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 # For each kind of operation: how likely it is in a seed, and the worlds it is about (their name and program). Those
-# that are never drawn are asked for, or belong to clients of their own (`Wanted`).
+# that are never drawn are asked for, one by one or as a class (`Wanted`).
 KINDS = {
     "add": (0.6, "counter", "counters"),
     "ask": (0.6, "counter", "counters"),
@@ -74,7 +74,7 @@ KINDS = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The clients of a plan besides the ordinary ones, and what waits before anybody starts."""
+    """What clients do besides the ordinary, how many have two doors, and what waits before anybody starts."""
 
     anonymous: int = 0
     doors: int = 0
@@ -84,7 +84,7 @@ class Wanted(msgspec.Struct, frozen=True):
     runs: int = 0
 
 
-# The kinds of operations that such clients choose from.
+# The kinds of operations that each of these is made of.
 KINDS_OF = {
     "anonymous": ANONYMOUS, "doors": ANONYMOUS, "hostile": ("evil", "starved", "stubborn"),
     "timed": ("agent", "herd"), "runs": ("tally",),
@@ -111,14 +111,17 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
             made.append(Op(f"{client}-{number}", kind, f"{name}-{draws.randrange(2)}", draws.randint(1, 60)))
         return made
 
-    ops = list(plan.ops)
+    ops = [list(each) for each in plan.ops] or [[]]
     for name in ("anonymous", "hostile", "timed", "runs"):
-        ops += [some(f"{name}-{client}", 4, 12) for client in range(getattr(wanted, name))]
+        for number in range(getattr(wanted, name)):
+            mine = draws.choice(ops)
+            for op in some(f"{name}-{number}", 2, 3 if name == "timed" else 6):
+                mine.insert(draws.randint(0, len(mine)), op)
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
         worlds[BACKLOG_WORLD] = KINDS["add"][2]
-        ops.append([Op(f"after-{each}", "add", BACKLOG_WORLD, 1) for each in range(3)])
+        draws.choice(ops)[:0] = [Op(f"after-{each}", "add", BACKLOG_WORLD, 1) for each in range(3)]
     return Plan(list(worlds.items()), ops, plan.pause_ms, doors, backlog)
 
 
