@@ -43,14 +43,15 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """A worker's life sign as it was read."""
+    """A worker's life sign as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
     sign: lease.Worker
     raw: bytes
+    stale: bool = False
 
     def alive(self, now_us: int) -> bool:
-        return now_us < self.sign.heartbeat_us + self.sign.ttl_us
+        return not self.stale and now_us < self.sign.heartbeat_us + self.sign.ttl_us
 
     def stands(self, now_us: int) -> bool:
         """Whether worlds may be given to it: it is alive, and not being emptied."""

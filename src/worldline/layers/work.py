@@ -187,9 +187,13 @@ def claim(
 
 
 def renew(batch: kv.Batch, held: Open, *, until_us: int) -> Open:
-    """Keep a claim for longer. Guard: the claim as its holder last wrote it."""
+    """Keep a claim until a time. Guard: the claim as its holder last wrote it.
+
+    A store's clock that was set back makes that earlier than before; it is never the same, so that the bytes change.
+    """
     _check_claimed(held)
-    return _move(batch, held, msgspec.structs.replace(held.work, due_us=max(until_us, held.work.due_us + 1)))
+    due_us = until_us + 1 if until_us == held.work.due_us else until_us
+    return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us))
 
 
 def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str) -> Open:

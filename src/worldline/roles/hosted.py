@@ -30,6 +30,9 @@ CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX  # of a cycle's batch, before its last s
 FOLLOW_UPS_MAX = 8  # steps in a row that only send what those before had no room for
 RECORD_BYTES = 256  # more or less what a record takes besides its payload: keys, numbers, digests
 NEVER_US = 2**62
+BEHIND_US_MIN = (
+    100_000  # what the store's time may be behind a world's own before a step says so: reads overtake others
+)
 _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's own stamp
 _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
@@ -276,7 +279,8 @@ class Hosted:
         due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
         # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
         logical_us = max(head.time_us, self.baseline.time_us, time_us, due_us)
-        stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us))
+        behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
+        stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us, behind_us))
         sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
         done.after = sealed.after
         done.entries += sealed.entries

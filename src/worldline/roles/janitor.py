@@ -8,9 +8,11 @@ once. Nothing depends on one: without it, things only take up room.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes
@@ -18,8 +20,10 @@ from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
-from worldline.roles import freeing, watching
+from worldline.roles import freeing, watching, witness
 from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.janitor")
 
 CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
 POINTERS_MAX = 1_000
@@ -42,7 +46,7 @@ class Janitor:
         self._universe = universe
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, witness.Witness(env, is_dead))
         self._watch = watching.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -86,10 +90,10 @@ class Janitor:
             read = await self._engine.read(
                 worlds.list_range(self._universe, after=self._after, count_max=self._settings.worlds_max)
             )
-            listed = worlds.listed(self._universe, read.page(0))
-            self._unfinished = {at: b"" for at, _ in listed}
+            listed = worlds.listed_at(self._universe, read.page(0))
+            self._unfinished = dict.fromkeys(listed, b"")
             self._last = not read.page(0).more
-            self._after = None if self._last else listed[-1][0].world
+            self._after = None if self._last else listed[-1].world
         addresses = list(self._unfinished)
         await self._forget_made(addresses)
         await self._forget_chosen(addresses)
@@ -124,8 +128,11 @@ class Janitor:
         for index, at in enumerate(addresses):
             page = read.page(index)
             batch = kv.Batch()
-            if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
-                batches.append(batch)
+            try:
+                if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
+                    batches.append(batch)
+            except errors.Corrupt as error:  # it stays, and so do those beside it
+                log.warning("world %s: client ids cannot be read: %s", at.world.hex(), error)
             if page.more:
                 self._unfinished[at] = tuples.successor(page.items[-1][0])
         await self._commit(batches)
@@ -142,7 +149,10 @@ class Janitor:
             read = await self._engine.read(*(works.get(each.pointer.at, each.pointer.intent) for each in found))
             batches: list[kv.Batch] = []
             for index, each in enumerate(found):
-                authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                try:
+                    authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                except errors.Corrupt:
+                    continue  # whoever performs it says so
                 if not works.matches(each, authority):
                     batches.append(kv.Batch())
                     works.discard(batches[-1], each, authority)
@@ -171,7 +181,11 @@ class Janitor:
         read = await self._engine.read(*(get for at, _ in held for get in leases.reads(at)))
         batches: list[kv.Batch] = []
         for index, (at, epoch) in enumerate(held):
-            state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            try:
+                state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            except errors.Corrupt as error:
+                log.warning("world %s: what it was held by stays: %s", at.world.hex(), error)
+                continue
             batch = kv.Batch()
             if leases.forget_held(batch, state, worker, epoch=epoch):
                 batches.append(batch)

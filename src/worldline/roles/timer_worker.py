@@ -8,8 +8,10 @@ before its time on the store's clock; ties are taken in the order (time, world, 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
@@ -22,6 +24,9 @@ from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.roles.world_worker import WorldWorker
 from worldline.store import kv, transact
 
+log = logging.getLogger("worldline.timers")
+
+DAMAGED_REST_US = 250_000  # between looks, while the first timer that is due cannot be read
 CLOSED_PAUSE_US = 5_000_000  # how long a timer of an archived world is left alone before it is looked at again
 
 
@@ -46,6 +51,7 @@ class TimerWorker:
         prefix = works.next_range(universe, queue=committing.TIMER_QUEUE, shard=0).begin
         self._watch = watching.Watch(engine, [prefix])
         self._firing: dict[ids.IntentId, None] = {}  # handed over to a world here and not yet journaled
+        self._damaged: dict[ids.IntentId, None] = {}  # cannot be read
         self._next_us = 2**62
         self.fired = 0
 
@@ -78,6 +84,8 @@ class TimerWorker:
         rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
         if found and found[0].pointer.intent in self._firing:
             rest_us = 2_000  # it is on its way into its world; look again soon
+        elif found and found[0].pointer.intent in self._damaged:
+            rest_us = DAMAGED_REST_US
         await self._watch.rest(max(1, rest_us // 1000))
 
     async def _fire_due(self, now_us: int) -> int:
@@ -96,7 +104,11 @@ class TimerWorker:
         remote: list[works.Open] = []
         garbage: list[kv.Batch] = []
         for index, each in enumerate(found):
-            timer = works.decode(each.pointer.at, each.pointer.intent, authorities.value(index))
+            try:
+                timer = works.decode(each.pointer.at, each.pointer.intent, authorities.value(index))
+            except errors.Corrupt as error:  # the others fire all the same
+                self._leave_alone(each, error)
+                continue
             if timer is None or not works.matches(each, timer):
                 batch = kv.Batch()
                 works.discard(batch, each, timer)
@@ -108,7 +120,12 @@ class TimerWorker:
         if remote:
             await self._fire_remote(remote, authorities.time_us)
         self.fired += len(found)
-        return len(found)
+        return len([each for each in found if each.pointer.intent not in self._damaged])
+
+    def _leave_alone(self, found: works.Found, error: errors.Corrupt) -> None:
+        if found.pointer.intent not in self._damaged:
+            self._damaged[found.pointer.intent] = None
+            log.warning("timer %s cannot be read: %s", found.pointer.intent.hex(), error)
 
     def _hand_over(self, timer: works.Open, now_us: int) -> bool:
         if self._local is None:
@@ -140,7 +157,12 @@ class TimerWorker:
         batches = []
         firing: list[works.Open | None] = []
         for index, timer in enumerate(timers):
-            world = worlds.find(timer.at, reads.value(index))
+            try:
+                world = worlds.find(timer.at, reads.value(index))
+            except errors.Corrupt as error:
+                log.warning("a timer of world %s cannot fire: %s", timer.at.world.hex(), error)
+                self._damaged[timer.intent] = None
+                continue
             batch = kv.Batch()
             if world is None:
                 works.close_gone(batch, timer)
@@ -155,7 +177,7 @@ class TimerWorker:
                 ready.mark(batch, timer.at, priority=committing.READY_PRIORITY, seen=hint, append=append)
             batches.append(batch)
             firing.append(timer if world is not None and world.meta.status in world_model.TAKES_INPUT else None)
-        outcomes = await transact.commit(self._engine, self._env, *batches)
+        outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
         for fired_timer, outcome in zip(firing, outcomes, strict=True):
             if fired_timer is not None and isinstance(outcome, kv.Ok):
                 self._tell(fired_timer, now_us)

@@ -68,7 +68,8 @@ class Victim:
     @wl.on
     def starved(self, event: Starved) -> None:
         self.ids[event.id] = self.ids.get(event.id, 0) + 1
-        if HOST.get().first_time("starved"):
+        host = HOST.get(None)  # none: the checks at the end
+        if host is not None and host.first_time("starved"):
             raise MemoryError("nothing is left")
 
 

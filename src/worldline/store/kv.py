@@ -76,8 +76,9 @@ class Page(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The answers of one `read`, in the order of the requests.
 
-    `time_us` is the store's time, the only clock for expiry, due times and logical time. `seen` is what `wait` wants
-    back: the hints this process had noticed before the snapshot was taken.
+    `time_us` is the store's time, the only clock for expiry, due times and logical time. It follows the clock it is
+    taken from, also back. `seen` is what `wait` wants back: the hints this process had noticed before the snapshot was
+    taken.
     """
 
     answers: list[bytes | Page | None]

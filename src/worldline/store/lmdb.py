@@ -93,7 +93,6 @@ class _Store:
             raise
         # Held by whoever looks through the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
-        self._time_us = 0
         self._groups = 0
         self._committing = False
         self._sockets = _sockets(folder)
@@ -115,8 +114,7 @@ class _Store:
                 return None
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
-            self._time_us = max(self._time_us, env.wall_us())
-            return answers, self._time_us
+            return answers, env.wall_us()
 
     def last_txn(self) -> int:
         with self._map_lock:
