@@ -15,11 +15,11 @@ import msgspec
 
 from worldline.codec import digest, tuples
 from worldline.control import talking
-from worldline.kernel import machine
+from worldline.kernel import machine, user_errors
 from worldline.keys import leases as lease_keys
-from worldline.model import ids, inbox, lease
+from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
-from worldline.roles import cycling
+from worldline.roles import cycling, hosted, witness
 from worldline.sim import reading
 from worldline.sim.loop import Host
 from worldline.sim.truth import Truth
@@ -85,6 +85,24 @@ GUARDS = {
         "a caller looks into the journal again when its world has moved", ("WAIT", "V1", "V3"),
         "lag=100,patient=true,doors=2,kinds=tally,split=false,clients=3,conflict=100,slow=0,partition=0,unavailable=0,"
         "overtaken=0,anonymous=0,hostile=0,excursion=0,backlog=0,worker.idle_release_ms=60000",
+    ),
+    "due": Guard(
+        "due times are counted from the store's time of a step", ("TIME", "V1", "V3"),
+        "excursion=60,kinds=agent+herd,anonymous=0,doors=0,hostile=0",
+    ),
+    "witness": Guard(
+        "a life sign seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
+        "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+    ),
+    "unprintable": Guard(
+        "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"
+    ),
+    "containment": Guard(
+        "whatever escapes a world's step concerns that world alone", ("BUG",), "hostile=2,anonymous=0,doors=0"
+    ),
+    "memory": Guard(
+        "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
+        "hostile=2,anonymous=0,doors=0",
     ),
 }  # fmt: skip
 
@@ -165,8 +183,35 @@ def patched(without: str) -> Iterator[None]:
         case "look-again":
             with mock.patch.object(talking, "_already", _nothing):
                 yield
+        case "due":
+            with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):
+                yield
+        case "witness":
+            with mock.patch.object(witness.Witness, "look", lambda _, life: life):
+                yield
+        case "unprintable":
+            with mock.patch.object(user_errors, "text_at", _careless):
+                yield
+        case "containment":
+            escaping = mock.patch.object(cycling.Cycle, "_step", _uncontained)
+            with mock.patch.object(user_errors, "text_at", _careless), escaping:
+                yield
+        case "memory":
+            with mock.patch.object(user_errors, "let_pass", return_value=False):
+                yield
         case _:
             yield
+
+
+def _careless(error: BaseException, attribute: str) -> str:
+    return str(getattr(error, attribute, ""))
+
+
+def _uncontained(
+    self: cycling.Cycle, each: cycling.Given, budget: hosted.Budget, time_us: int
+) -> cycling.Worked:  # fmt: skip
+    done = each.hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
+    return cycling.Worked(each, done)
 
 
 async def _nothing(*_: object) -> None:
