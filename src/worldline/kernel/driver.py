@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
-from worldline.kernel import handling, here, runs, user_errors, values
+from worldline.kernel import handling, here, runs, stack, user_errors, values
 from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -210,27 +210,27 @@ def _to_next_await(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume
         if type(yielded) is All or type(yielded) is First:
             return yielded
         what = user_errors.name_of(type(yielded))
-        yielded = coroutine.throw(failures.NotDurable(f"awaited {what}: {user_errors.HINT}"))
+        yielded = stack.call(coroutine.throw, failures.NotDurable(f"awaited {what}: {user_errors.HINT}"))
     what = user_errors.name_of(type(yielded))
     raise failures.NotDurable(f"awaited {what} again and again: {user_errors.HINT}")
 
 
 def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Any:
     if resume is None:
-        return coroutine.send(None)
+        return stack.call(coroutine.send, None)
     ops = run.record.ops
     if resume.scope >= 0:
         cancelled = failures.Cancelled(resume.reason)
         cancelled.scope = resume.scope  # type: ignore[attr-defined]
-        return coroutine.throw(cancelled)
+        return stack.call(coroutine.throw, cancelled)
     if resume.failed >= 0:
-        return coroutine.throw(error_of(ops[resume.failed]))
+        return stack.call(coroutine.throw, error_of(ops[resume.failed]))
     waiting = run.waiting
     assert isinstance(waiting, All | First)
     done = [ops[number].outcome for number in waiting.ops]
     # An operation given up later has an outcome too by the time a run is rebuilt; the run never went on with that.
     fed = (None if each is None or each.status is not ReceiptStatus.OK else each.data for each in done)
-    return coroutine.send(tuple(fed))
+    return stack.call(coroutine.send, tuple(fed))
 
 
 def rebuild(machine: Machine, run: Run) -> None:
@@ -353,7 +353,7 @@ def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
     """An event as the outcome of a wait, if it fits. A condition that raises fails the wait."""
     if where is not None:
         try:
-            if not where(values.load(kind, data)):
+            if not stack.call(where, values.load(kind, data)):
                 return None
         except BaseException as error:  # it is the user's code
             if user_errors.let_pass(error):

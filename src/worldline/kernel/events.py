@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
-from worldline.kernel import driver, handling, here, reducers, runs, schedules, user_errors, values
+from worldline.kernel import driver, handling, here, reducers, runs, schedules, stack, user_errors, values
 from worldline.kernel.runs import Held, OpKind, Outcome, Run
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -184,7 +184,7 @@ def _call(
             cell = machine.new_cell(key, reducer.cls())
         elif cell.value is UNREAD:
             cell.value = values.load(reducer.cls, cell.data)
-        result = getattr(cell.value, handler.method)(event)
+        result = stack.call(getattr(cell.value, handler.method), event)
         hands.check_calls()
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.

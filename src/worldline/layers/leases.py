@@ -90,6 +90,15 @@ def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignmen
     return state
 
 
+def get_holder(at: ids.Address) -> kv.Get:
+    """Who has a world, by itself: `decode_holder` reads it."""
+    return kv.Get(keys.holder_key(at))
+
+
+def decode_holder(raw: bytes | None) -> lease.Holder | None:
+    return keys.HOLDER.get(raw)
+
+
 def get_life(worker: ids.WorkerId) -> kv.Get:
     return kv.Get(keys.worker_key(worker))
 

@@ -105,10 +105,10 @@ def due_range(universe: ids.UniverseId, *, queue: str, shard: int, now_us: int, 
     return kv.Range(begin, end, count_max=count_max)
 
 
-def next_range(universe: ids.UniverseId, *, queue: str, shard: int) -> kv.Range:
-    """The very next pointer of a queue, due or not: how long its worker may sleep."""
+def next_range(universe: ids.UniverseId, *, queue: str, shard: int, count_max: int = 1) -> kv.Range:
+    """The very next pointers of a queue, due or not: how long its worker may sleep."""
     begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=2**62)
-    return kv.Range(begin, end, count_max=1)
+    return kv.Range(begin, end, count_max=count_max)
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:

@@ -11,7 +11,8 @@ than one page goes through the inbox itself.
 
 A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
 dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
-it, or have written one of its own, just before.
+it, or have written one of its own, just before. While every read finds something, the hint stays: else producers and
+steps would write and delete the same key again and again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
@@ -66,10 +68,12 @@ class Given(msgspec.Struct, eq=False):
     whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
+    keeps_hint: bool = False  # all was taken, and the hint stays: the inbox is read again
     stuck: bool = False  # something in its inbox cannot be read now
     stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
     abandoned: bool = False  # whatever its steps come to, they are not committed
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
+    again: bool = False  # its steps met a conflict and are made again, from what is stored
     began_wall_us: int = 0  # if somebody wants to know
 
 
@@ -188,10 +192,12 @@ class Cycle:
             await self._answer_repeats(named)
         reading = [each for each in given if each.hosted.unread or each.handed]
         limit = self._settings.max_inbox_batch
-        read = await self._engine.read(*[each.hosted.unread_range(limit) for each in reading])
+        ranges = [each.hosted.unread_range(limit) for each in reading]
+        read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
+            each.hosted.inbox_read(page, ranges[index])
             if not page.items:
                 each.empty = each.whole = True
                 each.hosted.unread = False
@@ -363,6 +369,8 @@ class Cycle:
         hosted, done = worked.given.hosted, worked.done
         took_all = worked.given.whole and not done.cut
         hint = hosted.hint[0] if hosted.hint is not None and took_all else None
+        if hint is not None and hosted.reads_in_a_row > 1:
+            worked.given.keeps_hint, hint = True, None
         worked.built = committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
@@ -404,7 +412,7 @@ class Cycle:
             hosted.unread = True
             if hosted.hint is not None and hosted.hint[0] == built.unhinted:
                 hosted.hint = None
-        if done.cut or built.answers_self:
+        if done.cut or built.answers_self or given.keeps_hint:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False
@@ -427,6 +435,26 @@ class Cycle:
                 waited, self._clock.now_us(), given.began_wall_us, self._env.wall_us(),
             )
         )  # fmt: skip
+
+    # --- After a conflict -------------------------------------------------------------------------------------
+
+    async def start_over(self, given: Given) -> bool:
+        """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
+
+        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        """
+        hosted = given.hosted
+        try:
+            material = await restoring.gather(self._engine, self._blobs, hosted.at)
+            restored = await self._kernel.run(hosted.at, restoring.build, material, hosted.program)
+        except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
+            said = kernel_thread.describe(error)
+            log.warning("world %s cannot be brought back now: %s", hosted.at.world.hex(), said)
+            return False
+        self._kernel.submit(
+            hosted.at, hosted.start_over(restored).close
+        )  # there: `finally` blocks of its runs end there
+        return True
 
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
@@ -488,6 +516,16 @@ def _dropped(lost: Lost) -> telemetry.Dropped:
         return telemetry.Dropped(hosted.at, "unfit" if unfit else "step", kernel_thread.describe(why))
     fenced = leases.fenced(why, hosted.lease)
     return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
+
+
+def is_ours(lost: Lost) -> bool:
+    """Whether the world is still ours after a conflict, and where it was: something else that its steps rest on has
+    changed, such as work that another process has answered.
+    """
+    hosted, why = lost.worked.given.hosted, lost.why
+    if not isinstance(why, kv.Conflict) or leases.fenced(why, hosted.lease):
+        return False
+    return not why.at(journal_keys.head_key(hosted.at))[0]
 
 
 def unsettled(given: Given, why: kv.Conflict) -> list[Handover]:

@@ -11,7 +11,7 @@ and not being emptied, is given up to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
@@ -42,16 +42,16 @@ class Finder:
         universe: ids.UniverseId,
         *,
         clock: Clock,
-        others: witness.Witness,
+        is_dead: Callable[[ids.WorkerId], bool],
         worker: WorldWorker,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._clock = clock
-        self._others = others
+        self.others = witness.Witness(env, is_dead)
         self._worker = worker
-        self._freer = freeing.Freer(engine, env, universe, others)
+        self._freer = freeing.Freer(engine, env, universe, self.others)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
@@ -106,7 +106,7 @@ class Finder:
                     wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
             except errors.Corrupt as error:  # the others can be found all the same
                 self._worker.found_damaged(at, error)
-        free = await holding.may_take(self._engine, wanted, self._worker.life, self._others)
+        free = await holding.may_take(self._engine, wanted, self._worker.life, self.others)
         # Looked at again at the same time, and so together.
         due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
         known = [*(hosted.at for hosted in held), *(each.at for each in wanted if each.at not in free)]
@@ -124,7 +124,7 @@ class Finder:
         if not elsewhere:
             return
         standing = await holding.standing(
-            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self._others
+            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self.others
         )
         leaving = {hosted.at: hosted for hosted, worker in elsewhere if worker in standing}
         await freeing.each(list(leaving), lambda at: self._worker.give_up(leaving[at]), at_once=HOLDS_AT_ONCE)
@@ -152,6 +152,7 @@ class Finder:
             ours: list[Hosted] = []
             wanted_at: list[ids.WorkerId | None] = []
             for index, hosted in enumerate(part):
+                hosted.drop_mark()
                 if read.value(index) != hosted.lease.raw_epoch:
                     gone.append(hosted)
                     continue

@@ -15,6 +15,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
+from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
@@ -158,6 +159,7 @@ class Hosted:
         self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
+        self.reads_in_a_row = 0  # of the inbox that found something
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
@@ -185,6 +187,18 @@ class Hosted:
             self._quiet.append(told)
             await told
 
+    def start_over(self, restored: restoring.Restored) -> Machine:
+        """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
+        the machine that made them.
+        """
+        before, self.machine = self.machine, restored.machine
+        self.head, self.head_raw = restored.head, restored.head_raw
+        self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
+        self.entries_since = restored.entries
+        self.unread = True
+        self.drop_mark()
+        return before
+
     @property
     def ready(self) -> bool:
         if self._busy or self.lost:
@@ -197,6 +211,20 @@ class Hosted:
         if known is None or known.count_max != count_max:
             known = self._unread_range = inboxes.read_range(self.at, start=self.mark, count_max=count_max)
         return known
+
+    def inbox_read(self, page: kv.Page, asked: kv.Range) -> None:
+        """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
+        inbox that stays empty leaves nothing to skip.
+        """
+        if (page.items or self.reads_in_a_row) and asked is self._unread_range:
+            self.mark = inboxes.next_mark(page)
+            self._unread_range = None
+        self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+
+    def drop_mark(self) -> None:
+        """Read the whole inbox the next time."""
+        self.mark = b""
+        self._unread_range = None
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""

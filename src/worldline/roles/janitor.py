@@ -1,7 +1,8 @@
 """The janitor: clears away what has had its time, in small turns.
 
 A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, and what dead workers have left. Each turn looks at a bounded
+longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store and beside it (lock
+files, temporary files of uploads). Each turn looks at a bounded
 number of records, and each act is a commit of its own that expects what was read, so any number of janitors may run at
 once. Nothing depends on one: without it, things only take up room.
 """
@@ -9,7 +10,8 @@ once. Nothing depends on one: without it, things only take up room.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -28,6 +30,15 @@ log = logging.getLogger("worldline.janitor")
 CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
 POINTERS_MAX = 1_000
 HELD_MAX = 500
+UPLOAD_US_MAX = 3_600_000_000  # an upload that was not written to for so long has died
+
+
+class Locks(Protocol):
+    """The lock files by which the processes of one machine prove that they live."""
+
+    def dead(self) -> list[ids.WorkerId]: ...
+
+    def forget(self, worker: ids.WorkerId) -> None: ...
 
 
 class Janitor:
@@ -40,6 +51,8 @@ class Janitor:
         settings: JanitorSettings,
         dedupe_window_ms: int,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        locks: Locks | None = None,
+        sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -47,6 +60,8 @@ class Janitor:
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
         self._freer = freeing.Freer(engine, env, universe, witness.Witness(env, is_dead))
+        self._locks = locks
+        self._sweep_uploads = sweep_uploads
         self._watch = watching.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -78,6 +93,9 @@ class Janitor:
             return False
         self.cleared += await self._freer.of_the_dead()
         self.cleared += await self._drop_orphans()
+        self.cleared += await self._forget_locks()
+        if self._sweep_uploads is not None:
+            self.cleared += await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX)
         self._worlds_done = self._pointers_done = False
         self.rounds += 1
         return True
@@ -190,6 +208,16 @@ class Janitor:
             if leases.forget_held(batch, state, worker, epoch=epoch):
                 batches.append(batch)
         return await self._commit(batches)
+
+    async def _forget_locks(self) -> int:
+        """Lock files of dead workers. As long as a worker has anything in the store, its file proves its death."""
+        forgotten = 0
+        for worker in [] if self._locks is None else self._locks.dead():
+            read = await self._engine.read(leases.get_life(worker), leases.held_range(worker, count_max=1))
+            if self._locks is not None and read.value(0) is None and not read.page(1).items:
+                self._locks.forget(worker)
+                forgotten += 1
+        return forgotten
 
     async def _commit(self, batches: list[kv.Batch]) -> int:
         """Whatever has changed since it was read stays. Returns how much was cleared."""

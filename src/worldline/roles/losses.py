@@ -2,7 +2,8 @@
 
 ::
 
-    another writer was first          -> brought back at once, if nobody else has it
+    another was first with one input  -> brought back where it is, under the same lease, without that input
+    the lease or the head has moved   -> brought back at once, if nobody else has it
     the store was out of reach        -> brought back in a while
     this process lacks what is needed -> brought back in a while; after a few times, or if it lasts, refused
     several steps cannot be made      -> brought back, and stepped one by one
@@ -74,7 +75,11 @@ class Losses:
             return
         error = commit.lost(why, given.hosted.lease)
         log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept, given.handed = cycling.unsettled(given, why), []
+        kept = cycling.unsettled(given, why)
+        if cycling.is_ours(lost) and not given.hosted.lost:
+            given.handed, given.again, given.stepped = kept, True, True
+            return
+        given.handed = []
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
         self._drop(given.hosted, kept, again=True)
 

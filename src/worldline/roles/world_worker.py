@@ -8,9 +8,9 @@ Whatever goes wrong with one world concerns that world alone: it is refused here
 released (`worldline.roles.refusals`). Only what goes wrong with the worker itself ends the worker.
 
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
-world whose commit failed for any other reason is thrown away and restored. The worker's life sign is one write for all
-its worlds; when it could not be renewed by its margin, for whatever reason, the worker fences itself: it drops all of
-its worlds and asks for them anew.
+world whose commit failed for any other reason is thrown away and restored; if its lease and head held, it stays here
+meanwhile. The worker's life sign is one write for all its worlds; when it could not be renewed by its margin, for
+whatever reason, the worker fences itself: it drops all of its worlds and asks for them anew.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from worldline.roles import (
     taker,
     telemetry,
     watching,
-    witness,
 )
 from worldline.roles.hosted import Done, Handover, Hosted
 from worldline.store import kv
@@ -80,7 +79,6 @@ class WorldWorker:
         self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
         self._hub = live
         self._settings = settings
-        self._others = witness.Witness(env, is_dead)
         self._kernel = kernel_thread.KernelThread(env)
         self._clock = cycling.Clock(env)
         self._refusals = refusals.Refusals(env, telemetry)
@@ -89,11 +87,12 @@ class WorldWorker:
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
         self._losses = losses.Losses(env, self._refusals, drop=self._drop, release=self._start_release)
+        self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
         self._taker = taker.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
-            labels=self._labels, others=self._others, living=self._living, refusals=self._refusals, telemetry=telemetry,
+            labels=self._labels, others=self._finder.others, living=self._living, refusals=self._refusals,
+            telemetry=telemetry,
         )  # fmt: skip
-        self._finder = finding.Finder(engine, env, universe, clock=self._clock, others=self._others, worker=self)
         self.under_way = self._cycle.under_way
         self._keeper = keeping.Keeper(
             engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
@@ -104,7 +103,7 @@ class WorldWorker:
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
-        self._watch = watching.Watch(engine, [ready_prefix(universe)])
+        self._watch = watching.Watch(engine, [ready.read_range(universe, count_max=1).begin])
         self._room = keeping.Room(env, self._keeper, self._hosted, self._acquiring, settings.max_worlds_warm)
         self._life: leases.Life | None = None
         self._renewed_us = 0
@@ -321,13 +320,26 @@ class WorldWorker:
             if any(each.late for each in given):  # those without a turn are first in the next
                 given.sort(key=lambda each: not each.late)
             for each in given:
-                each.hosted.busy = False
-                if each.hosted.lost:
-                    _fail(each.handed, errors.Fenced("the world left this worker"))
+                if each.again and self._over is None:
+                    self._cycles.append(asyncio.get_running_loop().create_task(self._start_over(each)))
                 else:
-                    each.hosted.put_back(each.handed)
-                    self._freed(each.hosted)
+                    self._free(each)
             self._watch.wake()
+
+    def _free(self, given: cycling.Given) -> None:
+        """The world's turn is over. What was handed over and not taken is first in the next."""
+        given.hosted.busy = False
+        if given.again and given.stepped:  # it was not brought back
+            self._drop(given.hosted, again=self._env.monotonic_us() + losses.STUCK_MS * 1000)
+        if given.hosted.lost:
+            _fail(given.handed, errors.Fenced("the world left this worker"))
+        else:
+            given.hosted.put_back(given.handed)
+            self._freed(given.hosted)
+
+    async def _start_over(self, given: cycling.Given) -> None:
+        given.stepped = not await self._cycle.start_over(given)
+        self._free(given)
 
     def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
@@ -540,8 +552,10 @@ class WorldWorker:
         self._over = self._over or errors.Closed("the host was closed")
         self._keeper.stop()
         await self._watch.close()
-        tasks = [*self._beside.values(), *self._cycles, *self._acquiring.values()]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := [
+            task for task in [*self._beside.values(), *self._cycles, *self._acquiring.values()] if not task.done()
+        ]:  # a cycle that ends may begin to release a world
+            await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if not abandon:
                 await self._leave()
@@ -578,7 +592,3 @@ def _certain(hosted: Hosted, error: BaseException | None) -> Exception:
 def _fail(handed: Sequence[Handover], error: Exception) -> None:
     for handover in handed:
         handover.fail(error)
-
-
-def ready_prefix(universe: ids.UniverseId) -> bytes:
-    return ready.read_range(universe, count_max=1).begin

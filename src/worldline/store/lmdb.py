@@ -385,6 +385,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _open_db(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> lmdb.Environment:
+    lmdb_folder.reserve_lock(folder, limits.LMDB_LOCK_BYTES)
     for _ in range(limits.LMDB_REMAPS_MAX):
         # If another process grows the store meanwhile, opening again takes the size it has by then.
         with contextlib.suppress(lmdb.MapResizedError):
