@@ -100,6 +100,10 @@ GUARDS = {
     "containment": Guard(
         "whatever escapes a world's step concerns that world alone", ("BUG",), "hostile=2,anonymous=0,doors=0"
     ),
+    "stable": Guard(
+        "no scan starts above `stable`", ("ORDER", "V1", "V3"),
+        "held=200,kinds=send,clients=3,hints=all,anonymous=0,doors=0,hostile=0,excursion=0,worker.scan_ms=10000",
+    ),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
