@@ -190,14 +190,32 @@ class Cycle:
         named = [(each, handover) for each in given for handover in each.handed if handover.client_id is not None]
         if named:
             await self._answer_repeats(named)
-        reading = [each for each in given if each.hosted.unread or each.handed]
+        reading: list[Given] = []
+        empty: list[Given] = []  # when they were last read; so they are now, if nothing was appended to the store since
+        for each in given:
+            if each.hosted.unread or (each.handed and not each.hosted.empty_version):
+                reading.append(each)
+            elif each.handed:
+                empty.append(each)
+        read = await self._read_inboxes(reading)
+        changed: list[Given] = []
+        for each in empty:
+            if each.hosted.empty_version == read.version:
+                each.whole = True
+            else:
+                changed.append(each)
+        if changed:
+            read = await self._read_inboxes(changed)
+        return read.time_us
+
+    async def _read_inboxes(self, reading: Sequence[Given]) -> kv.Snapshot:
         limit = self._settings.max_inbox_batch
         ranges = [each.hosted.unread_range(limit) for each in reading]
         read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
-            each.hosted.inbox_read(page, ranges[index])
+            each.hosted.inbox_read(page, ranges[index], read.version)
             if not page.items:
                 each.empty = each.whole = True
                 each.hosted.unread = False
@@ -206,7 +224,7 @@ class Cycle:
                 await self._read_page(each, page)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one inbox is no other world's concern
                 each.error = error
-        return read.time_us
+        return read
 
     async def _read_page(self, each: Given, page: kv.Page) -> None:
         each.unread = await self._load_all(inboxes.decode(page.items))

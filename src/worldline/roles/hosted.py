@@ -160,6 +160,7 @@ class Hosted:
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
         self.reads_in_a_row = 0  # of the inbox that found something
+        self.empty_version = 0  # of the store, when its inbox was found empty by the last read
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
@@ -212,7 +213,7 @@ class Hosted:
             known = self._unread_range = inboxes.read_range(self.at, start=self.mark, count_max=count_max)
         return known
 
-    def inbox_read(self, page: kv.Page, asked: kv.Range) -> None:
+    def inbox_read(self, page: kv.Page, asked: kv.Range, version: int) -> None:
         """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
         inbox that stays empty leaves nothing to skip.
         """
@@ -220,6 +221,7 @@ class Hosted:
             self.mark = inboxes.next_mark(page)
             self._unread_range = None
         self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+        self.empty_version = 0 if page.items else version
 
     def drop_mark(self) -> None:
         """Read the whole inbox the next time."""

@@ -78,12 +78,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `time_us` is the store's time, the only clock for expiry, due times and logical time. It follows the clock it is
     taken from, also back. `seen` is what `wait` wants back: the hints this process had noticed before the snapshot was
-    taken.
+    taken. Between two snapshots with the same `version` nothing was appended; 0 if the engine cannot tell.
     """
 
     answers: list[bytes | Page | None]
     time_us: int
     seen: int
+    version: int = 0
 
     def value(self, index: int) -> bytes | None:
         answer = self.answers[index]

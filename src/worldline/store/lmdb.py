@@ -101,20 +101,21 @@ class _Store:
 
     # --- Called by engines, on their loops' threads ---
 
-    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[lmdb_engine.Answers, int] | None:
+    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[lmdb_engine.Answers, int, int] | None:
         with self._map_lock:
             self._check()
             try:
                 txn = self._begin_read()
                 try:
-                    answers = _read(txn, requests)
+                    version = 1 + _version(txn)
+                    answers = _read(txn, requests, kv.stamp(version, 0)) if requests else []
                 finally:
                     txn.abort()
             except lmdb.MapResizedError:
                 return None
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
-            return answers, env.wall_us()
+            return answers, env.wall_us(), version
 
     def last_txn(self) -> int:
         with self._map_lock:
@@ -311,17 +312,15 @@ def _apply(txn: lmdb.Transaction[bytes], batch: kv.Batch, stamps: Sequence[kv.St
         txn.put(append.prefix + stamps[index], append.value)
 
 
-def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request]) -> lmdb_engine.Answers:
+def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request], stable: kv.Stamp) -> lmdb_engine.Answers:
     answers: lmdb_engine.Answers = []
     cursor: lmdb.Cursor[bytes] | None = None
-    stable = kv.ZERO_STAMP
     for request in requests:
         if isinstance(request, kv.Get):
             answers.append(txn.get(request.key))
             continue
         if cursor is None:
             cursor = txn.cursor()
-            stable = kv.stamp(_version(txn) + 1, 0)
         answers.append(_page(cursor, request, stable))
     return answers
 

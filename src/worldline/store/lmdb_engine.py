@@ -24,8 +24,8 @@ class Shared(Protocol):
     @property
     def writer(self) -> lmdb_writer.Writer: ...
 
-    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int] | None:
-        """The answers and the store's time. None if the store has outgrown this process's map."""
+    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int] | None:
+        """The answers, the store's time and version. None if the store has outgrown this process's map."""
 
     def last_txn(self) -> int: ...
 
@@ -70,7 +70,8 @@ class LmdbEngine:
             seen = self._hints.seen
             found = self._store.read(requests, self._env)
             if found is not None:
-                return kv.Snapshot(found[0], found[1], seen)
+                answers, time_us, version = found
+                return kv.Snapshot(answers, time_us, seen, version)
             # A call without batches makes the writer thread begin a transaction, and so adopt the grown map.
             await self._submit((), 0)
         raise errors.StoreUnavailable("other processes grow the store faster than this one can follow; try again")

@@ -21,6 +21,7 @@ class MemoryEngine:
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
         self._version = 0
+        self._appended = 1  # changes with every append
         self._hints = hints.Hints()
         self._closed = False
 
@@ -34,7 +35,7 @@ class MemoryEngine:
                 answers.append(self._values.get(request.key))
             else:
                 answers.append(self._page(request, stable))
-        return kv.Snapshot(answers, self._env.wall_us(), self._hints.seen)
+        return kv.Snapshot(answers, self._env.wall_us(), self._hints.seen, self._appended)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         self._check_open()
@@ -76,6 +77,7 @@ class MemoryEngine:
         for key, delta in batch.counts.items():
             self._set(key, kv.counter_add(self._values.get(key), delta))
         for append, stamp in zip(batch.appends, stamps, strict=True):
+            self._appended += 1
             self._set(append.prefix + stamp, append.value)
         return stamps
 
