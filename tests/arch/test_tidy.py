@@ -67,6 +67,7 @@ CALLS_USER_CODE = (
     "roles/kernel_thread.py",
     "roles/telemetry.py",
     "roles/world_worker.py",
+    "sim/hostile.py",
     "sim/scenarios.py",
 )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests import aio
 from tests.roles.kit import Around, Kit
-from tests.roles.sums import Add, program
+from tests.roles.sums import Add, AddUp, program
+from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.model import ids
 from worldline.model.journal import Kind
@@ -81,3 +84,33 @@ async def test_callers_look_at_the_journal_when_the_world_comes(memory_kit: Kit)
             assert caller.host.worlds.holds(at)
             assert expected.done()
             assert expected.exception() is not None
+
+
+class Unreadable(Around):
+    """An engine that cannot follow the journal of one world."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        super().__init__(engine)
+        self.at: ids.Address | None = None
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        if self.at is not None and len(requests) == 2 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
+            raise errors.StoreUnavailable("scripted")
+        return await super().read(*requests)
+
+
+async def test_an_answer_that_cannot_be_read_is_no_refusal(memory_kit: Kit) -> None:
+    """The question was taken: an error that says the store is out of reach would let the caller ask again."""
+    app = program()
+    made: list[Unreadable] = []
+
+    def wrap(engine: Any) -> Unreadable:
+        made.append(Unreadable(engine))
+        return made[-1]
+
+    async with memory_kit.hosting(app) as host, memory_kit.hosting(wrap=wrap) as client:
+        here = await host.ensure("w", app)
+        made[0].at = await here.address()
+        with pytest.raises(errors.StoreUncertain, match="durable"):
+            await client.world("w").ask(AddUp(5))
+        assert await here.ask(AddUp(0), timeout=20) == 5

@@ -86,3 +86,45 @@ def test_a_jump_of_the_stores_clock_leaves_no_world_behind(seconds: int, orchest
             scenario, seed=seed, hosts=2, orchestrators=orchestrators,
             settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [-60, -3_600])
+@pytest.mark.parametrize("orchestrators", [0, 1])
+def test_a_clock_that_is_set_back_prolongs_no_lease_of_the_dead(seconds: int, orchestrators: int) -> None:
+    """By the store's clock the life sign lasts longer by as much; those who watch it count for themselves."""
+    ttl_ms, scan_ms = 3_000, 1_000
+
+    async def scenario(calm: kit.Calm) -> None:
+        world = calm.universe.world("counter-0")
+        await (await world.send(programs.Add("before", 1))).applied()
+        calm.kill(calm.owner_of(world))
+        calm.cluster.truth.jump(seconds)
+        began = calm.seconds
+        await (await world.send(programs.Add("after", 1))).applied()
+        assert calm.seconds - began < 2 * (ttl_ms + scan_ms) / 1000 + SLACK_SECONDS
+
+    for seed in range(3):
+        kit.calmly(
+            scenario, seed=seed, hosts=2, orchestrators=orchestrators,
+            settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [600, 3 * 3_600, -600])
+def test_after_an_excursion_of_the_clock_everything_is_on_time(seconds: int) -> None:
+    """Also in the worlds that have made steps meanwhile, whose logical time never goes back."""
+    ttl_ms, scan_ms = 3_000, 1_000
+
+    async def scenario(calm: kit.Calm) -> None:
+        shop = calm.universe.world("shop-0")
+        calm.cluster.truth.jump(seconds)
+        _ = await shop.start(programs.fulfil("meanwhile", 5))
+        await asyncio.sleep(2)
+        calm.cluster.truth.jump(-seconds)
+        await asyncio.sleep(ttl_ms / 1000)  # until every process has read the clock again
+        began = calm.seconds
+        assert await shop.run(programs.fulfil("afterwards", 5)) == "shipped"
+        assert calm.seconds - began < 4 * (ttl_ms + scan_ms) / 1000 + SLACK_SECONDS
+
+    for seed in range(3):
+        kit.calmly(scenario, seed=seed, hosts=2, settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms))

@@ -305,7 +305,8 @@ class World:
         async with asyncio.timeout(limit):
             with talking.expecting(self.universe, await self.address(), Kind.RUN_FINISHED, wanted.run) as finished:
                 started = await self._start(call, wanted)
-                return await started._result(finished)  # noqa: SLF001 - the other half of this
+                with talking.durable():
+                    return await started._result(finished)  # noqa: SLF001 - the other half of this
 
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -193,20 +193,26 @@ async def ask(
     *, client_id: bytes | str | None = None,
 ) -> tuple[bytes, int]:  # fmt: skip
     """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands."""
-    if universe.host is None:
-        sending = await enqueue(universe, at, item, client_id=client_id, data=data)
-        found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
-    else:
-        with universe.host.live.expecting(at, Kind.ANSWERED, correlation) as expected:
-            sending = await deliver(universe, at, item, data, client_id=client_id)
+    with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
+        sending = await deliver(universe, at, item, data, client_id=client_id)
+        with durable():
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
                 found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since - 1, expected=expected)
             else:
                 found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
-    answer = structs.decode(Answer, await payload_of(universe, found))
+            answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
     raise error_of(structs.decode(Failure, answer.data))
+
+
+@contextmanager
+def durable() -> Iterator[None]:
+    """Around the waiting for an answer: if that fails, the error must not say that the input was not taken."""
+    try:
+        yield
+    except errors.StoreError as error:
+        raise errors.StoreUncertain(f"the input is durable, and its answer cannot be read now: {error}") from error
 
 
 def expecting(

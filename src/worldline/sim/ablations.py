@@ -8,16 +8,18 @@ engines never see any of this.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from unittest import mock
 
 import msgspec
 
 from worldline.codec import digest, tuples
-from worldline.kernel import machine
+from worldline.control import talking
+from worldline.kernel import machine, user_errors
 from worldline.keys import leases as lease_keys
-from worldline.model import ids, inbox, lease
+from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
+from worldline.roles import cycling, hosted, witness
 from worldline.sim import reading
 from worldline.sim.loop import Host
 from worldline.sim.truth import Truth
@@ -63,13 +65,54 @@ GUARDS = {
         "an answer that nothing waits for is journaled as ignored", ("E1",), "adapters=0+0+0+60,kinds=agent+order"
     ),
     "dead-letter": Guard("what no world can take is kept as a dead letter", ("V2",), "kinds=poison+add"),
-    "commit-order": Guard("stamps are given in the order of commits", ("J5", "J6", "V1", "V3"), "kinds=add+transfer"),
+    "commit-order": Guard(
+        "stamps are given in the order of commits", ("J5", "J6", "V1", "V3"), "kinds=add+transfer,held=0"
+    ),
     "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
+    "overtaken": Guard(
+        "a step whose answer was lost is looked for in the journal before its input is sent again", ("ONCE",),
+        "overtaken=150,kinds=send,split=false,clients=3,anonymous=0,doors=0,backlog=0,hostile=0,excursion=0",
+    ),
+    "inbox-first": Guard(
+        "the inbox is read before what was handed over is taken", ("ORDER",),
+        "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,backlog=0,hostile=0,excursion=0",
+    ),
+    "inbox-whole": Guard(
+        "what was handed over goes through the inbox if that holds more than one page", ("ORDER",),
+        "backlog=200,split=false,kinds=add,anonymous=0,doors=0,hostile=0,excursion=0,worker.max_inbox_batch=3",
+    ),
+    "look-again": Guard(
+        "a caller looks into the journal again when its world has moved", ("WAIT", "V1", "V3"),
+        "lag=100,patient=true,doors=2,kinds=tally,split=false,clients=3,conflict=100,slow=0,partition=0,unavailable=0,"
+        "overtaken=0,anonymous=0,hostile=0,excursion=0,backlog=0,worker.idle_release_ms=60000",
+    ),
+    "due": Guard(
+        "due times are counted from the store's time of a step", ("TIME", "V1", "V3"),
+        "excursion=60,kinds=agent+herd,anonymous=0,doors=0,hostile=0",
+    ),
+    "witness": Guard(
+        "a life sign seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
+        "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+    ),
+    "unprintable": Guard(
+        "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"
+    ),
+    "containment": Guard(
+        "whatever escapes a world's step concerns that world alone", ("BUG",), "hostile=2,anonymous=0,doors=0"
+    ),
+    "stable": Guard(
+        "no scan starts above `stable`", ("ORDER", "V1", "V3"),
+        "held=200,kinds=send,clients=3,hints=all,anonymous=0,doors=0,hostile=0,excursion=0,worker.scan_ms=10000",
+    ),
+    "memory": Guard(
+        "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
+        "hostile=2,anonymous=0,doors=0",
+    ),
 }  # fmt: skip
 
 
-async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.Outcome:
-    """Commit a batch, without one guard if so asked."""
+async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version: int | None = None) -> kv.Outcome:
+    """Commit a batch, without one guard if so asked. `version`: of the transaction that it ends."""
     match without:
         case "epoch":
             batch = relaxed(truth, batch, ("epoch",), unless_put=True)
@@ -97,7 +140,7 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str) -> kv.O
             return pretended(truth, batch)
         case _:
             pass
-    return await truth.commit(host, batch)
+    return await truth.commit(host, batch, version=version)
 
 
 def pretended(truth: Truth, batch: kv.Batch) -> kv.Ok:
@@ -132,8 +175,66 @@ def patched(without: str) -> Iterator[None]:
         case "ignore-late":
             with mock.patch.object(machine.Machine, "_receipt", _taking_all(machine.Machine._receipt)):  # noqa: SLF001
                 yield
+        case "overtaken":
+            with mock.patch.object(cycling.Cycle, "_settle_overtaken", _nothing):
+                yield
+        case "inbox-first":
+            with mock.patch.object(cycling.Cycle, "_read", _not_first(cycling.Cycle._read)):  # noqa: SLF001
+                yield
+        case "inbox-whole":
+            with mock.patch.object(cycling, "_defer", lambda handed: handed):
+                yield
+        case "look-again":
+            with mock.patch.object(talking, "_already", _nothing):
+                yield
+        case "due":
+            with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):
+                yield
+        case "witness":
+            with mock.patch.object(witness.Witness, "look", lambda _, life: life):
+                yield
+        case "unprintable":
+            with mock.patch.object(user_errors, "text_at", _careless):
+                yield
+        case "containment":
+            escaping = mock.patch.object(cycling.Cycle, "_step", _uncontained)
+            with mock.patch.object(user_errors, "text_at", _careless), escaping:
+                yield
+        case "memory":
+            with mock.patch.object(user_errors, "let_pass", return_value=False):
+                yield
         case _:
             yield
+
+
+def _careless(error: BaseException, attribute: str) -> str:
+    return str(getattr(error, attribute, ""))
+
+
+def _uncontained(
+    self: cycling.Cycle, each: cycling.Given, budget: hosted.Budget, time_us: int
+) -> cycling.Worked:  # fmt: skip
+    done = each.hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
+    return cycling.Worked(each, done)
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def _not_first(real: Callable[[cycling.Cycle, Sequence[cycling.Given]], Awaitable[int]]) -> Callable[..., object]:
+    """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
+
+    async def read(self: cycling.Cycle, given: Sequence[cycling.Given]) -> int:
+        handed = [(each, each.handed) for each in given if each.handed and not each.hosted.unread]
+        for each, _ in handed:
+            each.handed = []
+        time_us = await real(self, given)
+        for each, its in handed:
+            each.handed = its
+        return time_us
+
+    return read
 
 
 def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:

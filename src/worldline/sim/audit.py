@@ -31,6 +31,7 @@ from worldline.sim.truth import Applied
 VIOLATIONS_MAX = 20
 
 ProvenDead = Callable[[lease.Holder, int], bool]
+DRIFT_MAX = 0.01  # of one clock against another
 ROGUE = "rogue"  # the host of whoever answers without being asked
 
 
@@ -65,8 +66,10 @@ class Audit:
         self.in_stamp_order = True
         # Whether a holder is dead beyond doubt at some time, where others can know that before its life sign runs out.
         self.proven_dead: ProvenDead = lambda _holder, _now_us: False
+        self.on_entry: list[Callable[[journal.Entry], None]] = []  # told of every entry, in order
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
         self._lives: dict[bytes, lease.Worker | None] = {}
+        self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
         self._posted: dict[bytes, None] = {}
         self._called: dict[tuple[str, int], None] = {}
         self._now_us = 0
@@ -109,6 +112,7 @@ class Audit:
                 self._epoch(applied, where, new)
             case "worker":
                 self._lives[key] = lease_keys.WORKER.get(new)
+                self._signed_us[key] = applied.now_us
             case "holder":
                 self._holder(applied, where, old, new)
             case "meta" if new is not None and where.at is not None:
@@ -148,12 +152,16 @@ class Audit:
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
                 self.broken("L1", "a holder under another epoch than the world's")
-        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old)):
+        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old), applied):
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
-    def _is_dead(self, holder: lease.Holder) -> bool:
-        sign = self._lives.get(lease_keys.worker_key(ids.WorkerId(holder.worker)))
+    def _is_dead(self, holder: lease.Holder, applied: Applied) -> bool:
+        """By the store's clock, or because the life sign has not changed for so long by anybody's."""
+        key = lease_keys.worker_key(ids.WorkerId(holder.worker))
+        sign = self._lives.get(key)
         if sign is None or sign.incarnation != holder.incarnation:
+            return True
+        if applied.now_us - self._signed_us[key] >= sign.ttl_us * (1 - DRIFT_MAX):
             return True
         return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self.proven_dead(holder, self._now_us)
 
@@ -229,6 +237,8 @@ class Audit:
                 self._answer(life, item.intent, "T1" if isinstance(item, inbox.TimerFired) else "E1")
         for entry in entries:
             self._derived(at, life, entry)
+            for look in self.on_entry:
+                look(entry)
 
     def _answer(self, life: Life, intent: bytes, invariant: str) -> None:
         if intent in life.consumed:

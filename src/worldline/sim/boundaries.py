@@ -31,7 +31,16 @@ UNREACHABLE = {
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
     "B20 between message and sender's receipt": "one batch holds both (F1 asserts it)",
 }
-RARE = ["fire", "fire", "snapshot", "settle", "claim"]  # kinds of commits that there are few of
+RARE = [
+    "fire",
+    "fire",
+    "snapshot",
+    "settle",
+    "settle",
+    "settle",
+    "claim",
+    "claim",
+]  # kinds of commits that there are few of
 FAULTS = ("crash", "pause", "unknown", "partition")
 
 Cell = tuple[str, str]

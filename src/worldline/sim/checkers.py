@@ -18,12 +18,15 @@ from worldline.layers import snapshots as snapshot_layer
 from worldline.model import journal
 from worldline.model.work import WorkState
 from worldline.roles import restoring
-from worldline.sim import programs, reading, scenarios, workloads
+from worldline.sim import hostile, lateness, programs, reading, scenarios, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster
 from worldline.sim.env_sim import SimEnv
+from worldline.sim.history import Outcome
 from worldline.store import kv
 
+# How often an anonymous operation may count, by how it ended.
+TIMES = {Outcome.ACKED: (1,), Outcome.UNCERTAIN: (0, 1), Outcome.REFUSED: (0,)}
 COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
 
 
@@ -94,6 +97,10 @@ INVARIANTS = {
     "V4": Held("absent", "throughput is measured by the benchmark"),
     "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
     "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
+    "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
+    "ORDER": Held("audit", "an input acked before another was begun is journaled before it, whoever sent either"),
+    "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
+    "WAIT": Held("end", "the end of a run, once journaled, is told to who waits for it, within a bound"),
     "PROGRAM": Held("end", "what the programs promise: sums, payments, compensations"),
     "BUG": Held("end", "no role is stopped by a bug, no task fails unseen"),
 }
@@ -111,7 +118,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
             batch.put(key, value)
         await engine.commit(batch)
     store = compose.Store("memory://", engine, cluster.bodies, env)
-    report = await doctor.examine(_reader(cluster, store), repair=False)
+    report = await doctor.examine(reader(cluster, store), repair=False)
     for finding in report.findings:
         if finding.kind == "missing_ready":
             continue  # a hint: it may be lost, and whoever sweeps finds the world (V3)
@@ -127,11 +134,14 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
             audit.broken("BUG", f"{member.name}: {type(bug).__name__}: {bug}")
     for complaint in cluster.loop.complaints:
         audit.broken("BUG", complaint)
+    for name in hostile.ENDLESS:
+        audit.broken("BUG", f"run {name} would never have ended when its world was let go")
     if left:
         hints_lost = cluster.profile.hints == "none"
         audit.broken("V3" if hints_lost else "V1", f"not done after {cluster.quiet_after_seconds()} s: {left[:8]}")
     same_contents(await contents(cluster.truth.engine), cluster.truth.copy, audit)
-    universe = _reader(cluster, cluster.calm())
+    lateness.told(cluster, audit)
+    universe = reader(cluster, cluster.calm())
     for name in [meta.name for meta in await universe.list(limit=1_000)]:
         try:
             await replayed(universe, name, audit)
@@ -141,7 +151,7 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
         await promises(universe, _kept(cluster), audit)
 
 
-def _reader(cluster: Cluster, store: compose.Store) -> sdk.Universe:
+def reader(cluster: Cluster, store: compose.Store) -> sdk.Universe:
     """A universe that hosts nothing and knows every program."""
     universe = sdk.Universe(store, cluster.universe, "simulated", [], cluster.settings)
     universe.programs.update({program.name: program for program in cluster.programs})
@@ -210,7 +220,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def _kept(cluster: Cluster) -> Kept:
-    ops = [op for each in cluster.plan.ops for op in each[: cluster.profile.ops_max]]
+    plan = cluster.plan
+    ops = [op for each in (*plan.ops, *plan.doors) for op in each[: cluster.profile.ops_max]] + plan.backlog
     return Kept(
         dict(cluster.plan.worlds), ops, cluster.history.answered, cluster.truth.copy, cluster.outside.done
     )  # fmt: skip
@@ -220,6 +231,8 @@ async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
     """Every operation was answered; its traces must be in the worlds, once."""
     for name in kept.of("counters"):
         await _counted(universe, name, kept, audit)
+    for name in kept.of("hostiles"):
+        await _survived(universe, name, kept, audit)
     if kept.of("bank"):
         await _conserved(universe, kept, audit)
     if not any(op.kind == "doom" for op in kept.ops):
@@ -234,16 +247,31 @@ async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) 
     """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
     counter = await universe.world(name).state(programs.Counter)
     ops = [op for op in kept.ops if op.world == name]
-    counted = [op for op in ops if op.kind in workloads.COUNTED]
-    if counter.ids != {op.id: 1 for op in counted}:
-        wrong = {op.id: counter.ids.get(op.id, 0) for op in counted if counter.ids.get(op.id, 0) != 1}
-        audit.broken("J1", f"{name}: counted {wrong}")
-    if counter.total != sum(op.amount for op in counted):
+    for op in ops:
+        times = counter.ids.get(op.id, 0)
+        if op.kind in workloads.COUNTED and times != 1:
+            audit.broken("J1", f"{name}: operation {op.id} counted {times} times")
+        elif op.kind in workloads.ANONYMOUS and times not in TIMES[Outcome(str(kept.answered[op.id]))]:
+            audit.broken("ONCE", f"{name}: {op.kind} {op.id} ended {kept.answered[op.id]} and counted {times} times")
+    if counter.total != sum(op.amount * counter.ids.get(op.id, 0) for op in ops):
         audit.broken("PROGRAM", f"{name}: the total is {counter.total}")
+    await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
+
+
+async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+    """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
+    victim = await universe.world(name).state(hostile.Victim)
+    ops = [op for op in kept.ops if op.world == name]
+    if victim.ids != {op.id: 1 for op in ops if op.kind == "starved"}:
+        audit.broken("J1", f"{name}: counted {victim.ids}")
+    await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
+
+
+async def _buried(universe: sdk.Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
     at = await universe.world(name).address()
     dead = sum(where.what == "dead" and where.at == at for where in map(reading.place, kept.contents))
-    if dead != sum(op.kind == "poison" for op in ops):
-        audit.broken("V2", f"{name}: {dead} dead letters")
+    if dead != count:
+        audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
 
 
 async def _conserved(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:

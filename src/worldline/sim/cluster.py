@@ -15,16 +15,28 @@ from worldline.base import env as envs
 from worldline.control import compose, sdk
 from worldline.control import host as hosts
 from worldline.control.host import EMBEDDED, Role
+from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes
-from worldline.layers import universes
+from worldline.layers import universes, worlds
 from worldline.model import ids, inbox, payload
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles import service
-from worldline.sim import ablations, faulty_objects, programs, reading, scenarios, workloads
+from worldline.sim import (
+    ablations,
+    doors,
+    excursions,
+    faulty_objects,
+    history,
+    hostile,
+    programs,
+    reading,
+    scenarios,
+    workloads,
+)
 from worldline.sim.audit import ROGUE
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.faults import Faults, HostEngine
@@ -40,6 +52,10 @@ JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 UNIVERSE = "simulated"
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
+OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
+LAG_SECONDS = (0.5, 1, 2.5)
+BACKLOG_AT_ONCE = 50
+DEDUPE_US = 10**12
 
 
 class Cluster:
@@ -51,23 +67,26 @@ class Cluster:
         self.seed = seed
         self.profile = profile
         self.plan = plan
-        self.programs = programs.PROGRAMS if scenario is None else scenario.programs
+        self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         self.settings = ablations.settings_without(profile.settings, without)
         self.faults = Faults(loop, seed, profile, without=without)
         self.faults.on_crash = self._crashed
         self.faults.on_revoke = self._revoke
         self.quiet = Faults(loop, seed, Profile(latency_us=profile.latency_us if scenario else 0))
-        self.history = workloads.History()
+        self.history = history.History(lambda: loop.now_us)
         self.outside = programs.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
         self.env = SimEnv(loop, f"{seed}:store")
         self.members: list[Member] = []
         self.trace = Trace(loop)
         self.crashes = 0
+        self.addresses: dict[str, ids.Address] = {}  # of the plan's worlds
+        self.calm_since_us = 0  # from when on nothing is done to anybody any more
         self.find: Callable[[bytes], tuple[ids.Address | None, bool]] = lambda _: (None, False)
         self._draws = random.Random(f"{seed}:chaos")
         self._rogue = random.Random(f"{seed}:rogue")
         self.truth: Truth
+        self.excursions: excursions.Excursions
         self.bodies: objects.Objects  # as they are
         self.objects: objects.Objects  # as they are seen
         self.universe: ids.UniverseId
@@ -79,7 +98,10 @@ class Cluster:
         self.faults.settle()
         engine = await compose.open_engine("memory://", self.env, create=True)
         self.truth = Truth(engine, self.env, self.trace)
-        self.truth.audit = audit
+        self.truth.audit = list(audit)
+        self.excursions = excursions.Excursions(self.loop, self.seed, self.truth, self.faults)
+        if self.profile.excursion:
+            self.truth.audit.append(self.excursions.look)
         self.bodies = await compose.open_objects("memory://", self.env, create=True)
         self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
         calm = self.calm()
@@ -91,10 +113,30 @@ class Cluster:
         by_name = {program.name: program for program in self.programs}
         admin = sdk.Universe(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
-            await admin.create(name, by_name[program])
+            self.addresses[name] = await (await admin.create(name, by_name[program])).address()
+        await self._fill(calm.engine)
         self._enlist()
         for member in self.members:
             self.start(member)
+
+    async def _fill(self, engine: kv.Engine) -> None:
+        """What waits in an inbox before anybody runs."""
+        backlog = self.plan.backlog
+        for first in range(0, len(backlog), BACKLOG_AT_ONCE):
+            part, batch = backlog[first : first + BACKLOG_AT_ONCE], kv.Batch()
+            at = self.addresses[part[0].world]
+            worlds.expect_open(batch, worlds.decode(at, (await engine.read(worlds.get(at))).value(0)))
+            for op in part:
+                self.history.begin(op)
+                event = programs.Add(op.id, op.amount)
+                self.history.sends(op, event)
+                item = inbox.Event(values.schema_name(programs.Add), payload.inline(values.dump(event)))
+                now_us = self.truth.time_us()
+                inboxes.enqueue(batch, at, item, client_id=op.id, time_us=now_us, window_us=DEDUPE_US)
+            await engine.commit(batch)
+            for op in part:
+                self.history.acked(op)
+                self.history.answer(op, "waits")
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
@@ -110,6 +152,9 @@ class Cluster:
             runs = EMBEDDED if not profile.split and self._draws.random() < 0.4 else ()
             main = self._client(f"client-{number}", ops[: profile.ops_max])
             self.members.append(Member(f"client-{number}", main, runs=runs, client=True))
+        for number, ops in enumerate(self.plan.doors):
+            name = f"{workloads.DOORS}-{number}"
+            self.members.append(Member(name, self._two_doors(name, ops[: profile.ops_max]), client=True, steady=True))
         if self.driven is not None:
             self.members.append(Member("scenario", self._drive, client=True, steady=True))
 
@@ -118,9 +163,16 @@ class Cluster:
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
         return compose.Store("memory://", engine, self.objects, self.env)
 
-    def _client(self, name: str, ops: list[workloads.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
+    def _client(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
         async def main(universe: sdk.Universe) -> None:
-            await workloads.client(universe, name, ops, self.history, self.plan.pause_ms)
+            await workloads.client(universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient)
+
+        return main
+
+    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
+        async def main(universe: sdk.Universe) -> None:
+            await doors.client(universe, name, ops, self.history, seed=self.seed, members=self.members)
+            self.history.finished[name] = None
 
         return main
 
@@ -139,10 +191,17 @@ class Cluster:
         seed = f"{self.seed}:{host.label}"
         member.env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
         used = self.quiet if member.steady else self.faults
+        member.universe = None
         member.engine = HostEngine(self.truth, used, host, member.env)
+        member.engine.lag_us = self._lag_us(host)
         bodies = self.bodies if member.steady else self.objects
         store = compose.Store("memory://", member.engine, bodies, member.env)
         self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
+
+    def _lag_us(self, host: Host) -> int:
+        """How late this life of a host reads journals."""
+        draws = random.Random(f"{self.seed}:lag:{host.label}")
+        return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
     async def _live(self, member: Member, store: compose.Store) -> None:
         hosted = self.programs if member.runs == EMBEDDED else []
@@ -157,6 +216,7 @@ class Cluster:
             host = universe.host
             member.failed = lambda: host.failed
         universe.start()
+        member.universe = universe
         try:
             await member.main(universe)
         except Exception as error:
@@ -179,6 +239,8 @@ class Cluster:
     async def chaos(self) -> None:
         """Faults everywhere, and some of the larger kind at times of their own."""
         self.faults.active = True
+        if self.profile.excursion:
+            self.loop.start(self.loop.root, self.excursions.wander(), name="excursions")
         ends_us = self.loop.now_us + self.profile.chaos_seconds * 1_000_000
         while self.loop.now_us < ends_us:
             await asyncio.sleep(self._draws.random() * 3)
@@ -226,7 +288,7 @@ class Cluster:
         batch = kv.Batch()
         client_id = f"rogue-{self._rogue.randbytes(8).hex()}"
         now_us = self.truth.time_us()
-        inboxes.enqueue(batch, at, receipt, client_id=client_id, time_us=now_us, window_us=10**12)
+        inboxes.enqueue(batch, at, receipt, client_id=client_id, time_us=now_us, window_us=DEDUPE_US)
         await self.truth.commit(Host(ROGUE), batch)
 
     async def _revoke(self, at: ids.Address) -> None:
@@ -240,6 +302,8 @@ class Cluster:
         """No more faults. Unless only a core heals, everybody lives again."""
         self.faults.active = False
         self.outside.active = False
+        self.excursions.come_back()
+        self.calm_since_us = self.loop.now_us
         hosting = [member for member in self.members if member.name.startswith("host")]
         if self.profile.heal == "core" and len(hosting) > 1:
             lost = hosting[-1]
@@ -259,7 +323,8 @@ class Cluster:
             return scenarios.PATIENCE_SECONDS
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
-        return 60 + 6 * turn_ms / 1000 + self.plan.pause_ms * max(map(len, self.plan.ops), default=0) / 1000
+        longest = max(map(len, self.plan.ops), default=0)
+        return 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
 
     async def quiesce(self) -> list[str]:
         """Wait until nothing is left to do. Returns what still is, if that takes too long."""
@@ -271,16 +336,46 @@ class Cluster:
             await asyncio.sleep(LOOK_SECONDS)
         return []
 
-    def left(self) -> list[str]:
-        """What is still to be done: clients that are not through, unread items, open work."""
-        left = [each.name for each in self.members if each.client and each.name not in self.history.finished]
+    async def catch_up(self) -> list[str]:
+        """Let what was excused be done as well: the clock goes on to where it has been. Returns what is left then."""
+        if not self.left(excused=False):
+            return []
+        self.excursions.catch_up()
+        self.calm_since_us = self.loop.now_us
+        return await self.quiesce()
+
+    def left(self, *, excused: bool = True) -> list[str]:
+        """What is still to be done: clients that are not through, unread items, open work.
+
+        `excused`: without the work that waits for a time from before the clock was set back, and who waits for it.
+        """
+        left: list[str] = []
+        waiting: dict[ids.Address, None] = {}
         for key, value in self.truth.copy.items():
             where = reading.place(key)
             if where.what not in ("inbox", "open") or self._is_gone(where.at):
                 continue
-            if where.what == "inbox" or self._is_due(value):
+            if where.what == "inbox":
                 left.append(f"{where.what} of {self.name_of(where.at)}")
+            elif excused and self._is_excused(key, value):
+                assert where.at is not None
+                waiting[where.at] = None
+            elif self._is_due(value):
+                left.append(f"{where.what} of {self.name_of(where.at)}")
+        for each in self.members:
+            if each.client and each.name not in self.history.finished and not self._waits(each.name, waiting):
+                left.append(each.name)
         return left
+
+    def _is_excused(self, key: bytes, raw: bytes) -> bool:
+        return bool(self.profile.excursion) and self.excursions.is_excused(key, work_keys.WORK.unpack(raw))
+
+    def _waits(self, client: str, waiting: dict[ids.Address, None]) -> bool:
+        """Whether a client waits for one of these worlds."""
+        if not waiting:
+            return False
+        at = [self.addresses.get(op.world) for op in self.history.under_way(client)]
+        return any(each is not None and each in waiting for each in at)
 
     def _is_due(self, raw: bytes) -> bool:
         """Whether open work must be done before all is quiet. A user's own worlds may keep timers for another day."""

@@ -72,7 +72,7 @@ class Faults:
         worst_us = self.profile.latency_us
         slow = self.active and self._net.random() * 1000 < self.profile.slow
         if slow and host is not None and self.allow(host, "slow answer"):
-            worst_us = 3 * self.profile.settings.worker.lease_ttl_ms * 1000
+            worst_us = self.profile.slowest_us
         return int(self._net.random() * worst_us) / 1_000_000
 
     def often(self, rate: int) -> bool:
@@ -94,6 +94,10 @@ class Faults:
 
     def pick(self, *choices: float) -> float:
         return self._draws.choice(choices)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Something that happens whatever becomes of the hosts."""
+        self.loop.call_later(seconds, do, context=self._quiet)
 
     def count(self, boundary: str, fault: str) -> None:
         self.cells[boundary, fault] += 1
@@ -128,10 +132,10 @@ class Faults:
         self.loop.call_later(seconds, self.loop.thaw, host, context=self._quiet)
         return times > 1
 
-    def cut(self, link: Link) -> None:
+    def cut(self, link: Link, kind: str = "") -> None:
         """Cut one direction or both for a while."""
         seconds = self.profile.settings.worker.lease_ttl_ms / 1000 * self.pick(0.2, 1, 2, 5)
-        kind = self._draws.choice(["both", "there", "back"])
+        kind = kind or self._draws.choice(["both", "there", "back"])
         link.cut_there = kind in ("both", "there")
         link.cut_back = kind in ("both", "back")
         self.loop.call_later(seconds, link.heal, context=self._quiet)
@@ -158,6 +162,7 @@ class HostEngine:
         self._host = host
         self._env = env
         self.link = Link(host)
+        self.lag_us = 0  # how late it reads journals
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         kv.check_requests(requests)
@@ -166,7 +171,9 @@ class HostEngine:
         await asyncio.sleep(faults.latency(self._host))
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
-        found = await self._truth.read(self._host, *requests)
+        found = await self._truth.read(self._host, *requests, held_back=faults.without != "stable")
+        if self.lag_us and any(map(_is_journal, requests)):
+            await asyncio.sleep(self.lag_us / 1_000_000)
         if faults.profile.latency_us > NEAR_US:
             await asyncio.sleep(faults.latency())
         if self.link.cut_back:
@@ -196,7 +203,12 @@ class HostEngine:
         if faults.without == "output-gate" and about == "step":
             self._apply_later(batches)
             return [ablations.pretended(self._truth, batch) for batch in batches]
-        outcomes = [await self._apply(batch) for batch in batches]
+        if about == "step" and faults.hit(profile.overtaken, host, "applied, answer lost, overtaken", about):
+            return await self._overtaken(batches, after)
+        if faults.hit(profile.held, host, "transaction stays open", about):
+            outcomes = await self._held(batches)
+        else:
+            outcomes = [await self._apply(batch) for batch in batches]
         await asyncio.sleep(faults.latency(host))
         if after:
             await faults.boundary(self.link, after)
@@ -226,11 +238,34 @@ class HostEngine:
     async def close(self) -> None:
         """The truth outlives those who look at it."""
 
-    async def _apply(self, batch: kv.Batch) -> kv.Outcome:
+    async def _overtaken(self, batches: tuple[kv.Batch, ...], after: str) -> list[kv.Outcome]:
+        """The steps are in the journal, and before their host can learn of it, others have the worlds."""
+        for batch in batches:
+            if isinstance(await self._apply(batch), kv.Ok):
+                self._faults.count(after, "unknown")
+                for at in filter(None, map(_fenced, batch.expects)):
+                    await self._faults.on_revoke(at)
+        self._faults.cut(self.link, "both")
+        return self._unknown(batches, "the answer was lost")
+
+    async def _held(self, batches: tuple[kv.Batch, ...]) -> list[kv.Outcome]:
+        """Others commit while these do, or while a transaction is idle that has nothing to do with them."""
+        if self._faults.pick(0, 0, 1):
+            version = self._truth.begin(self._faults.loop.root)
+            self._faults.later(self._faults.pick(1, 5, 15), lambda: self._truth.abandon(version))
+            return [await self._apply(batch) for batch in batches]
+        versions = [self._truth.begin(self._host) for _ in batches]
+        await asyncio.sleep(self._faults.pick(0.02, 0.3, 2))
+        return [await self._apply(batch, version) for batch, version in zip(batches, versions, strict=True)]
+
+    async def _apply(self, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
         faults, about = self._faults, reading.about(batch)
         if about in ("step", "snapshot") and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
             await faults.on_revoke(next(at for at in map(_fenced, batch.expects) if at is not None))
-        return await ablations.apply(self._truth, self._host, batch, self._faults.without)
+        outcome = await ablations.apply(self._truth, self._host, batch, self._faults.without, version)
+        if version is not None:
+            self._truth.abandon(version)
+        return outcome
 
     async def _unanswered(self, batches: tuple[kv.Batch, ...], before: str, after: str) -> list[kv.Outcome]:
         """Some of the batches are applied, and nobody learns which."""
@@ -262,6 +297,10 @@ class HostEngine:
     async def _no_answer(self) -> None:
         await asyncio.sleep(0.05 + self._faults.latency())
         raise errors.StoreUnavailable("the store cannot be reached")
+
+
+def _is_journal(request: kv.Request) -> bool:
+    return isinstance(request, kv.Range) and reading.is_journal(request.begin)
 
 
 def _fenced(key: bytes) -> ids.Address | None:

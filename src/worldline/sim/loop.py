@@ -38,6 +38,7 @@ from worldline.base import errors
 
 T = TypeVar("T")
 
+ROOT = "root"  # the host of the simulation itself
 SWEEP_TASKS = 512
 TURN_US = 1
 
@@ -74,6 +75,14 @@ class Host:
         self.alive = True
         self.frozen = False
         self.queue: deque[_Handle] = deque()
+        self._happened: dict[str, None] = {}
+
+    def first_time(self, what: str) -> bool:
+        """Whether something happens for the first time in this life. Not to those who look on."""
+        if self.name == ROOT or what in self._happened:
+            return False
+        self._happened[what] = None
+        return True
 
 
 HOST: contextvars.ContextVar[Host] = contextvars.ContextVar("worldline_sim_host")
@@ -143,7 +152,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._generators: list[AsyncGenerator[Any, Any]] = []
         self._ended = False
         self.halted = False  # set to end the run at the next turn
-        self.root = Host("root")
+        self.root = Host(ROOT)
         self.turns = 0
         self.complaints: list[str] = []
 
@@ -243,8 +252,10 @@ class SimLoop(asyncio.BaseEventLoop):
         _set_running_loop(None)
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for it
+        except BaseException as error:  # it is the caller's, who waits for it
             _set_running_loop(self)
+            if type(error) is KeyboardInterrupt:
+                raise  # of whoever runs the simulation
             if not done.done():
                 done.set_exception(error)
         else:
@@ -305,7 +316,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self.turns += 1
         self._now_us += TURN_US
         if not handle.cancelled():
-            handle.run()
+            try:
+                handle.run()
+            except (SystemExit, KeyboardInterrupt) as error:
+                if type(error) is KeyboardInterrupt:
+                    raise  # of whoever runs the simulation
+                self.complaints.append(f"{host.label} was ended by {type(error).__name__}")
+                self.crash(host)
 
     def _take(self, host: Host) -> _Handle | _Timer:
         if not self._shuffle or len(host.queue) == 1:

@@ -31,6 +31,7 @@ class Member:
         self.host: Host | None = None
         self.engine: HostEngine | None = None
         self.env: SimEnv | None = None
+        self.universe: sdk.Universe | None = None  # of this life, once it has one
         self.failed: Callable[[], BaseException | None] = lambda: None
         self.bugs: list[BaseException] = []
         self.stays_dead = False

@@ -54,6 +54,9 @@ class Profile(msgspec.Struct, frozen=True):
     conflict: int = 0  # somebody takes the lease away right before a commit
     objects: int = 0
     store_jump: int = 0  # the store's clock jumps; in percent of the larger events
+    excursion: int = 0  # the store's clock is hours off for a while, or set back for good; in percent of its chances
+    overtaken: int = 0  # a step is applied, its answer lost, its host cut off and its lease taken away
+    held: int = 0  # a commit stays open for a while, or an idle transaction does, and holds `stable` back
     hints: Literal["all", "some", "none"] = "all"
     skew_us: int = 0
     drift_ppm: int = 0
@@ -62,10 +65,21 @@ class Profile(msgspec.Struct, frozen=True):
     adapters: Adapters = Adapters()
     heal: Literal["all", "core"] = "all"
     chaos_seconds: int = 20
+    lag: int = 0  # so many percent of hosts read journals late
+    anonymous: int = 0  # so many lots of sends and asks without ids
+    doors: int = 0  # clients that use two processes by turns
+    backlog: int = 0  # inputs that wait in one inbox when everybody starts
+    hostile: int = 0  # so many lots of inputs to a program that does everything wrong
+    patient: bool = False  # clients wait for an answer without a limit, instead of asking again
     kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
     ops_max: int = 1_000  # of each client
     only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
     settings: Settings = Settings()
+
+    @property
+    def slowest_us(self) -> int:
+        """How long an answer takes at most when it is slow."""
+        return 3 * self.settings.worker.lease_ttl_ms * 1000
 
 
 def draw(seed: int) -> Profile:
@@ -101,7 +115,29 @@ def draw(seed: int) -> Profile:
         store_jump=coin(10, 50),
         orchestrators=draws.choice([0, 0, 1, 2]),
         janitors=draws.choice([0, 0, 1]),
+        **_draw_features(seed),
     )
+
+
+def _draw_features(seed: int) -> dict[str, Any]:
+    """Drawn apart, so that the rest of a seed's profile does not depend on how many there are."""
+    draws = random.Random(f"{seed}:features")
+
+    def coin(likely: float, low: int, high: int) -> int:
+        drawn = draws.randint(low, high)
+        return drawn if draws.random() < likely else 0
+
+    return {
+        "anonymous": coin(0.4, 1, 2),
+        "doors": coin(0.2, 1, 2),
+        "backlog": coin(0.05, 50, 200),
+        "hostile": coin(0.15, 1, 1),
+        "excursion": coin(0.15, 20, 60),
+        "held": coin(0.3, 5, 60),
+        "lag": coin(0.1, 30, 100),
+        "overtaken": coin(0.4, 10, 60),
+        "patient": draws.random() < 0.4,
+    }
 
 
 def draw_settings(draws: random.Random) -> Settings:
@@ -143,24 +179,26 @@ def draw_settings(draws: random.Random) -> Settings:
 
 # The classes of faults that are no single events, and how each is when it is off.
 BACKGROUND: dict[str, Any] = {
-    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all",
+    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all", "lag": 0,
 }  # fmt: skip
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
     "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "store_jump": 30,
+    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
 }  # fmt: skip
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
     "crashes": ("crash",),
     "pauses": ("pause",),
-    "network": ("slow", "partition", "unknown", "late", "unavailable", "hints"),
-    "clocks": ("skew_us", "drift_ppm", "store_jump"),
+    "network": ("slow", "partition", "unknown", "late", "unavailable", "hints", "lag"),
+    "transactions": ("held",),
+    "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
     "objects": ("objects",),
-    "leases": ("pause", "conflict", "store_jump"),
+    "leases": ("pause", "conflict", "store_jump", "overtaken"),
     "outside": ("adapters",),
 }
 SWARM = "swarm"
+ROLES = ("worker", "adapter", "timer", "orchestrator", "janitor")  # those whose settings can be set
 
 
 def of(text: str, seed: int) -> Profile:
@@ -190,6 +228,8 @@ def _only_classes(profile: Profile, classes: tuple[str, ...]) -> Profile:
 
 
 def _set(profile: Profile, name: str, value: str) -> Profile:
+    if "." in name:
+        return _set_constant(profile, name, value)
     fields = {field.name: field.type for field in msgspec.structs.fields(Profile)}
     if name not in fields or name == "settings":
         raise errors.BadInput(f"a profile has no {name!r}; it has {', '.join(each for each in fields)}")
@@ -207,6 +247,19 @@ def _set(profile: Profile, name: str, value: str) -> Profile:
     return msgspec.structs.replace(profile, **{name: converted})
 
 
+def _set_constant(profile: Profile, name: str, value: str) -> Profile:
+    """One of the settings of a role: `worker.scan_ms=300`."""
+    role, _, field = name.partition(".")
+    its = getattr(profile.settings, role) if role in ROLES else None
+    if its is None or not isinstance(getattr(its, field, None), int):
+        raise errors.BadInput(f"there is no setting {name!r} that is a number")
+    try:
+        its = msgspec.structs.replace(its, **{field: int(value)})
+    except ValueError as error:
+        raise errors.BadInput(f"{name}={value} does not fit a profile: {error}") from error
+    return msgspec.structs.replace(profile, settings=msgspec.structs.replace(profile.settings, **{role: its}))
+
+
 def difference(profile: Profile, base: Profile) -> str:
     """The fields in which a profile differs, so that `of` makes it of the same seed again."""
     parts = []
@@ -214,7 +267,16 @@ def difference(profile: Profile, base: Profile) -> str:
         value = getattr(profile, field)
         if field != "settings" and value != getattr(base, field):
             parts.append(f"{field}={_text(value)}")
-    return ",".join(parts)
+    return ",".join(parts + _constants(profile.settings, base.settings))
+
+
+def _constants(settings: Settings, base: Settings) -> list[str]:
+    parts = []
+    for role in ROLES:
+        its, other = getattr(settings, role), getattr(base, role)
+        fields = [each for each in its.__struct_fields__ if getattr(its, each) != getattr(other, each)]
+        parts += [f"{role}.{field}={getattr(its, field)}" for field in fields]
+    return parts
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ import functools
 
 import msgspec
 
+from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space, work
 from worldline.keys.space import InUniverse, InWorld, Root
@@ -49,6 +50,14 @@ def place(key: bytes) -> Place:
             return Place("worker" if rest == [1] else "held", None, tuple(rest))
         case _:
             return Place("store", None, items)
+
+
+def is_journal(begin: bytes) -> bool:
+    """Whether a range that begins here is one of frames."""
+    try:
+        return place(begin).what == "journal"
+    except errors.Corrupt:
+        return False  # ranges may begin where no key can be
 
 
 def intent_of(where: Place) -> ids.IntentId:

@@ -17,7 +17,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
-from worldline.sim import ablations, checkers, profiles, programs, scenarios, workloads
+from worldline.sim import ablations, checkers, hostile, lateness, profiles, programs, scenarios, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster
 from worldline.sim.faults import Struck
@@ -56,7 +56,11 @@ def run(
     """
     assert not without or without in ablations.GUARDS, f"no guard {without!r}"
     drawn = profile or profiles.draw(seed)
-    planned = plan or (workloads.draw(seed, drawn.clients, drawn.kinds) if scenario is None else NOTHING)
+    if scenario is not None:  # a user's timers may be hours late after an excursion, and nobody could tell why
+        drawn = msgspec.structs.replace(drawn, excursion=0)
+    planned = plan or (
+        workloads.draw(seed, drawn.clients, drawn.kinds, _wanted(drawn)) if scenario is None else NOTHING
+    )
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
     cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario)
     cluster.trace.keep = keep
@@ -90,15 +94,29 @@ def run(
     )
 
 
+def _wanted(profile: profiles.Profile) -> workloads.Wanted:
+    return workloads.Wanted(
+        anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
+        timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
+    )  # fmt: skip
+
+
 async def _phases(cluster: Cluster, audit: Audit) -> None:
     programs.OUTSIDE.set(cluster.outside)
     cluster.outside.on_call += [audit.called, cluster.called]
     cluster.find = audit.find
+    cluster.history.broken = audit.broken
+    audit.on_entry.append(cluster.history.look)
+    audit.in_stamp_order = not cluster.profile.held
+    hostile.ENDLESS.clear()
     await cluster.boot([audit.look])
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()
     left = await cluster.quiesce()
+    if not left:
+        await lateness.on_time(cluster, checkers.reader(cluster, cluster.calm()), audit)
+        left = await cluster.catch_up()
     if cluster.driven is not None and not left:
         await cluster.driven.finish()
     cluster.check_roles()
