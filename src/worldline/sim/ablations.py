@@ -77,6 +77,10 @@ GUARDS = {
         "the inbox is read before what was handed over is taken", ("ORDER",),
         "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,backlog=0,hostile=0,excursion=0",
     ),
+    "appended": Guard(
+        "an empty inbox is read again if anything was appended since", ("ORDER",),
+        "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,held=0,backlog=0,hostile=0,excursion=0",
+    ),
     "inbox-whole": Guard(
         "what was handed over goes through the inbox if that holds more than one page", ("ORDER",),
         "backlog=200,split=false,kinds=add,anonymous=0,doors=0,hostile=0,excursion=0,worker.max_inbox_batch=3",

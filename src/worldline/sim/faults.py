@@ -179,9 +179,15 @@ class HostEngine:
         if self.link.cut_back:
             await self._no_answer()
         await faults.boundary(self.link, BOUNDARIES["read"][1])
-        if faults.without == "store-time":
-            return kv.Snapshot(found.answers, self._env.wall_us(), found.seen)
-        return found
+        return self._as_seen(found)
+
+    def _as_seen(self, found: kv.Snapshot) -> kv.Snapshot:
+        """What this engine can tell: one whose transactions stay open knows no version of the store."""
+        if self._faults.without == "store-time":
+            return msgspec.structs.replace(found, time_us=self._env.wall_us())
+        if self._faults.without == "appended":
+            return msgspec.structs.replace(found, version=1)
+        return msgspec.structs.replace(found, version=0) if self._faults.profile.held else found
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         for batch in batches:

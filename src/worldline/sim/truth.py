@@ -159,7 +159,7 @@ class Truth:
 
 def _held_back(found: kv.Snapshot, stable: kv.Stamp) -> kv.Snapshot:
     answers = [kv.Page(each.items, each.more, stable) if isinstance(each, kv.Page) else each for each in found.answers]
-    return kv.Snapshot(answers, found.time_us, found.seen)
+    return msgspec.structs.replace(found, answers=answers)
 
 
 def _bytes_of(batch: kv.Batch) -> list[bytes]:
