@@ -18,6 +18,7 @@ from worldline.base.errors import (
     Overloaded,
     StepFailed,
     StoreError,
+    StoreUncertain,
 )
 from worldline.base.failures import (
     Cancelled,
@@ -118,6 +119,7 @@ __all__ = [
     "Started",
     "StepFailed",
     "StoreError",
+    "StoreUncertain",
     "Timer",
     "TryAgain",
     "Universe",
