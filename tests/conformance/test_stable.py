@@ -128,3 +128,28 @@ async def test_stable_moves_beyond_what_is_acked_and_later_stamps_stay_above_it(
         batch.append(QUEUE, b"y")
         [later] = (await batches.ok(engine, batch)).stamps
         assert later >= before
+
+
+async def test_the_version_of_a_snapshot_changes_with_every_append(kit: Kit) -> None:
+    """By whichever engine. Other writes may leave it as it is; an engine that cannot tell says 0."""
+    here, there = await kit.open(), await kit.open()
+    before = (await here.read()).version
+    for number in range(20):
+        engine = (here, there)[number % 2]
+        batch = batches.once(f"{number}")
+        if number % 3:
+            batch.append(QUEUE, b"%d" % number)
+        await batches.ok(engine, batch)
+        after = (await here.read(kv.Range(QUEUE, QUEUE + b"\xff"))).version
+        assert after == (await there.read()).version
+        assert not number % 3 or after == 0 or after != before
+        before = after
+
+
+async def test_an_embedded_store_knows_its_version(kit: Kit) -> None:
+    """So that a worker need not look into every inbox before each step."""
+    engine = await kit.open()
+    before = (await engine.read()).version
+    await batches.ok(engine, batches.once("a"))
+    assert (before == 0) == (kit.name == "postgres")
+    assert (await engine.read()).version == before, "nothing was appended"
