@@ -16,6 +16,7 @@ from worldline.base.errors import (
     IdReused,
     NotFound,
     Overloaded,
+    StepFailed,
     StoreError,
 )
 from worldline.base.failures import (
@@ -115,6 +116,7 @@ __all__ = [
     "Sent",
     "Sinks",
     "Started",
+    "StepFailed",
     "StoreError",
     "Timer",
     "TryAgain",

@@ -51,15 +51,22 @@ PRINTS = ("control/demo.py", "control/cli.py")
 COROUTINES_FOR_USERS = ("kernel/inside.py", "kernel/calls.py")
 # The shell of the roles, and the simulator's event loop.
 CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
-# Where user code is called, whatever it raises is a result. Everywhere else, only the role loop may catch everything.
+# Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
+# loop may catch everything.
 CALLS_USER_CODE = (
+    "kernel/calls.py",
     "kernel/driver.py",
     "kernel/events.py",
     "kernel/reducers.py",
     "kernel/scripts.py",
+    "kernel/user_errors.py",
     "kernel/values.py",
     "roles/attempts.py",
+    "roles/cycling.py",
+    "roles/keeping.py",
+    "roles/kernel_thread.py",
     "roles/telemetry.py",
+    "roles/world_worker.py",
     "sim/scenarios.py",
 )
 

@@ -1,6 +1,7 @@
 """A role in a process of its own: the command line as users have it, with a recorded store and, if asked, a fate.
 
     python -m tests.chaos.child worker FILE --store URL ...     one process
+    python -m tests.chaos.child account ...                     a client of the account, `account_client.py`
     python -m tests.chaos.child                                 the nursery: makes such processes on request
 
 Starting Python and loading the project takes far longer than a failover, so most processes are forked off a nursery
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos import fates, history
+from tests.chaos import account_client, fates, history
 from worldline.base import env as envs
 from worldline.control import cli, compose
 from worldline.store import kv, postgres  # noqa: F401 - loaded before the fork, as everything else is
@@ -95,6 +96,8 @@ def role(words: list[str]) -> int:
         return fates.Fated(recorded, fates.Fate(fate), int(at)) if fate else recorded
 
     compose.open_engine = open_engine
+    if words[0] == account_client.WORD:
+        return account_client.main(words[1:], os.environ[LABEL])
     return cli.main(words)
 
 

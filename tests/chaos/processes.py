@@ -128,8 +128,11 @@ class Crew:
         self._lives: dict[str, int] = {}
         folder.mkdir(exist_ok=True, parents=True)
 
-    def start(self, name: str, *words: str, exec_: bool = False, fate: str = "") -> Process:
-        """Begin a life of a process: the command `words`, with the store added. Returns before it is ready."""
+    def start(self, name: str, *words: str, exec_: bool = False, fate: str = "", url: str = "") -> Process:
+        """Begin a life of a process: the command `words`, with the store added. Returns before it is ready.
+
+        `url`: its own way to the store.
+        """
         life = self._lives[name] = self._lives.get(name, 0) + 1
         label = f"{name}/{life}"
         folder = self.folder / f"{name}-{life}"
@@ -141,7 +144,7 @@ class Crew:
         }
         if fate:
             variables[child.FATE] = fate
-        whole = [word.replace("FILE", str(self._file)) for word in words] + ["--store", self.url, "--json"]
+        whole = [word.replace("FILE", str(self._file)) for word in words] + ["--store", url or self.url, "--json"]
         order = child.Order(whole, variables, str(folder))
         made = _exec(label, order) if exec_ else Process(label, self._nursery.make(order), folder)
         self.everybody.append(made)

@@ -10,17 +10,15 @@ import signal
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests import aio
-from tests.chaos import field
+from tests.chaos import field, holders
 from tests.chaos.field import Field
-from tests.chaos.processes import Nursery, Process
+from tests.chaos.processes import Nursery
 from tests.servers import postgres
 from tests.store import postgres_kit
 from worldline.layers import leases
-from worldline.model import ids
 
 TTL_SECONDS = 0.8
 WORLD = "counter-0"
@@ -28,33 +26,14 @@ GRACE_SECONDS = 2.0
 WORKERS = ("worker-1", "worker-2", "worker-3")
 
 
-def worker_of(process: Process) -> ids.WorkerId:
-    """The id a worker has said it has."""
-    [line] = [line for line in (process.folder / "out").read_bytes().splitlines() if b'"ready"' in line]
-    return ids.WorkerId(bytes.fromhex(msgspec.json.decode(line)["worker"]))
-
-
-async def state(chaos: Field) -> leases.State:
-    at = await chaos.universe.world(WORLD).address()
-    read = await chaos.universe.store.engine.read(*leases.reads(at))
-    return leases.decode(at, *(read.value(index) for index in range(3)))
-
-
-async def sign_us(chaos: Field, worker: ids.WorkerId) -> int:
-    """When a worker has last shown that it lives."""
-    read = await chaos.universe.store.engine.read(leases.get_life(worker))
-    life = leases.decode_life(worker, read.value(0))
-    return 0 if life is None else life.sign.heartbeat_us
-
-
 async def holder(chaos: Field) -> tuple[str, leases.State]:
     """The name of the process that holds the world, once one does."""
-    names = {worker_of(chaos.roles[name][1]): name for name in WORKERS}
+    processes = {name: chaos.roles[name][1] for name in WORKERS}
     found: list[tuple[str, leases.State]] = []
 
     async def held() -> bool:
-        now = await state(chaos)
-        name = None if now.holder is None else names.get(ids.WorkerId(now.holder.worker))
+        now = await holders.state(chaos.universe, WORLD)
+        name = holders.holder(now, processes)
         if name is not None:
             found.append((name, now))
         return name is not None
@@ -65,11 +44,13 @@ async def holder(chaos: Field) -> tuple[str, leases.State]:
 
 async def stands_in_the_way(chaos: Field, others: list[str]) -> bool:
     """Whether it was stopped with the folder's write lock in its hands: then nobody shows a sign of life any more."""
-    workers = [worker_of(chaos.roles[name][1]) for name in others]
-    before = [await sign_us(chaos, worker) for worker in workers]
+    workers = [holders.worker_of(chaos.roles[name][1]) for name in others]
+    before = [await holders.sign_us(chaos.universe, worker) for worker in workers]
 
     async def one_lives() -> bool:
-        return any([await sign_us(chaos, worker) > then for worker, then in zip(workers, before, strict=True)])
+        return any(
+            [await holders.sign_us(chaos.universe, worker) > then for worker, then in zip(workers, before, strict=True)]
+        )
 
     try:
         await aio.until(one_lives, seconds=GRACE_SECONDS)
@@ -90,19 +71,19 @@ async def pause(chaos: Field) -> bool:
             return False
 
         async def succeeded() -> bool:
-            now = await state(chaos)
+            now = await holders.state(chaos.universe, WORLD)
             return now.holder is not None and now.epoch.number > before.epoch.number
 
         await aio.until(succeeded, seconds=field.QUIET_SECONDS)
         await chaos.answered(10)
         await asyncio.sleep(max(0.0, began + 3 * TTL_SECONDS - time.monotonic()))
         assert process.stopped
-        last_us = await sign_us(chaos, worker_of(process))
+        last_us = await holders.sign_us(chaos.universe, holders.worker_of(process))
     finally:
         process.signal(signal.SIGCONT)
 
     async def lives_again() -> bool:
-        return await sign_us(chaos, worker_of(process)) > last_us
+        return await holders.sign_us(chaos.universe, holders.worker_of(process)) > last_us
 
     await aio.until(lives_again, seconds=field.QUIET_SECONDS)
     return True

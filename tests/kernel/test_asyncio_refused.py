@@ -1,7 +1,7 @@
 """asyncio and other awaitables inside a workflow: refused at once, with a hint, and nothing of it ever runs.
 
-Twice: in a thread that has no event loop, which is how worlds are hosted, while the process has a loop running; and in
-the testing kit, in the main thread and under a running loop.
+In a thread that runs worlds, as hosts have one, while the process has a loop running; in a hosted world; and in the
+testing kit, in the main thread and under a running loop.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
+from worldline.roles import refusing_loop
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("asyncio")
@@ -128,9 +129,38 @@ async def insists() -> None:
             continue
 
 
+@app.workflow
+async def runs_a_loop() -> None:
+    coroutine = innocent()
+    try:
+        asyncio.run(coroutine)
+    finally:
+        coroutine.close()
+
+
+@app.workflow
+async def runs_a_runner() -> None:
+    coroutine = innocent()
+    try:
+        asyncio.Runner().run(coroutine)
+    finally:
+        coroutine.close()
+
+
+@app.workflow
+async def makes_a_loop() -> None:
+    coroutine = innocent()
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        coroutine.close()
+        loop.close()
+
+
 REFUSED = [
     creates_task, gathers, sleeps, yields, times_out, goes_to_thread, waits_for, uses_event, asks_for_loop,
-    awaits_foreign, insists,
+    awaits_foreign, insists, runs_a_loop, runs_a_runner, makes_a_loop,
 ]  # fmt: skip
 HINT = "put asyncio and other I/O into an @effect"
 
@@ -147,14 +177,25 @@ def run_of(call: wl.Call[Any]) -> Failure:
 
 
 @pytest.mark.parametrize("flow", REFUSED, ids=lambda flow: flow.name)
-async def test_in_a_thread_without_a_loop(flow: wl.Workflow[..., Any]) -> None:
+async def test_in_a_thread_that_runs_worlds(flow: wl.Workflow[..., Any]) -> None:
     ran.clear()
-    with ThreadPoolExecutor(1) as kernel:
+    with ThreadPoolExecutor(1, initializer=refusing_loop.refuse_asyncio) as kernel:
         failure = await asyncio.get_running_loop().run_in_executor(kernel, run_of, flow())
     assert HINT in failure.message, failure
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
+    assert ran == []
+
+
+@pytest.mark.parametrize("flow", [runs_a_loop, makes_a_loop, creates_task], ids=lambda flow: flow.name)
+async def test_in_a_hosted_world(flow: wl.Workflow[..., Any]) -> None:
+    ran.clear()
+    async with wl.open("memory://", host=app) as universe:
+        world = await universe.ensure("w", app)
+        with pytest.raises(wl.RunFailed, match=HINT):
+            await world.run(flow())
+        assert (await world.machine()).runs  # read by replaying, where the same is refused
     assert ran == []
 
 

@@ -82,7 +82,8 @@ def test_cron(cron: str, tz: str | None, after: str, expected: list[str]) -> Non
         (100, 119, 120),
         (103, 200, 203),
         (103, 203, 213),
-        (100, 50, 110),
+        (100, 50, 60),
+        (103, 50, 53),
     ],
 )
 def test_every_keeps_its_phase(since: int, after: int, expected: int) -> None:

@@ -510,3 +510,20 @@ async def test_of_many_producers_with_one_id_one_is_taken(name: str, tmp_path: P
         assert {each.stamp for each in unread} == {*stamps}
         assert sorted(each.stamp for each in unread) == [each.stamp for each in unread]
         assert all(each.stamp < page.stable for each in unread)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "stable", "mark"),
+    [
+        ((), 7, 7),  # empty: all that may still appear
+        ((5, 6), 7, 5),  # unread items stay in sight
+        ((7, 9), 7, 7),
+        ((8, 9), 7, 7),  # something may still appear before the first of them
+    ],
+)
+def test_the_next_scan_starts_at_what_is_unread_or_may_still_appear(
+    stamps: tuple[int, ...], stable: int, mark: int
+) -> None:
+    items = [(keys.item_key(AT, kv.stamp(version, 3)), b"") for version in stamps]
+    expected = kv.stamp(mark, 3) if mark in stamps and mark < stable else kv.stamp(mark, 0)
+    assert inbox.next_mark(kv.Page(items, more=False, stable=kv.stamp(stable, 0))) == expected

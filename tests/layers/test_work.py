@@ -226,14 +226,17 @@ def test_renewing_keeps_a_slow_effect() -> None:
     assert len(receipts(store)) == 1
 
 
-def test_renewal_never_shortens_a_claim() -> None:
+def test_renewal_follows_a_clock_that_was_set_back_and_always_changes_the_claim() -> None:
     store = a_store()
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
-    batch = kv.Batch()
-    renewed = work.renew(batch, held, until_us=store.time_us)
-    store.ok(batch)
-    assert renewed.work.due_us > held.work.due_us
-    desk.check_reachable(store, AT)
+    for until_us in (held.work.due_us, held.work.due_us - 3_600_000_000):
+        batch = kv.Batch()
+        renewed = work.renew(batch, held, until_us=until_us)
+        store.ok(batch)
+        assert renewed.raw != held.raw
+        assert abs(renewed.work.due_us - until_us) <= 1
+        desk.check_reachable(store, AT)
+        held = renewed
 
 
 def test_expired_claim_is_taken_over_and_everything_late_loses() -> None:

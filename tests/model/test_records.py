@@ -98,6 +98,7 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
         "EVENT_RAISED": 32, "INTENT": 33, "TIMER_SET": 34, "TIMER_CANCELLED": 35, "MESSAGE_SENT": 36,
         "RUN_STARTED": 37, "RUN_FINISHED": 38, "FAILED": 39, "REJECTED": 40, "IGNORED": 41,
         "SNAPSHOT": 42, "BASELINE": 43, "PROGRAM_CHANGED": 44, "ANSWERED": 45, "INTENT_CANCELLED": 46,
+        "CLOCK": 47,
     },
     inbox.ReceiptStatus: {"OK": 1, "ERROR": 2, "TIMEOUT": 3, "CANCELLED": 4},
     inbox.MessageMode: {"TYPED": 1, "INBOX": 2},

@@ -42,3 +42,8 @@ def memory_kit(tmp_path: Path) -> role_kits.Kit:
 @pytest.fixture
 def lmdb_kit(tmp_path: Path) -> role_kits.Kit:
     return make("lmdb", tmp_path)
+
+
+@pytest.fixture
+def postgres_kit(tmp_path: Path) -> role_kits.Kit:
+    return make("postgres", tmp_path)

@@ -321,9 +321,9 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     machine = await world.machine()
     finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
     answers: list[tuple[str, int]] = []
-    for index, entry in enumerate(found):
-        ignored = index + 1 < len(found) and found[index + 1].kind is Kind.IGNORED
-        if entry.kind is Kind.RECEIPT and not ignored:
+    ignored = {entry.step for entry in found if entry.kind is Kind.IGNORED}
+    for entry in found:
+        if entry.kind is Kind.RECEIPT and entry.step not in ignored:
             receipt = item(entry)
             assert isinstance(receipt, inbox.Receipt)
             answers.append((receipt.correlation, receipt.status))

@@ -9,7 +9,7 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import holding
+from worldline.roles import holding, witness
 
 SETTINGS = WorkerSettings()
 WORKER = scenario.worker_id(1)
@@ -18,10 +18,6 @@ WORKER = scenario.worker_id(1)
 def beat(store: scenario.Store, number: int) -> leases.Life:
     life = ids.Incarnation(scenario.ident("life", number))
     return scenario.now(holding.beat(store.engine, store.env, WORKER, life, SETTINGS))
-
-
-def nobody_is_dead(_: ids.WorkerId) -> bool:
-    return False
 
 
 def test_heartbeat_of_our_own_in_between_costs_one_more_attempt() -> None:
@@ -34,7 +30,7 @@ def test_heartbeat_of_our_own_in_between_costs_one_more_attempt() -> None:
 
     started_us = store.time_us
     engine = engines.Meddled(store.engine, meddle)
-    lease = scenario.now(holding.acquire(engine, store.env, at, me, nobody_is_dead))
+    lease = scenario.now(holding.acquire(engine, store.env, at, me, witness.Witness(store.env)))
     assert lease.epoch == 1
     assert store.time_us - started_us < scenario.SECOND
 
@@ -45,8 +41,8 @@ def test_process_whose_id_was_taken_over_is_refused_at_once() -> None:
     zombie = beat(store, 1)
     store.env.advance_us(SETTINGS.lease_ttl_ms * 1000)
     restarted = beat(store, 2)
-    scenario.now(holding.acquire(store.engine, store.env, at, restarted, nobody_is_dead))
+    scenario.now(holding.acquire(store.engine, store.env, at, restarted, witness.Witness(store.env)))
     before = store.everything()
     with pytest.raises(errors.Exists):
-        scenario.now(holding.acquire(store.engine, store.env, at, zombie, nobody_is_dead))
+        scenario.now(holding.acquire(store.engine, store.env, at, zombie, witness.Witness(store.env)))
     assert store.everything() == before

@@ -423,7 +423,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)
-        assert [each.kind for each in found][1::2] == [Kind.IGNORED] * len(items)
+        assert [each.kind for each in found].count(Kind.IGNORED) == len(items)
         assert [each.intent for each in await kits.opened(engine, at)] == [timer.intent]
         await kits.prove(world, app)
 

@@ -41,12 +41,12 @@ async def test_whoever_stops_waiting_leaves_nothing_behind() -> None:
 async def test_who_waits_for_a_world_that_leaves_is_told() -> None:
     live = Hub()
     with live.expecting(HERE, Kind.ANSWERED, "c") as gone, live.expecting(THERE, Kind.ANSWERED, "c") as stays:
-        live.left(HERE)
+        live.moved(HERE)
         with pytest.raises(errors.Fenced):
             gone.result()
         assert not stays.done()
     with live.expecting(HERE, Kind.ANSWERED, "c") as unheard:
-        live.left(HERE)  # nobody asks for it: that must not become a complaint of the loop
+        live.moved(HERE)  # nobody asks for it: that must not become a complaint of the loop
     assert unheard.done()
     assert live._expected == {}
 

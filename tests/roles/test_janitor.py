@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import apart
+from tests.roles import apart, sums
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.control.host import Role
+from worldline.control.presence import Presence
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
@@ -224,3 +228,44 @@ async def test_ticks_go_on_from_round_to_round(memory_kit: Kit) -> None:
     assert each.rounds == 2
     each.wake()
     await each.close()
+
+
+async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(lmdb_kit: Kit) -> None:
+    """The lock file not before the worker's worlds are free, and of temporary files only old ones."""
+    app = sums.program()
+    first = await lmdb_kit.process(app)
+    world = await first.universe.create("w", app)
+    assert await world.ask(sums.AddUp(1), timeout=30) == 1
+    worker = first.host.worker
+    await first.kill()
+    looking = await lmdb_kit.process()
+    store = looking.universe.store
+    folder = Path(lmdb_kit.url)
+    locks = Presence(folder)
+    assert locks.dead() == [worker]
+    old, new = lmdb_kit.folder / "objects" / ".tmp-1-0", lmdb_kit.folder / "objects" / ".tmp-1-1"
+    for path in (old, new):
+        path.write_bytes(b"x")
+    before = (store.env.wall_us() - janitors.UPLOAD_US_MAX) / 1_000_000 - 10
+    os.utime(old, (before, before))
+
+    def janitor(*, proven: bool) -> Janitor:
+        return Janitor(
+            store.engine, store.env, looking.universe.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
+            dedupe_window_ms=60_000, is_dead=locks.is_dead if proven else lambda _: False, locks=locks,
+            sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
+        )  # fmt: skip
+
+    async def a_round(each: Janitor) -> None:
+        while not await each.turn():
+            pass
+
+    await a_round(janitor(proven=False))
+    assert (await store.engine.read(leases.get_life(worker))).value(0) is not None
+    assert locks.dead() == [worker], "its death is still to be proven to those who take its worlds"
+    assert not old.exists()
+    assert new.exists()
+    await a_round(janitor(proven=True))
+    await a_round(janitor(proven=True))
+    assert locks.dead() == []
+    assert list((folder / "workers").iterdir()) == []

@@ -22,7 +22,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import holding, service
+from worldline.roles import holding, service, witness
 from worldline.store import kv
 
 SETTINGS = WorkerSettings(lease_ttl_ms=60_000, heartbeat_ms=15_000, max_worlds_warm=7, labels={"zone": "eu"})
@@ -328,7 +328,8 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
     me, other, gone = await at.beat(), await at.other(), await at.other()
 
     async def may_take(life: leases.Life | None = me, *, dead: Sequence[bytes] = ()) -> bool:
-        return await holding.may_take(at.engine, [await at.state()], life, lambda worker: worker in dead) == [at.at]
+        others = witness.Witness(kit.env, lambda worker: worker in dead)
+        return await holding.may_take(at.engine, [await at.state()], life, others) == [at.at]
 
     assert await may_take()
     lease = await service.acquire_lease(at.engine, at.env, at.at, other)

@@ -101,6 +101,11 @@ class Proxy:
         self._traps.append(trap)
         return trap
 
+    def disarm(self, trap: Trap) -> None:
+        """Take a trap away, if it has not been sprung."""
+        if trap in self._traps:
+            self._traps.remove(trap)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -40,7 +40,7 @@ def test_where_a_guard_would_be_missed_all_is_well_with_it() -> None:
 
 def test_a_failure_shrinks_to_what_it_takes() -> None:
     """Steps that do not consume break with no fault at all, and with one operation."""
-    shrunk = shrinking.shrink(3, job=campaign.Job(without="consume"))
+    shrunk = shrinking.shrink(0, job=campaign.Job(without="consume"))
     assert shrunk is not None
     assert (shrunk.invariant, shrunk.faults, shrunk.background) == ("J6", [], [])
     assert "only=" in shrunk.profile.split(",")

@@ -15,7 +15,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import holding
+from worldline.roles import holding, witness
 from worldline.sim import programs
 from worldline.store import kv, objects
 
@@ -136,7 +136,7 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
         me = await worker(calm.universe.store.engine, env)
         meddling.first = lambda: world.change(status=status)
         with pytest.raises((errors.Closed, errors.NotFound)):
-            await holding.acquire(meddling, env, at, me, lambda _: False)  # type: ignore[arg-type]
+            await holding.acquire(meddling, env, at, me, witness.Witness(env))  # type: ignore[arg-type]
 
     kit.calmly(scenario, hosts=1)
 
@@ -150,7 +150,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         at = await calm.universe.world("counter-0").address()
         me = await worker(store.engine, store.env)
         meddling = Meddling(store.engine)
-        meddling.first = lambda: holding.acquire(store.engine, store.env, at, me, lambda _: False)
+        meddling.first = lambda: holding.acquire(store.engine, store.env, at, me, witness.Witness(store.env))
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
         universe = sdk.Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
         await universe.world("counter-0").change(status=status)

@@ -8,6 +8,7 @@
     │   ├── BatchRefused          a batch without guard, over a limit, or with two writes to one key
     │   ├── TooLarge              a key, value, payload or name over its limit
     │   ├── EncodeError           a value that has no canonical form
+    │   ├── UnknownZone           a time zone that neither the system nor tzdata has
     │   └── IdReused              the same client id with another payload
     ├── Lost                      an expected loss: somebody else was first, or the thing is not there
     │   ├── Conflicted            retries ran out against other writers
@@ -24,6 +25,7 @@
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
+    ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
@@ -65,6 +67,14 @@ class TooLarge(BadInput):
 
 class EncodeError(BadInput):
     code = "encode_error"
+
+
+class UnknownZone(BadInput):
+    code = "unknown_zone"
+
+    def __init__(self, zone: str) -> None:
+        super().__init__(f"tz={zone!r} is no time zone known here; it looks like 'Europe/Lisbon'")
+        self.zone = zone
 
 
 class IdReused(BadInput):
@@ -149,6 +159,12 @@ class CannotStep(Error):
     def __init__(self, why: str, *, lasting: bool) -> None:
         super().__init__(why)
         self.lasting = lasting
+
+
+class StepFailed(Error):
+    """An input was not taken: the step over it ended in a way that cannot be recorded. Again will not help."""
+
+    code = "step_failed"
 
 
 class Overloaded(Error):

@@ -87,6 +87,7 @@ HINT_POLL_MS = 250  # how long a lost hint of another process can go unnoticed w
 LMDB_MAP_BYTES = 64 * 1024 * MIB  # address space, not disk; doubled when it is full
 LMDB_MAP_BYTES_MIN = 64 * KIB
 LMDB_READERS_MAX = 1_024
+LMDB_LOCK_BYTES = (LMDB_READERS_MAX + 8) * 64  # a slot for each reader, and a header, as LMDB lays them out
 LMDB_REMAPS_MAX = 64  # attempts at one commit or read while this process or others grow the map
 LMDB_GROUP_BATCHES_MAX = 256
 LMDB_GROUP_BYTES_MAX = 8 * MIB

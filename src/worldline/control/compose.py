@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -136,6 +136,11 @@ class NoObjects:
 
     async def close(self) -> None:
         pass
+
+
+def sweep_uploads(bodies: objects.Objects) -> Callable[[int], Awaitable[int]] | None:
+    """What removes the temporary files that uploads of killed processes have left; only a folder has such files."""
+    return bodies.sweep_temporary if isinstance(bodies, objects_folder.FolderObjects) else None
 
 
 def _no_objects(what: str) -> errors.StoreMissing:

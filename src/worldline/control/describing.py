@@ -234,6 +234,10 @@ def _answered(data: bytes) -> Fields:
     return {"answer": decoded(answer.data)} if answer.ok else {"error": failure(answer.data)}
 
 
+def _clock(data: bytes) -> Fields:
+    return {"behind_us": values.load(int, data)}
+
+
 _DERIVED = {
     Kind.EVENT_RAISED: _event_raised,
     Kind.INTENT: _intent,
@@ -248,4 +252,5 @@ _DERIVED = {
     Kind.IGNORED: _ignored,
     Kind.PROGRAM_CHANGED: _program_changed,
     Kind.ANSWERED: _answered,
+    Kind.CLOCK: _clock,
 }

@@ -79,7 +79,7 @@ class Host:
         self._universe = universe
         self._programs = programs
         self._blobs = blobs
-        self._settings = _named(settings, self.name)
+        self._settings = _labelled(settings, self.name, roles)
         self._telemetry = telemetry
         self._abandoned = False
         self._presence = presence.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
@@ -153,6 +153,7 @@ class Host:
         return janitor.Janitor(
             self._store.engine, self._store.env, self._universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
+            locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
         )  # fmt: skip
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
@@ -234,8 +235,11 @@ class Host:
                 await each.close()
 
 
-def _named(settings: Settings, name: str) -> Settings:
+def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:
+    """What the life sign says besides: the worker's name, and whether timers are fired beside it."""
     labels = {**settings.worker.labels, placement.NAME: name}
+    if Role.TIMERS in roles:
+        labels[placement.TIMERS] = ""
     return msgspec.structs.replace(settings, worker=msgspec.structs.replace(settings.worker, labels=labels))
 
 

@@ -79,6 +79,7 @@ METRICS: dict[str, Metric] = {
     "worldline_cycle_worlds": _histogram("Worlds of one cycle.", bounds=COUNTS),
     "worldline_messages_sent_total": _counter("Messages to other worlds."),
     "worldline_worlds_dropped_total": _counter("Worlds whose memory was thrown away.", "why"),
+    "worldline_worlds_refused_total": _counter("Times a world could not be run here and was left alone.", "why"),
     "worldline_worlds_held": _gauge("Worlds in memory."),
     "worldline_inputs_waiting": _gauge("Inputs from outside that wait for their step in this process."),
     # Leases, restores, snapshots.
@@ -88,6 +89,7 @@ METRICS: dict[str, Metric] = {
     "worldline_heartbeat_seconds": _histogram("Writing the life sign."),
     "worldline_restore_seconds": _histogram("From asking for a lease until its world can run."),
     "worldline_snapshots_total": _counter("Snapshots saved."),
+    "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
     "worldline_snapshot_seconds": _histogram("Saving one snapshot."),
     "worldline_snapshot_bytes": _histogram("Size of a snapshot.", bounds=BYTES),
     # Effects and timers.
@@ -258,6 +260,10 @@ def _dropped(meter: Meter, fact: telemetry.Dropped) -> None:
     meter.add("worldline_worlds_dropped_total", 1, fact.why)
 
 
+def _world_refused(meter: Meter, fact: telemetry.WorldRefused) -> None:
+    meter.add("worldline_worlds_refused_total", 1, fact.kind)
+
+
 def _taken(meter: Meter, fact: telemetry.Taken) -> None:
     meter.add("worldline_leases_acquired_total", 1)
     meter.observe("worldline_restore_seconds", _seconds(fact.us))
@@ -272,6 +278,11 @@ def _saved(meter: Meter, fact: telemetry.Saved) -> None:
     meter.add("worldline_snapshots_total", 1)
     meter.observe("worldline_snapshot_seconds", _seconds(fact.us))
     meter.observe("worldline_snapshot_bytes", fact.size)
+
+
+def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
+    del fact
+    meter.add("worldline_snapshots_failed_total", 1)
 
 
 def _beat(meter: Meter, fact: telemetry.Beat) -> None:
@@ -328,9 +339,11 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Committed: _committed,
     telemetry.Cycled: _cycled,
     telemetry.Dropped: _dropped,
+    telemetry.WorldRefused: _world_refused,
     telemetry.Taken: _taken,
     telemetry.Released: _released,
     telemetry.Saved: _saved,
+    telemetry.SaveFailed: _save_failed,
     telemetry.Beat: _beat,
     telemetry.SelfFenced: _self_fenced,
     telemetry.Claimed: _claimed,

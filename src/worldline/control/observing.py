@@ -27,7 +27,7 @@ from worldline.roles import telemetry
 
 NoticeKind = Literal[
     "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
-    "world_dropped", "self_fenced", "refused", "hang", "role_error",
+    "world_dropped", "world_refused", "self_fenced", "refused", "hang", "role_error",
 ]  # fmt: skip
 
 
@@ -135,6 +135,8 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             return [Notice("lease_released", "", fact.at.world.hex())]
         case telemetry.Dropped():
             return [Notice("world_dropped", fact.message, fact.at.world.hex(), code=fact.why)]
+        case telemetry.WorldRefused():
+            return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
         case telemetry.SelfFenced():
             return [Notice("self_fenced", f"the life sign is {fact.late_us // 1000} ms old", detail=fact.worlds)]
         case telemetry.Refused():

@@ -2,10 +2,14 @@
 
 The system releases the lock the instant a process ends, however it ends. So on an embedded store a holder whose lock
 can be taken is dead beyond doubt, and its worlds are taken over at once instead of after its heartbeat has run out.
+
+A child made by `fork` would share the lock and keep it after its parent's death, so it closes what it inherited; that
+does not release the parent's. (Record locks are not inherited, but any close of the file in the process releases them.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -13,6 +17,19 @@ from pathlib import Path
 from worldline.model import ids
 
 FOLDER = "workers"
+SUFFIX = ".lock"
+
+_HELD: dict[int, None] = {}  # the descriptors of all locks that this process holds
+
+
+def _after_fork() -> None:
+    for handle in list(_HELD):
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Presence:
@@ -25,9 +42,13 @@ class Presence:
     def enter(self, worker: ids.WorkerId) -> None:
         """Be this worker, until the process ends or leaves."""
         self._folder.mkdir(exist_ok=True)
-        handle = os.open(self._path(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = self._path(worker)
+        handle = _lock(path, os.O_RDWR | os.O_CREAT)
+        while not _is_at(handle, path):  # swept between the opening and the locking
+            os.close(handle)
+            handle = _lock(path, os.O_RDWR | os.O_CREAT)
         self._held[worker] = handle
+        _HELD[handle] = None
 
     def leave(self, worker: ids.WorkerId, *, tidy: bool = True) -> None:
         """Be this worker no more. One that does not leave `tidy` has left work undone: it counts as dead at once."""
@@ -35,23 +56,59 @@ class Presence:
         if handle is not None:
             if tidy:
                 self._path(worker).unlink(missing_ok=True)
-            os.close(handle)
+            if _HELD.pop(handle, 0) is None:  # else this is a forked child, which has closed it
+                os.close(handle)
 
     def is_dead(self, worker: ids.WorkerId) -> bool:
         """Whether that worker's process is certainly gone. Unknown workers are not: they may live elsewhere."""
         if worker in self._held:
             return False
         try:
-            handle = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
+            os.close(_lock(self._path(worker), os.O_RDWR))
         except OSError:
             return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
         return True
 
+    def dead(self) -> list[ids.WorkerId]:
+        """The workers whose processes are certainly gone and have left a lock file."""
+        try:
+            names = sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
+        except OSError:
+            return []
+        found: list[ids.WorkerId] = []
+        for name in names:
+            with contextlib.suppress(ValueError):
+                worker = ids.WorkerId(bytes.fromhex(name.removesuffix(SUFFIX)))
+                if self.is_dead(worker):
+                    found.append(worker)
+        return found
+
+    def forget(self, worker: ids.WorkerId) -> None:
+        """Remove a dead worker's lock file. Its death cannot be proven any more, so nothing of it may be left."""
+        with contextlib.suppress(OSError):
+            handle = _lock(self._path(worker), os.O_RDWR)
+            try:
+                self._path(worker).unlink(missing_ok=True)
+            finally:
+                os.close(handle)
+
     def _path(self, worker: ids.WorkerId) -> Path:
-        return self._folder / f"{worker.hex()}.lock"
+        return self._folder / f"{worker.hex()}{SUFFIX}"
+
+
+def _lock(path: Path, flags: int) -> int:
+    """The file, locked. Raises OSError if there is none or another process has it."""
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

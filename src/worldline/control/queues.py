@@ -34,7 +34,7 @@ from worldline.model import ids, inbox, step
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
-from worldline.roles import committing, holding
+from worldline.roles import committing, holding, witness
 from worldline.store import kv, transact
 
 LOOKS_MAX = 20
@@ -220,9 +220,8 @@ async def repair(
     incarnation = ids.Incarnation(envs.new_id(env))
     life = await holding.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
-        lease = await holding.acquire(
-            engine, env, at, life, lambda other: looking.is_gone(universe, other), anyway=True
-        )
+        others = witness.Witness(env, lambda other: looking.is_gone(universe, other))
+        lease = await holding.acquire(engine, env, at, life, others, anyway=True)
         try:
             found = await faults(universe, at, program)
             assert found is not None, "nobody steps a world whose lease we hold"

@@ -25,7 +25,7 @@ from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
-from worldline.roles import following, placement, restoring
+from worldline.roles import following, placement, refusals, restoring, service
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
@@ -78,6 +78,7 @@ async def why(universe: Universe, world: World, *, option: str = "") -> Why:
     found = _status(asking, meta.status)
     unread = await looking.count(universe, inboxes.read_range(at, count_max=1_000))
     found += await _hosting(asking, at, meta, unread, opened)
+    found += await _refused(asking, at)
     found += await _dead(asking, at)
     if machine is not None:
         found += _runs(asking, machine)
@@ -135,6 +136,21 @@ async def _hosting(
     where = f", where its labels allow: {', '.join(f'{name}={meta.labels[name]}' for name in labels)}" if labels else ""
     said = f"{what}; host program {meta.program!r}{where}"
     return [Reason("nobody", said, stuck=bool(waits), since=since, command=asking.command("dev FILE"))]
+
+
+async def _refused(asking: Asking, at: ids.Address) -> list[Reason]:
+    """What living workers say of a world that they cannot run."""
+    engine = asking.universe.store.engine
+    now_us = (await engine.read()).time_us
+    found: list[Reason] = []
+    for life in await service.list_workers(engine):
+        why = life.sign.labels.get(refusals.label_of(at))
+        if why is not None and life.alive(now_us) and not looking.is_gone(asking.universe, life.worker):
+            worker = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
+            what = f"worker {worker} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
+            command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
+            found.append(Reason("refused", what, True, error=why, command=command))
+    return found
 
 
 async def _dead(asking: Asking, at: ids.Address) -> list[Reason]:

@@ -34,7 +34,7 @@ from worldline.model import snapshot as snapshot_model
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
-from worldline.roles import following, restoring, telemetry
+from worldline.roles import following, refusing_loop, restoring, telemetry
 from worldline.roles.hub import Chunk
 from worldline.store import kv, transact
 
@@ -126,7 +126,7 @@ class Universe:
                 blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
-        self.readers = ThreadPoolExecutor(1, thread_name_prefix="worldline-reader")
+        self.readers = ThreadPoolExecutor(1, "worldline-reader", refusing_loop.refuse_asyncio)
         self._warm: dict[ids.Address, following.Reader] = {}
 
     @property

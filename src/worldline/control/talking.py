@@ -1,8 +1,10 @@
 """Getting inputs into worlds and answers out of them, wherever they are hosted.
 
 An input goes straight to a world held in this process; else into the world's inbox, with a hint that it is ready. An
-answer is an entry of the journal: told by the hub if the world is here, found by following the journal if not. If a
-world moves while somebody waits, the waiting goes on at its new place.
+input that is acked was taken or is in the inbox; if neither can be found out, that is said (`StoreUncertain`), and it
+is not sent again. An answer is an entry of the journal: told by the hub if the world is here, found by following the
+journal if not. If the world comes here or leaves while a caller waits, the journal is looked at once more: the entry
+may have been written elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from worldline.model import ids, inbox, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import committing, following, restoring, telemetry
-from worldline.roles.hosted import Applied, Handover, Hosted, Repeated, handed_stamp, step_of_handed
+from worldline.roles.hosted import Applied, Deferred, Handover, Hosted, Repeated, new_stamp, was_handed
 from worldline.roles.hub import Chunk
 from worldline.store import kv, transact
 
@@ -70,13 +72,17 @@ async def deliver(
     universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
 ) -> Sending:
     """Get an input to a world. Durable on return."""
+    stamp = new_stamp(universe.store.env) if universe.host is not None else b""
     for _ in range(3):
         held = _here(universe, at) or await hosted(universe, at)
         if held is None:
             break
         if universe.pressure.effects_doubtful(item):
             await universe.pressure.check_effects(at, item)
-        handed = await _hand_over(universe, held, Handover(item, data, client_id=client_id))
+        try:
+            handed = await _hand_over(universe, held, Handover(item, data, client_id=client_id, stamp=stamp))
+        except Deferred:
+            break
         if handed is not None:
             return handed
     return await enqueue(universe, at, item, client_id=client_id, data=data)
@@ -107,17 +113,16 @@ async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Se
     finally:
         universe.pressure.leave(held)
     if universe.telemetry.on:
-        _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handed_stamp(applied), since=began_us)
+        _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handover.stamp, since=began_us)
     if universe.pressure.effects_stale(handover.item):
         await universe.pressure.count_effects(handover.item)
     return Sending(held.at, applied, None, applied.height)
 
 
 def _tell_entered(
-    universe: Universe, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: kv.Stamp, since: int
+    universe: Universe, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: bytes, since: int
 ) -> None:
-    handed = step_of_handed(stamp) is not None
-    fact = telemetry.Entered(at, item, data, stamp, handed, since, universe.store.env.wall_us())
+    fact = telemetry.Entered(at, item, data, kv.Stamp(stamp), was_handed(stamp), since, universe.store.env.wall_us())
     universe.telemetry.tell(fact)
 
 
@@ -177,9 +182,8 @@ async def applied(universe: Universe, sending: Sending) -> int:
     if sending.applied is not None:
         return sending.applied.height
     assert sending.stamp is not None
-    handed = step_of_handed(sending.stamp)
-    async for each in _entries(universe, sending.at, above=sending.since if handed is None else 0):
-        if each.stamp == sending.stamp or (handed is not None and each.step == handed):
+    async for each in _entries(universe, sending.at, above=sending.since):
+        if each.stamp == sending.stamp:
             return each.height
     raise AssertionError("following a journal does not end")
 
@@ -196,9 +200,9 @@ async def ask(
         with universe.host.live.expecting(at, Kind.ANSWERED, correlation) as expected:
             sending = await deliver(universe, at, item, data, client_id=client_id)
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
-                found = await _first(universe, at, expected, (Kind.ANSWERED, correlation), sending.since - 1)
+                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since - 1, expected=expected)
             else:
-                found = await _look_first(universe, at, expected, (Kind.ANSWERED, correlation), sending.since)
+                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
     answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
@@ -216,31 +220,22 @@ async def entry(
     universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int,
     *, expected: asyncio.Future[journal.Entry] | None = None,
 ) -> journal.Entry:  # fmt: skip
-    """The first entry of a kind with a correlation, above a height; waiting for it if need be."""
+    """The first entry of a kind with a correlation, above a height; waiting for it if need be.
+
+    `expected`: it was asked for before what leads to it was sent. Else it may have been written already.
+    """
     if universe.host is None:
         return await _find(universe, at, kind, correlation, since)
-    if expected is not None:
-        return await _first(universe, at, expected, (kind, correlation), since)
-    with universe.host.live.expecting(at, kind, correlation) as asked_late:
-        return await _look_first(universe, at, asked_late, (kind, correlation), since)
+    told = None if expected is None else await _told(universe, at, expected)
+    while told is None and universe.host.worlds.holds(at):
+        with universe.host.live.expecting(at, kind, correlation) as asked:
+            found = await _already(universe, at, kind, correlation, since)
+            told = found or await _told(universe, at, asked)
+    return told or await _find(universe, at, kind, correlation, since)
 
 
-async def _look_first(
-    universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry], wanted: tuple[Kind, str], since: int
-) -> journal.Entry:
-    """An entry that may have been there before it was expected."""
-    assert universe.host is not None
-    if not expected.done() and universe.host.worlds.holds(at):
-        found = await _already(universe, at, *wanted, since)
-        if found is not None:
-            return found
-    return await _first(universe, at, expected, wanted, since)
-
-
-async def _first(
-    universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry], wanted: tuple[Kind, str], since: int
-) -> journal.Entry:
-    """From the hub, if the world is and stays here; from the journal otherwise."""
+async def _told(universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry]) -> journal.Entry | None:
+    """What the hub tells. None if the world is not held here, or was not all the time: the journal tells more then."""
     assert universe.host is not None
     while expected.done() or universe.host.worlds.holds(at):
         done, _ = await asyncio.wait([expected], timeout=NOBODY_AFTER_SECONDS)
@@ -248,9 +243,9 @@ async def _first(
             try:
                 return expected.result()
             except errors.Fenced:
-                break
+                return None
         universe.host.check()
-    return await _find(universe, at, *wanted, since)
+    return None
 
 
 async def _already(

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.kernel import here, values
+from worldline.kernel import here, user_errors, values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,8 +166,9 @@ class Call(Generic[R_co]):
         return self.target.await_outside(self).__await__()
 
     def __repr__(self) -> str:
-        given = [repr(arg) for arg in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
-        return f"{self.target.name}({', '.join(given)})"
+        given = [user_errors.repr_of(arg) for arg in self.args]
+        given += [f"{name}={user_errors.repr_of(value)}" for name, value in self.kwargs.items()]
+        return user_errors.plain_text(f"{self.target.name}({', '.join(given)})")
 
 
 class Target:
@@ -279,3 +280,6 @@ def type_hints(function: Callable[..., Any], namespace: dict[str, Any]) -> dict[
         return typing.get_type_hints(function, globalns=names, localns=namespace)
     except NameError as error:
         raise errors.BadInput(f"{function.__name__}(): the annotation {error.name!r} names nothing known") from error
+    except Exception as error:  # an annotation is an expression of the user's
+        why = user_errors.message_of(error)
+        raise errors.BadInput(f"{function.__name__}(): its annotations cannot be resolved: {why}") from error

@@ -8,7 +8,7 @@ import msgspec
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import driver, runs, schedules, values
+from worldline.kernel import driver, handling, runs, schedules, values
 from worldline.kernel.events import Answer
 from worldline.kernel.runs import ENDED, OpKind, Parked, Run, RunStatus
 from worldline.model import ids, inbox
@@ -84,6 +84,8 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
         return reason
     try:
         answer = Answer(True, handler(machine, data))
+    except errors.CannotStep:
+        raise
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
         if not item.correlation:
@@ -150,9 +152,34 @@ def fits(machine: Machine) -> dict[str, str]:
     for run in machine.live_runs():
         try:
             driver.rebuild(machine, run)
+            _check_arguments(machine, run)
         except failures.Diverged as error:
             found[run.record.id] = runs.storable(error.report)
+        except MemoryError as error:
+            raise errors.CannotStep("the process has no memory left to try its program", lasting=False) from error
     return found
+
+
+def _check_arguments(machine: Machine, run: Run) -> None:
+    """`Diverged` if an effect that the run waits for takes its arguments no longer: performing it could only fail."""
+    asked = [(each.op, each.params) for each in machine.unsent if each.run == run.record.id]
+    for number, op in enumerate(run.record.ops):
+        pending = machine.open.get((op.step, op.ordinal)) if op.outcome is None else None
+        if pending is not None and pending.kind is WorkKind.EFFECT:
+            asked.append((number, pending.params))
+    for number, params in asked:
+        op = run.record.ops[number]
+        effect = machine.program.find_effect(op.name) if op.kind is OpKind.EFFECT else None
+        if effect is None:
+            continue
+        try:
+            effect.signature.unpack(handling.unpack_effect(params)[0])
+        except (errors.DecodeError, errors.BadInput) as error:
+            raise failures.Diverged(
+                f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
+                f"  journal: {handling.describe(op)}\n"
+                f"  code:    its arguments do not fit {effect.name}() any more: {error}"
+            ) from error
 
 
 def _schedule(machine: Machine, data: bytes) -> bytes:
@@ -160,7 +187,6 @@ def _schedule(machine: Machine, data: bytes) -> bytes:
     wanted = structs.decode(schedules.Put, data)
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
-        schedules.next_us(wanted.spec, since_us=0, after_us=machine.now.context.time_us)
     return values.dump(schedules.change(machine, wanted.id, wanted.spec))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
-from worldline.kernel import handling, here, runs, values
+from worldline.kernel import handling, here, runs, stack, user_errors, values
 from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 FOREIGN_AWAITS_MAX = 100
 CHILD_ID_CHARACTERS_MAX = 160
 FOLLOWERS_MAX = 4_096
-_HINT = (
-    "a workflow can await only what Worldline records: effects, workflows, wl.sleep, wl.wait, wl.gather and the like; "
-    "put asyncio and other I/O into an @effect"
-)
-_LOOP_ERRORS = ("no running event loop", "no current event loop", "loop argument must", "be used inside a task")
 
 
 def start(
@@ -194,18 +189,17 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
     token = here.current.set(hands)
     try:
         run.waiting = _to_next_await(coroutine, run, resume)
-    except failures.Diverged:
-        raise
+        hands.check_lost()
     except StopIteration as stop:
         _finish(machine, run, stop.value, hands)
     except ContinueAsNew as again:
-        _continue(machine, run, again.call)
+        _continue(machine, run, again.workflow, again.arguments)
     except failures.Cancelled as cancelled:
-        _end(machine, run, RunStatus.CANCELLED, runs.failure("cancelled", cancelled.reason))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is the run's result
-        _end(machine, run, RunStatus.FAILED, runs.failure(code_of(error), message_of(error)))
+        _end(machine, run, RunStatus.CANCELLED, runs.failure("cancelled", user_errors.text_of(cancelled)))
+    except BaseException as error:  # whatever the user's code raises is the run's result
+        if user_errors.let_pass(error):
+            raise
+        _end(machine, run, RunStatus.FAILED, failure_of(error))
     finally:
         here.current.reset(token)
 
@@ -213,28 +207,30 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
 def _to_next_await(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
     for _ in range(FOREIGN_AWAITS_MAX):
-        if isinstance(yielded, Await):
+        if type(yielded) is All or type(yielded) is First:
             return yielded
-        yielded = coroutine.throw(failures.NotDurable(f"awaited {type(yielded).__name__}: {_HINT}"))
-    raise failures.NotDurable(f"awaited {type(yielded).__name__} again and again: {_HINT}")
+        what = user_errors.name_of(type(yielded))
+        yielded = stack.call(coroutine.throw, failures.NotDurable(f"awaited {what}: {user_errors.HINT}"))
+    what = user_errors.name_of(type(yielded))
+    raise failures.NotDurable(f"awaited {what} again and again: {user_errors.HINT}")
 
 
 def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Any:
     if resume is None:
-        return coroutine.send(None)
+        return stack.call(coroutine.send, None)
     ops = run.record.ops
     if resume.scope >= 0:
         cancelled = failures.Cancelled(resume.reason)
         cancelled.scope = resume.scope  # type: ignore[attr-defined]
-        return coroutine.throw(cancelled)
+        return stack.call(coroutine.throw, cancelled)
     if resume.failed >= 0:
-        return coroutine.throw(error_of(ops[resume.failed]))
+        return stack.call(coroutine.throw, error_of(ops[resume.failed]))
     waiting = run.waiting
     assert isinstance(waiting, All | First)
     done = [ops[number].outcome for number in waiting.ops]
     # An operation given up later has an outcome too by the time a run is rebuilt; the run never went on with that.
     fed = (None if each is None or each.status is not ReceiptStatus.OK else each.data for each in done)
-    return coroutine.send(tuple(fed))
+    return stack.call(coroutine.send, tuple(fed))
 
 
 def rebuild(machine: Machine, run: Run) -> None:
@@ -248,8 +244,11 @@ def rebuild(machine: Machine, run: Run) -> None:
     try:
         args, kwargs = flow.signature.unpack(run.record.args)
         run.coroutine = flow.function(*args, **kwargs)
-    except (errors.Error, TypeError) as error:
-        raise failures.Diverged(f"run {run.record.id!r}: its arguments do not fit {flow.name}(): {error}") from error
+    except BaseException as error:  # also what a decorator around the function raises
+        if user_errors.let_pass(error):
+            raise
+        why = user_errors.text_of(error)
+        raise failures.Diverged(f"run {run.record.id!r}: its arguments do not fit {flow.name}(): {why}") from error
     if not run.record.ops:
         return  # it has not begun: a run that has and still lives waits for some operation
     run.rebuilding = True
@@ -271,10 +270,10 @@ def _feed_rebuilding(machine: Machine, run: Run, resume: Resume | None, time_us:
     token = here.current.set(hands)
     try:
         run.waiting = _to_next_await(run.coroutine, run, resume)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        ended = "returns" if isinstance(error, StopIteration) else f"raises {message_of(error)}"
+        if user_errors.let_pass(error):
+            raise
+        ended = "returns" if type(error) is StopIteration else f"raises {user_errors.message_of(error)}"
         raise failures.Diverged(
             run.strayed or f"run {run.record.id!r} ({run.record.workflow}): the code {ended} where the journal goes on"
         ) from error
@@ -296,10 +295,12 @@ def interrupt(machine: Machine, run: Run, scope: int, reason: str) -> None:
     """Cancel a scope of a run, or all of it (0), once no shield is in the way."""
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
+        machine.now.half_done += 1
         run.record.interrupts.append(Interrupt(scope, runs.storable(reason)))
         run.touch(b"interrupt", scope.to_bytes(4, "big"), runs.storable(reason).encode())
         machine.mark_run(run)
         machine.now.ready.append(run.record.id)
+        machine.now.half_done -= 1
 
 
 def scope_timer(run: Run, number: int) -> None:
@@ -336,7 +337,7 @@ def look_in_buffer(machine: Machine, run: Run, number: int) -> None:
     if run.rebuilding:
         return
     kind, where = run.wheres[number]
-    schema = values.schema_name(kind)
+    schema = run.record.ops[number].name
     for index, buffered in enumerate(run.record.buffer):
         if buffered.schema != schema:
             continue
@@ -352,12 +353,13 @@ def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
     """An event as the outcome of a wait, if it fits. A condition that raises fails the wait."""
     if where is not None:
         try:
-            if not where(values.load(kind, data)):
+            if not stack.call(where, values.load(kind, data)):
                 return None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it is the user's code
-            return runs.failed(code_of(error), f"where= raised {message_of(error)}")
+        except BaseException as error:  # it is the user's code
+            if user_errors.let_pass(error):
+                raise
+            message = f"where= raised {user_errors.message_of(error)}"
+            return runs.failed(user_errors.code_of(error), message)
     return runs.Outcome(ReceiptStatus.OK, data)
 
 
@@ -377,7 +379,7 @@ def _end(machine: Machine, run: Run, status: RunStatus, data: bytes) -> None:
     machine.end_run(run, status, data)
 
 
-def _continue(machine: Machine, run: Run, call: Any) -> None:
+def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
     """Start over under the same id, with nothing recorded yet."""
     record = run.record
     for number, op in enumerate(record.ops):
@@ -389,8 +391,8 @@ def _continue(machine: Machine, run: Run, call: Any) -> None:
         child.record.followers = [each for each in child.record.followers if each.run != record.id]
     machine.release_held(run)
     record.origin = record.origin or runs.origin(record.workflow, record.args)
-    machine.relist(run, call.target.name)
-    record.args = call.pack()
+    machine.relist(run, workflow)
+    record.args = args
     record.seed = digest.hash_parts(b"again", record.seed)
     record.again += 1
     record.ops, record.log, record.interrupts = [], [], []
@@ -404,9 +406,10 @@ def _continue(machine: Machine, run: Run, call: Any) -> None:
 
 
 class ContinueAsNew(BaseException):
-    def __init__(self, call: Any) -> None:
+    def __init__(self, workflow: str, arguments: bytes) -> None:
         super().__init__()
-        self.call = call
+        self.workflow = workflow
+        self.arguments = arguments
 
 
 def error_of(op: runs.Op) -> BaseException:
@@ -427,24 +430,6 @@ def error_of(op: runs.Op) -> BaseException:
     return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts)
 
 
-def code_of(error: BaseException) -> str:
-    code = getattr(error, "code", "")
-    return code if isinstance(code, str) and code else type(error).__name__
-
-
-def message_of(error: BaseException) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    except Exception:  # noqa: BLE001 - users' exceptions have code of their own
-        return type(error).__name__
-    if (isinstance(error, RuntimeError) and any(each in str(error) for each in _LOOP_ERRORS)) or _is_asyncio(error):
-        return f"{text}: asyncio cannot be used inside a workflow; {_HINT}"
-    return text
-
-
-def _is_asyncio(error: BaseException) -> bool:
-    """Whether it was raised in asyncio's own code, which does not always say what it lacks."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "asyncio"
+def failure_of(error: BaseException) -> bytes:
+    """What user code raised, as it is journaled."""
+    return runs.failure(user_errors.code_of(error), user_errors.message_of(error))

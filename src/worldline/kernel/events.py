@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
-from worldline.kernel import driver, handling, here, reducers, runs, schedules, values
+from worldline.kernel import driver, handling, here, reducers, runs, schedules, stack, user_errors, values
 from worldline.kernel.runs import Held, OpKind, Outcome, Run
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
 EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4
+UNREAD: Any = object()  # a cell's value that has to be made of its bytes first, which is user code and may fail
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +49,7 @@ class _Failed(Exception):
     """A handler raised: the event is not taken. Carries what was raised."""
 
     def __init__(self, cause: BaseException, handler: reducers.Handler) -> None:
-        super().__init__(str(cause))
+        super().__init__()
         self.cause = cause
         self.handler = handler
 
@@ -134,12 +135,12 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
 
 def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     cause = failed.cause
-    if isinstance(cause, failures.Refused) and failed.handler.is_request:
-        return Answer(False, runs.failure("refused", str(cause))), ""
-    why = runs.failure(driver.code_of(cause), driver.message_of(cause))
+    if issubclass(type(cause), failures.Refused) and failed.handler.is_request:
+        return Answer(False, runs.failure("refused", user_errors.text_of(cause))), ""
+    message = user_errors.message_of(cause)
+    why = runs.failure(user_errors.code_of(cause), message)
     machine.draft(Kind.FAILED, why)
-    where = f"{failed.handler.reducer}.{failed.handler.method}"
-    return Answer(False, why), f"{where} raised {driver.message_of(cause)}"
+    return Answer(False, why), f"{failed.handler.reducer}.{failed.handler.method} raised {message}"
 
 
 def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
@@ -173,15 +174,17 @@ def _call(
     before: dict[tuple[str, str], bytes | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
-    key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
-    cell = machine.cells.get(key)
-    if key not in before:
-        before[key] = None if cell is None else cell.data
     token = here.current.set(hands)
     try:
+        key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
+        cell = machine.cells.get(key)
+        if key not in before:
+            before[key] = None if cell is None else cell.data
         if cell is None:
             cell = machine.new_cell(key, reducer.cls())
-        result = getattr(cell.value, handler.method)(event)
+        elif cell.value is UNREAD:
+            cell.value = values.load(reducer.cls, cell.data)
+        result = stack.call(getattr(cell.value, handler.method), event)
         hands.check_calls()
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.
@@ -189,9 +192,9 @@ def _call(
         cell.data = reducer.dump(cell.value, is_canonical=is_canonical)
         if not is_canonical:
             cell.value = values.load(reducer.cls, cell.data)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if user_errors.let_pass(error):
+            raise
         raise _Failed(error, handler) from error
     finally:
         here.current.reset(token)
@@ -211,14 +214,21 @@ def _roll_back(machine: Machine, before: dict[tuple[str, str], bytes | None]) ->
             machine.cells.pop(key, None)
         else:
             cell = machine.cells[key]
-            cell.value, cell.data = values.load(machine.program.reducers[key[0]].cls, data), data
+            cell.value, cell.data = _read(machine.program.reducers[key[0]], data), data
+
+
+def _read(reducer: reducers.Reducer, data: bytes) -> Any:
+    try:
+        return values.load(reducer.cls, data)
+    except errors.DecodeError:  # then the next event for this cell fails with that, and no other
+        return UNREAD
 
 
 def _do_asked(machine: Machine, hands: handling.Handling) -> None:
     machine.now.raised.extend(hands.emits)
     for delay_us, (schema, data), cancelled in hands.afters:
         if not cancelled[0]:
-            due_us = machine.now.context.time_us + delay_us
+            due_us = machine.now.context.store_us + delay_us
             machine.ask_for(Held("", -1, OpKind.AFTER, schema, data, due_us))
     for schedule_id, spec in hands.schedules:
         schedules.change(machine, schedule_id, spec)
@@ -273,7 +283,11 @@ def _reject(machine: Machine, reason: str) -> str:
 
 
 def _cell_key(value: object) -> str:
-    return value if isinstance(value, str) else str(values.plain(value))
+    key = value if type(value) is str else str(values.plain(value))
+    if type(key) is not str:
+        raise errors.BadInput("the key of a cell must be plain text or a plain value")
+    key.encode()  # what has no bytes is refused here, before anything is changed
+    return key
 
 
 # --- Between worlds ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
-from worldline.kernel import calls, runs, schedules, values
+from worldline.kernel import calls, here, runs, schedules, user_errors, values
 from worldline.kernel.runs import All, First, Op, OpKind, Run
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
@@ -30,7 +30,20 @@ HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 class Handling:
     """For one handler call or one resumption of a run."""
 
-    __slots__ = ("_seed", "afters", "bytes", "emits", "machine", "made", "run", "schedules", "starts", "time_us")
+    __slots__ = (
+        "_seed",
+        "afters",
+        "bytes",
+        "emits",
+        "lost",
+        "machine",
+        "made",
+        "refused",
+        "run",
+        "schedules",
+        "starts",
+        "time_us",
+    )
 
     def __init__(
         self, machine: Machine, *, time_us: int, seed: bytes | tuple[bytes, ...], run: Run | None = None
@@ -44,9 +57,17 @@ class Handling:
         self.starts: list[tuple[str, bytes, str]] = []
         self.made: list[calls.Call[Any]] = [] if run is None else run.made
         self.bytes = 0
+        self.refused = 0
+        self.lost = ""  # why a run that catches every refusal has to end
         self.schedules: list[tuple[str, schedules.Spec | None]] = []
 
     # --- For handlers and workflows ------------------------------------------------------------------
+
+    @property
+    def store_us(self) -> int:
+        """The store's time of the step that runs. While a run is rebuilt nothing is due, and any time will do."""
+        where = self.machine.where
+        return self.time_us if where is None else where.store_us
 
     @property
     def seed(self) -> bytes:
@@ -107,17 +128,26 @@ class Handling:
     def schedule(self, schedule_id: str, spec: schedules.Spec | None) -> None:
         """Make a schedule, or without a spec remove it: at once in a workflow, if all goes well in a handler."""
         if spec is not None and not (self.run is not None and self.run.rebuilding):
-            schedules.check(self.machine, schedule_id, spec, adding=len(self.schedules))
+            try:
+                schedules.check(self.machine, schedule_id, spec, adding=len(self.schedules))
+            except errors.CannotStep as error:
+                self.machine.drop_step(error)
+                raise
         if self.run is None:
             self.schedules.append((schedule_id, spec))
         elif not self.run.rebuilding:
+            now = self.machine.now
+            now.half_done += 1
             schedules.change(self.machine, schedule_id, spec)
+            now.half_done -= 1
 
     def read_state(self, cls: type, key: str) -> Any:
         self.machine.reducer_of(cls)  # also while rebuilding: a class that is none must be refused every time
         if self.run is None:
             return self.machine.read_cell(cls, key)
-        data = self._value("state", f"{cls.__name__}/{key}", lambda: values.dump(self.machine.read_cell(cls, key)))
+        data = self._value(
+            "state", f"{user_errors.name_of(cls)}/{key}", lambda: values.dump(self.machine.read_cell(cls, key))
+        )
         return values.load(cls, data)
 
     def random(self, label: str) -> random.Random:
@@ -154,11 +184,22 @@ class Handling:
         assert run is self.run
         return call.target.signature.result(data)
 
+    def continuation(self, call: calls.Call[Any]) -> tuple[str, bytes]:
+        """The workflow and arguments that a run goes on with as new. What cannot be is refused while it still runs."""
+        self.workflow("wl.continue_as_new()")
+        call.awaited = True
+        self._known(call)
+        return call.target.name, call.pack()
+
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""
         call.awaited = True
-        self._known(call)
-        params = call.pack() if call.target.kind == "workflow" else pack_effect(call)
+        try:
+            self._known(call)
+            params = call.pack() if call.target.kind == "workflow" else pack_effect(call)
+        except errors.BadInput as error:
+            self._count_refusal(error)
+            raise
         return self.issue(kind, call.target.name, params, run_id=run_id)
 
     def _known(self, call: calls.Call[Any]) -> None:
@@ -179,23 +220,27 @@ class Handling:
         if run.rebuilding:
             check_same(run, number, wanted)
             return number
+        now = self.machine.now
+        now.half_done += 1
         run.record.ops.append(wanted)
         run.touch(b"issue", bytes([kind]), label, wanted.digest)
         self.machine.issued(run, number, params, **details)
+        now.half_done -= 1
         return number
 
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
         run = self.workflow(api)
         label = name.encode()
-        number = self._number(run)
         wanted = Op(OpKind.VALUE, f"{api}:{name}", b"")
         if run.rebuilding:
+            number = self._number(run)
             check_same(run, number, wanted)
             outcome = run.record.ops[number].outcome
             assert outcome is not None
             return outcome.data
-        data = read()
+        data = read()  # before it counts: the user's own class may refuse
+        self._number(run)
         wanted.outcome = runs.Outcome(ReceiptStatus.OK, data)
         run.record.ops.append(wanted)
         run.touch(b"value", label, data)
@@ -222,13 +267,25 @@ class Handling:
         run.touch(b"patch", label)
         return True
 
-    @staticmethod
-    def _number(run: Run) -> int:
+    def _count_refusal(self, error: errors.BadInput) -> None:
+        """Code that catches this and asks again, and again, without ever waiting for anything, is stopped."""
+        self.refused += 1
+        if self.refused >= runs.REFUSALS_MAX:
+            self.lost = f"it asked {self.refused} times for what is refused, the last time so: {error}"
+            here.current.set(runs.Nowhere())  # type: ignore[arg-type]
+
+    def check_lost(self) -> None:
+        if self.lost:
+            raise failures.LimitExceeded(self.lost)
+
+    def _number(self, run: Run) -> int:
         """The number of the next operation."""
         if run.issued >= limits.RUN_OPERATIONS_MAX:
-            raise failures.LimitExceeded(
+            error = failures.LimitExceeded(
                 f"a run may ask for {limits.RUN_OPERATIONS_MAX} things; start over with wl.continue_as_new()"
             )
+            self._count_refusal(error)
+            raise error
         run.issued += 1
         return run.issued - 1
 
@@ -265,22 +322,27 @@ def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
 def check_same(run: Run, number: int, wanted: Op) -> None:
     """Refuse to go on with code that asks for something else than the record says."""
     ops = run.record.ops
-    if run.strayed:
-        raise runs.Strayed(run.strayed)
     if number >= len(ops):
-        run.strayed = (
+        raise _stray(
+            run,
             f"run {run.record.id!r} ({run.record.workflow}): the code asks for {describe(wanted)} as its operation "
-            f"{number + 1}; the journal has only {len(ops)}"
+            f"{number + 1}; the journal has only {len(ops)}",
         )
-        raise runs.Strayed(run.strayed)
     recorded = ops[number]
     if (recorded.kind, recorded.name, recorded.digest) != (wanted.kind, wanted.name, wanted.digest):
-        run.strayed = (
+        raise _stray(
+            run,
             f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
             f"  journal: {describe(recorded)}\n"
-            f"  code:    {describe(wanted)}"
+            f"  code:    {describe(wanted)}",
         )
-        raise runs.Strayed(run.strayed)
+
+
+def _stray(run: Run, report: str) -> runs.Strayed:
+    """Note how a run departs from its record. From here on, until it awaits something, nothing it does counts."""
+    run.strayed = run.strayed or report
+    here.current.set(runs.Closing())  # type: ignore[arg-type]
+    return runs.Strayed(run.strayed)
 
 
 def check_all_issued(run: Run) -> None:

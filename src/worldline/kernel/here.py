@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from worldline.kernel.handling import Handling
 
 current: ContextVar[Handling | None] = ContextVar("worldline_current", default=None)
+# Whether a signal can interrupt the code that runs: in a test's own thread, where Ctrl-C must end the test. Hosts run
+# worlds in threads that get no signals.
+interruptible: ContextVar[bool] = ContextVar("worldline_interruptible", default=False)
 
 
 def require(what: str) -> Handling:

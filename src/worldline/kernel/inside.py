@@ -15,7 +15,7 @@ from typing import Any, Generic, Never, TypeVar, overload
 from uuid import UUID
 
 from worldline.base import errors, failures
-from worldline.kernel import driver, here, reducers, runs, schedules, values
+from worldline.kernel import driver, here, reducers, runs, schedules, user_errors, values
 from worldline.kernel.calls import Call, Request, Seconds, to_us
 from worldline.kernel.runs import All, OpKind
 from worldline.model import ids
@@ -51,12 +51,12 @@ def now() -> datetime:
 
 def random(label: str = "") -> Random:
     """A generator of random numbers that replays the same, seeded by the run, this function and a label or counter."""
-    return here.require("wl.random()").random(label)
+    return here.require("wl.random()").random(values.text(label, "a label"))
 
 
 def uuid(label: str = "") -> UUID:
     """A version 4 UUID that replays the same."""
-    return UUID(bytes=here.require("wl.uuid()").random_id(label), version=4)
+    return UUID(bytes=here.require("wl.uuid()").random_id(values.text(label, "a label")), version=4)
 
 
 async def sleep(seconds: Seconds, /) -> None:
@@ -66,11 +66,11 @@ async def sleep(seconds: Seconds, /) -> None:
 
 
 async def sleep_until(when: datetime, /) -> None:
-    """Wait until a time, given with its time zone. A time that has passed is now."""
+    """Wait until the store's clock shows a time, given with its time zone. A time that has passed is now."""
     if when.tzinfo is None:
         raise errors.BadInput("wl.sleep_until() needs a datetime with a time zone")
     due_us = (when - _EPOCH) // timedelta(microseconds=1)
-    delay_us = max(0, due_us - here.require("wl.sleep_until()").time_us)
+    delay_us = max(0, due_us - here.require("wl.sleep_until()").store_us)
     await _Awaiting(_timer("sleep_until", due_us.to_bytes(8, "big", signed=True), delay_us))
 
 
@@ -97,7 +97,9 @@ def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
     hands.workflow("wl.gather()")
     for call in wanted:
         if not isinstance(call, Call):
-            raise errors.BadInput(f"wl.gather() takes calls of effects and workflows, not {type(call).__name__}")
+            raise errors.BadInput(
+                f"wl.gather() takes calls of effects and workflows, not {user_errors.name_of(type(call))}"
+            )
     numbers = tuple(hands.issue_call(call, _kind(call)) for call in wanted)
     answers = yield All(numbers)
     return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
@@ -135,6 +137,7 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
     # To type checkers the answer is also `Any`, so that one which reports every awaitable that is not awaited (mypy's
     # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
     hands = here.require("wl.start()")
+    id = None if id is None else values.text(id, "a run's id")
     if hands.run is None:
         if call.target.kind != "workflow":
             raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
@@ -260,7 +263,7 @@ def emit(event: object, /) -> None:
 
 def state(cls: type[S], key: str = "") -> S:
     """A copy of a reducer's state, as it is now."""
-    found: S = here.require("wl.state()").read_state(cls, key)
+    found: S = here.require("wl.state()").read_state(cls, values.text(key, "a cell's key"))
     return found
 
 
@@ -293,12 +296,18 @@ def schedule(
     Cron times are UTC unless `tz` names a zone. Firings missed while nobody ran the world happen once, not each. The
     same id with the same arguments changes nothing; with others it replaces the schedule.
     """
-    here.require("wl.schedule()").schedule(id, schedules.spec_of(what, every=every, cron=cron, tz=tz))
+    hands = here.require("wl.schedule()")
+    try:
+        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+    except errors.UnknownZone as error:
+        schedules.check_zones(hands.machine, error)
+        raise
+    hands.schedule(values.text(id, "a schedule's id"), spec)
 
 
 def unschedule(id: str, /) -> None:
     """End a schedule, if there is one."""
-    here.require("wl.unschedule()").schedule(id, None)
+    here.require("wl.unschedule()").schedule(values.text(id, "a schedule's id"), None)
 
 
 def _give_up(number: int) -> None:
@@ -319,12 +328,13 @@ async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = N
         async with scope(timeout=timeout) as limit:
             data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
         if limit.timed_out:
-            raise TimeoutError(f"world {world!r} did not answer {type(request).__name__} in time")
+            raise TimeoutError(f"world {world!r} did not answer {user_errors.name_of(type(request))} in time")
     answer: R = values.load(reducers.answer_type(type(request)), data)
     return answer
 
 
 def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any, Any, Any]:
+    world, to = values.text(world, "a world's name"), values.text(to, "a run's id")
     params = values.dump([values.schema_name(type(event)), values.dump(event), to])
     number = here.require(f"wl.{kind.name.lower()}()").issue(kind, world, params, to=world)
     (data,) = yield All((number,))
@@ -333,17 +343,15 @@ def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any,
 
 def continue_as_new(call: Call[Any], /) -> Never:
     """End this run's record and go on with a call under the same id, with nothing recorded yet."""
-    hands = here.require("wl.continue_as_new()")
-    hands.workflow("wl.continue_as_new()")
     if call.target.kind != "workflow":
         raise errors.BadInput("wl.continue_as_new() takes a workflow call")
-    call.awaited = True
-    raise driver.ContinueAsNew(call)
+    workflow, arguments = here.require("wl.continue_as_new()").continuation(call)
+    raise driver.ContinueAsNew(workflow, arguments)
 
 
 def patched(id: str, /) -> bool:
     """Whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
-    return here.require("wl.patched()").patched(id)
+    return here.require("wl.patched()").patched(values.text(id, "a patch's id"))
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):

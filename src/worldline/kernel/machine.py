@@ -71,7 +71,9 @@ class Now:
         "closed",
         "context",
         "drafts",
+        "dropped",
         "events",
+        "half_done",
         "ordinal",
         "outgoing",
         "overflowed",
@@ -96,6 +98,8 @@ class Now:
         self.overflowed = False
         self.turns = 0
         self.bytes = 0
+        self.dropped: errors.CannotStep | None = None  # why nothing of this step may be journaled
+        self.half_done = 0  # changes under way; what interrupts one, a full stack for example, leaves it here
 
     @property
     def full(self) -> bool:
@@ -141,6 +145,15 @@ class Machine:
     # --- The step -----------------------------------------------------------------------------------------
 
     def step(self, given: steps.Input, context: steps.Context) -> steps.Stepped:
+        """`CannotStep` if this process, and not the code, stood in the way. Then, and after any other exception, the
+        machine is spoilt: the caller drops it, and journals nothing.
+        """
+        try:
+            return self._step(given, context)
+        except MemoryError as error:
+            raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
+
+    def _step(self, given: steps.Input, context: steps.Context) -> steps.Stepped:
         now = self._now = Now(context)
         self.counters = {}
         if given.item is None:
@@ -153,6 +166,9 @@ class Machine:
                 stamp=given.stamp,
                 correlation=given.item.correlation,
             )
+            if context.behind_us:
+                self.draft(Kind.CLOCK, values.dump(context.behind_us))
+                schedules.clock_set_back(self)
             now.ready.extend(self.later)
             self.later.clear()
             dead = self._take(given.item, given.data)
@@ -163,6 +179,10 @@ class Machine:
                 self._send_held_back()
             while self.closing and not now.full:
                 self._close_now(self.closing.popleft())
+        if now.dropped is not None:
+            raise now.dropped
+        if now.half_done:
+            raise errors.CannotStep("a change of the world's state was interrupted half-way", lasting=False)
         self._now = None
         self.state = self._digest(now)
         return steps.Stepped(now.drafts, self.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
@@ -239,6 +259,11 @@ class Machine:
         """The step that runs now, if one does."""
         return None if self._now is None else self._now.context
 
+    def drop_step(self, why: errors.CannotStep) -> None:
+        """The step has met something that is no part of the world: it must not be journaled, however it ends."""
+        if self._now is not None:
+            self._now.dropped = why
+
     def draft(self, kind: Kind, data: bytes, *, stamp: bytes = b"", correlation: str = "") -> None:
         now = self.now
         # A payload that is too large for an entry is stored apart, and only named in it.
@@ -262,13 +287,15 @@ class Machine:
         key = (now.context.step, now.ordinal)
         now.ordinal += 1
         intent = ids.intent_id(now.context.address, step=key[0], ordinal=key[1], kind=name, params=params)
-        self.open[key] = Pending(kind, name, params, *key, now.context.time_us, due_us, deadline_us, run, op, event)
+        self.open[key] = Pending(kind, name, params, *key, now.context.store_us, due_us, deadline_us, run, op, event)
         self.by_intent[intent] = key
         self.draft(
             Kind.INTENT if kind is WorkKind.EFFECT else Kind.TIMER_SET,
-            values.pack([key[1], name, run, op, params, max(0, due_us - now.context.time_us)]),
+            values.pack([key[1], name, run, op, params, max(0, due_us - now.context.store_us)]),
         )
-        now.wanted.append(steps.Wanted(intent, kind, *key, name, params, now.context.time_us, due_us, deadline_us, run))
+        now.wanted.append(
+            steps.Wanted(intent, kind, *key, name, params, now.context.store_us, due_us, deadline_us, run)
+        )
         return key
 
     def want_message(self, kind: OpKind, name: str, params: bytes, *, run: str, op: int) -> tuple[int, int]:
@@ -277,7 +304,7 @@ class Machine:
         key = (now.context.step, now.ordinal)
         now.ordinal += 1
         intent = ids.intent_id(now.context.address, step=key[0], ordinal=key[1], kind=name, params=params)
-        self.open[key] = Pending(WorkKind.MESSAGE, name, params, *key, now.context.time_us, 0, 0, run, op)
+        self.open[key] = Pending(WorkKind.MESSAGE, name, params, *key, now.context.store_us, 0, 0, run, op)
         self.by_intent[intent] = key
         assert kind in (OpKind.SEND, OpKind.ASK)
         return key
@@ -292,7 +319,7 @@ class Machine:
         """A run issued an operation: do what it asks for."""
         op = run.record.ops[number]
         if op.kind in (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER):
-            due_us = self.now.context.time_us + delay_us
+            due_us = self.now.context.store_us + delay_us
             self.ask_for(Held(run.record.id, number, op.kind, op.name, params, due_us))
         elif op.kind in (OpKind.CHILD, OpKind.START):
             self.ask_for(driver.hold_child(run, number, params, run_id=run_id))
@@ -320,9 +347,11 @@ class Machine:
             return
         deadline_us = 0
         if held.kind is OpKind.EFFECT:
+            # It was known when it was issued; held back since, it may belong to a program that has lost it. It is asked
+            # for all the same: like all work that no program here serves, it waits in its queue for one that does.
             effect = self.program.find_effect(held.name)
-            assert effect is not None, "checked when it was issued"
-            deadline_us = 0 if effect.total_timeout_us is None else held.due_us + effect.total_timeout_us
+            within_us = None if effect is None else effect.total_timeout_us
+            deadline_us = 0 if within_us is None else held.due_us + within_us
         key = self.want(
             WorkKind.EFFECT if held.kind is OpKind.EFFECT else WorkKind.TIMER,
             held.name,
@@ -387,7 +416,9 @@ class Machine:
         op = run.record.ops[number]
         if run.rebuilding or op.outcome is not None:
             return
-        op.outcome = runs.failed("cancelled", reason, status=ReceiptStatus.CANCELLED)
+        outcome = runs.failed("cancelled", reason, status=ReceiptStatus.CANCELLED)
+        self.now.half_done += 1
+        op.outcome = outcome
         run.alarmed = True
         run.touch(b"cancel", number.to_bytes(4, "big"))
         if op.kind in (OpKind.CHILD, OpKind.START):
@@ -398,6 +429,7 @@ class Machine:
             pending = self.open.pop((op.step, op.ordinal), None)
             if pending is not None:
                 self._close(pending)
+        self.now.half_done -= 1
 
     def _close(self, pending: Pending) -> None:
         """Give up open work: nobody waits for it from here on, and the role deletes its record, with this step or one
@@ -430,8 +462,10 @@ class Machine:
     # --- Cells and runs --------------------------------------------------------------------------------
 
     def raise_event(self, schema: str, data: bytes) -> None:
+        self.now.half_done += 1
         self.now.raised.append((schema, data))
         events.drain_raised(self)
+        self.now.half_done -= 1
 
     def read_cell(self, cls: type, key: str) -> Any:
         """A copy of a cell's value; a cell that does not exist yet is a fresh instance."""
@@ -442,7 +476,7 @@ class Machine:
         """The name under which a class is a reducer here."""
         name = next((each.name for each in self.program.reducers.values() if each.cls is cls), None)
         if name is None:
-            raise errors.BadInput(f"{cls.__name__} is not a reducer of program {self.program.name!r}")
+            raise errors.BadInput(f"{values.name_of(cls)} is not a reducer of program {self.program.name!r}")
         return name
 
     def look_in_buffer(self, run: Run, number: int) -> None:

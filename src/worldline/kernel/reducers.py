@@ -58,7 +58,7 @@ class Reducer(msgspec.Struct, frozen=True):
         if not is_canonical or self.scalars is None or not self.is_dataclass:
             return values.dump(value)
         flat = {name: getattr(value, name) for name, _ in self.scalars}
-        return values.bounded(canonical.encode_flat(flat), type(value).__name__)
+        return values.bounded(canonical.encode_flat(flat), self.name)
 
 
 class Routes(msgspec.Struct, frozen=True):

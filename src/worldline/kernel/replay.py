@@ -1,7 +1,8 @@
 """Replay: running a journal's inputs through the code again, and comparing everything that comes out.
 
-A step is replayed by giving its input to the machine at the recorded logical time. What it derives must be what the
-journal has: the same entries, the same state digest. The first difference is reported with both sides.
+A step is replayed by giving its input to the machine at the recorded times, the logical one and the store's. What it
+derives must be what the journal has: the same entries, the same state digest. The first difference is reported with
+both sides.
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ def input_of(first: journal.Entry, load: Load) -> step.Input:
     return step.Input(item_of(first), b"" if carried is None else load(carried), first.stamp)
 
 
+def context_of(entries: Sequence[journal.Entry], address: ids.Address) -> step.Context:
+    """Where and when a step happened, by its entries."""
+    first = entries[0]
+    behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
+    return step.Context(
+        address, first.step, first.time_us, behind_us=values.load(int, entries[1].payload) if behind else 0
+    )
+
+
 def item_of(entry: journal.Entry) -> inbox.Item:
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
     return item
@@ -71,8 +81,7 @@ def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Addre
     first, last = entries[0], entries[-1]
     machine.replaying = True
     try:
-        context = step.Context(address, first.step, first.time_us)
-        stepped = machine.step(input_of(first, load), context)
+        stepped = machine.step(input_of(first, load), context_of(entries, address))
     finally:
         machine.replaying = False
     return compare(entries, stepped, last)

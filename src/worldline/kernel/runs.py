@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Coroutine
-from typing import Any
+import random
+from collections.abc import Coroutine, Generator
+from typing import Any, Self
 
 import msgspec
 
+from worldline.base import limits
 from worldline.codec import digest, structs
-from worldline.kernel import here
+from worldline.kernel import here, user_errors
 from worldline.model.inbox import ReceiptStatus
 
 CLOSINGS_MAX = 10
-FAILURE_CHARACTERS_MAX = 4_096
+REFUSALS_MAX = 100
 
 
 class OpKind(enum.IntEnum):
@@ -209,7 +211,7 @@ class Run:
 
     def cool(self) -> None:
         """Forget the warm coroutine and everything that running it again brings back."""
-        _close(getattr(self, "coroutine", None))
+        close(getattr(self, "coroutine", None))
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: Await | None = None
         self.issued = 0
@@ -225,7 +227,7 @@ class Run:
         self.strayed = ""  # how its code departs from the record, found while rebuilding
 
     def __del__(self) -> None:
-        _close(self.coroutine)
+        close(self.coroutine)
 
     @property
     def live(self) -> bool:
@@ -250,7 +252,9 @@ class Run:
 
 
 class Strayed(BaseException):
-    """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it."""
+    """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it. It
+    is raised once: code that catches it all the same goes on under `Closing` until it awaits something.
+    """
 
 
 class Dropped(GeneratorExit):
@@ -258,21 +262,99 @@ class Dropped(GeneratorExit):
 
 
 class Closing:
-    """Is current while a coroutine is dropped: its `finally` blocks must not do anything any more."""
+    """Stands in for a run's `Handling` while its coroutine is dropped, or has strayed from its record and is stopped:
+    its `finally` blocks must not do anything any more. Code that catches what is thrown at it, again and again, gets a
+    `Nowhere` instead.
+    """
+
+    __slots__ = ("refused",)
+
+    def __init__(self) -> None:
+        self.refused = 0
 
     def __getattr__(self, name: str) -> Any:
+        self.refused += 1
+        if self.refused >= REFUSALS_MAX:
+            here.current.set(Nowhere())  # type: ignore[arg-type]
         raise Dropped(name)
 
 
-def _close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
-    if coroutine is None:
+class Nowhere:
+    """Stands in for the `Handling` of code that catches everything. If all it asks for were refused, it would go on for
+    ever; so all is taken, nothing of it happens, and what it awaits never comes: it gets as far as that, and is left.
+    """
+
+    time_us = 0
+    replaying = True  # nothing is logged either
+    where = None
+
+    def __init__(self) -> None:
+        self.run = Run(Record("", "", b"", b"", False, 0))
+        self.run.rebuilding = True
+
+    @property
+    def machine(self) -> Self:
+        return self
+
+    def workflow(self, what: str) -> Run:  # noqa: ARG002
+        return self.run
+
+    def issue(self, *given: Any, **details: Any) -> int:  # noqa: ARG002
+        return 0
+
+    issue_call = issue
+
+    def await_call(self, *given: Any) -> Generator[Any, Any, Any]:  # noqa: ARG002
+        yield All((0,))
+
+    wait_event = await_call
+
+    def nothing(self, *given: Any, **details: Any) -> None:
+        pass
+
+    made_call = emit = start = schedule = cancel_op = look_in_buffer = drop_step = nothing
+
+    def after(self, *given: Any) -> list[bool]:  # noqa: ARG002
+        return [False]
+
+    def read_state(self, cls: Any, key: str) -> Any:  # noqa: ARG002
+        return cls()
+
+    def random(self, label: str) -> random.Random:
+        return random.Random(label)
+
+    def random_id(self, label: str) -> bytes:  # noqa: ARG002
+        return bytes(limits.ID_BYTES)
+
+    def patched(self, name: str) -> bool:  # noqa: ARG002
+        return False
+
+    def continuation(self, call: Any) -> tuple[str, bytes]:
+        return call.target.name, b""
+
+
+class _Abandoned(msgspec.Struct, gc=False):
+    """Keeps a coroutine for ever: it holds itself, and the garbage collector does not look into it. Freeing a coroutine
+    closes it first, and this one does not let itself be closed.
+    """
+
+    coroutine: Any
+    itself: Any = None
+
+
+def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
+    """End a coroutine, so that nothing it still does has any effect. One that will not end is abandoned as it is."""
+    if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
     token = here.current.set(Closing())  # type: ignore[arg-type]
     try:
         for _ in range(CLOSINGS_MAX):
-            with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise concerns nobody
+            with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
                 coroutine.close()
-                return  # else it tried to go on, which is what closing forbids
+            if coroutine.cr_frame is None:  # type: ignore[attr-defined]
+                return
+        abandoned = _Abandoned(coroutine)
+        abandoned.itself = abandoned
     finally:
         here.current.reset(token)
 
@@ -282,8 +364,8 @@ def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
 
 
 def storable(text: str) -> str:
-    """Text for the journal, whatever an exception had to say: bounded and well-formed."""
-    return text[:FAILURE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+    """Text for the journal: bounded and well-formed."""
+    return user_errors.plain_text(text)
 
 
 def origin(workflow: str, args: bytes) -> bytes:

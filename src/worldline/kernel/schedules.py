@@ -4,11 +4,14 @@ A schedule has at any time exactly one open timer. When that fires, the next one
 is the event raised or the workflow started, so whatever those do to the schedule (replace it, remove it) they do to the
 timer to come.
 
-When the next firing is due depends on the logical time of the step and on nothing else. Firings that were missed while
+When the next firing is due depends on the store's time of the step and on nothing else, but that one time does not fire
+twice in a row. A store's clock that is set back shows times again, and they fire again. Firings that were missed while
 nobody ran the world are not made up for one by one: the overdue timer fires once, and the next is the first one still
 ahead. `every` keeps its phase, counted from when the schedule was made. Cron times are UTC unless a zone is named. In a
 zone, a time that the clock skips happens right after the gap, and one that it shows twice happens once; its rules are
-the system's, so a world that names one replays where the same rules are installed.
+the system's, or tzdata's where the system has none, so a world that names one replays where the same rules are
+installed. A zone that is unknown is refused where a schedule is declared. A process that lacks the zone of a schedule
+it should fire cannot make that step (`CannotStep`), and leaves it to others.
 
 Same id and same specification: nothing happens, and the phase stays. Same id and another one: it is replaced.
 """
@@ -89,7 +92,8 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
     if every is not None and every_us < limits.SCHEDULE_EVERY_US_MIN:
         raise errors.BadInput(f"every= must be at least {limits.SCHEDULE_EVERY_US_MIN / 1_000_000:g} s, not {every!r}")
     starts, name, data = _target(what)
-    spec = Spec(every_us, "" if cron is None else " ".join(cron.split()), tz or "", starts, name, data)
+    cron = "" if cron is None else " ".join(values.text(cron, "cron=").split())
+    spec = Spec(every_us, cron, "" if tz is None else values.text(tz, "tz="), starts, name, data)
     next_us(spec, since_us=0, after_us=0)
     return spec
 
@@ -97,7 +101,7 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
 def next_us(spec: Spec, *, since_us: int, after_us: int) -> int:
     """The first time after one, in microseconds. `BadInput` for an expression that has none."""
     if spec.every_us:
-        periods = max(0, after_us - since_us) // spec.every_us + 1
+        periods = (after_us - since_us) // spec.every_us + 1  # also before it was made, if the clock is set back
         return since_us + periods * spec.every_us
     after = (_EPOCH + timedelta(microseconds=after_us)).astimezone(_zone(spec.zone))
     try:
@@ -121,8 +125,17 @@ def check(machine: Machine, schedule_id: str, spec: Spec, *, adding: int = 0) ->
         if flow is None:
             raise errors.BadInput(f"workflow {spec.name} is not one of program {machine.program.name!r}")
         flow.signature.unpack(spec.data)
+    _next_in_step(spec, since_us=0, after_us=machine.now.context.store_us)
     if schedule_id not in machine.schedules and len(machine.schedules) + adding >= limits.SCHEDULES_MAX:
         raise errors.BadInput(f"a world has at most {limits.SCHEDULES_MAX} schedules")
+
+
+def check_zones(machine: Machine, error: errors.UnknownZone) -> None:
+    """User code named a zone that is unknown here. That is its mistake, unless this process knows no zone at all."""
+    try:
+        ZoneInfo("Etc/UTC")
+    except (KeyError, ValueError, OSError):
+        machine.drop_step(_lacking(error))
 
 
 def change(machine: Machine, schedule_id: str, spec: Spec | None) -> bool:
@@ -137,7 +150,7 @@ def put(machine: Machine, schedule_id: str, spec: Spec) -> bool:
         return False
     if known is not None:
         _disarm(machine, known)
-    schedule = Schedule(schedule_id, spec, machine.now.context.time_us)
+    schedule = Schedule(schedule_id, spec, machine.now.context.store_us)
     machine.schedules[schedule_id] = schedule
     _arm(machine, schedule)
     return True
@@ -159,6 +172,19 @@ def fired(machine: Machine, timer: str) -> Schedule:
     schedule.fired += 1
     _arm(machine, schedule)
     return schedule
+
+
+def clock_set_back(machine: Machine) -> None:
+    """The store's clock was ahead before this step. What was armed by it and is now too far ahead is armed anew."""
+    context = machine.now.context
+    for _, schedule in sorted(machine.schedules.items()):
+        if schedule.due_us <= context.time_us:
+            continue
+        first_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=context.store_us)
+        # The next but one is right where the first has just fired.
+        if schedule.due_us > next_us(schedule.spec, since_us=schedule.since_us, after_us=first_us):
+            _disarm(machine, schedule)
+            _arm(machine, schedule)
 
 
 def run_id(machine: Machine, schedule: Schedule) -> str:
@@ -187,7 +213,11 @@ def listed(machine: Machine) -> list[Scheduled]:
 
 
 def _arm(machine: Machine, schedule: Schedule) -> None:
-    schedule.due_us = next_us(schedule.spec, since_us=schedule.since_us, after_us=machine.now.context.time_us)
+    after_us = machine.now.context.store_us
+    due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=after_us)
+    if due_us == schedule.due_us:  # it has fired, and the clock was set back a little since
+        due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=due_us)
+    schedule.due_us = due_us
     schedule.step = schedule.ordinal = 0
     machine.ask_for_timer(TIMER + schedule.id, schedule.due_us)
     # As with runs, times are not in the digest: two worlds that did the same at other times have equal ones.
@@ -217,7 +247,19 @@ def _zone(name: str) -> Any:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise errors.BadInput(f"tz={name!r} is no time zone known here; it looks like 'Europe/Lisbon'") from error
+        raise errors.UnknownZone(name) from error
+
+
+def _next_in_step(spec: Spec, *, since_us: int, after_us: int) -> int:
+    """The same of a schedule that was declared where its zone is known: elsewhere, another process makes this step."""
+    try:
+        return next_us(spec, since_us=since_us, after_us=after_us)
+    except errors.UnknownZone as error:
+        raise _lacking(error) from error
+
+
+def _lacking(error: errors.UnknownZone) -> errors.CannotStep:
+    return errors.CannotStep(f"this host has no time zone {error.zone!r}; install tzdata", lasting=True)
 
 
 def _cell(schedule_id: str) -> bytes:

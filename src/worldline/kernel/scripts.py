@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.kernel import driver, values
+from worldline.kernel import user_errors, values
 from worldline.kernel.calls import Effect, Seconds, to_us
 
 P = ParamSpec("P")
@@ -122,15 +122,16 @@ def _play(
     try:
         answer = _answer(effect, given, args, kwargs)
     except failures.Fatal as error:
-        return Scripted(False, code=error.failure_code, message=str(error), final=True, after_us=after_us)
+        code = user_errors.text_at(error, "failure_code") or error.code
+        return Scripted(False, code=code, message=user_errors.text_of(error), final=True, after_us=after_us)
     except TimeoutError as error:
-        message = str(error) or "the attempt took too long"
+        message = user_errors.text_of(error) or "the attempt took too long"
         return Scripted(False, code="timeout", message=message, timed_out=True, after_us=after_us)
     except failures.TryAgain as error:
-        retry_us = round(max(0.0, error.after) * 1_000_000)
-        return Scripted(False, code=error.code, message=str(error), after_us=after_us, retry_us=retry_us)
+        code, message = user_errors.code_of(error), user_errors.text_of(error)
+        return Scripted(False, code=code, message=message, after_us=after_us, retry_us=user_errors.pause_us(error))
     except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
-        code, message = driver.code_of(error), driver.message_of(error)
+        code, message = user_errors.code_of(error), user_errors.message_of(error)
         return Scripted(False, code=code, message=message, after_us=after_us)
     if isinstance(answer, Later):
         raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
@@ -162,6 +163,6 @@ def _checked(effect: Effect[..., Any], answer: Any) -> bytes:
         data = values.dump(answer)
         values.load(kind, data)
     except (errors.EncodeError, errors.DecodeError) as error:
-        wanted = getattr(kind, "__name__", str(kind))
-        raise errors.BadInput(f"script of {effect.name}(): {answer!r} is not its answer, {wanted}: {error}") from error
+        what, wanted = user_errors.repr_of(answer), values.name_of(kind)
+        raise errors.BadInput(f"script of {effect.name}(): {what} is not its answer, {wanted}: {error}") from error
     return data

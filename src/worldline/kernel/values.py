@@ -12,6 +12,7 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import canonical
+from worldline.kernel import user_errors
 
 NONE = b"\xf6"
 
@@ -20,7 +21,8 @@ _PLAIN = (bool, int, str, bytes)
 
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported."""
-    return bounded(canonical.encode(plain(value)), type(value).__name__)
+    data = canonical.encode(plain(value))
+    return data if len(data) <= limits.USER_VALUE_BYTES_MAX else bounded(data, user_errors.name_of(type(value)))
 
 
 def pack(value: list[str | bytes | int]) -> bytes:
@@ -40,8 +42,11 @@ def plain(value: object) -> Any:
         return value
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
-    except Exception as error:  # users' types have code of their own
-        raise errors.EncodeError(f"{type(value).__name__} cannot be stored: {error}") from error
+    except BaseException as error:  # users' types have code of their own
+        if user_errors.let_pass(error):
+            raise
+        what = user_errors.name_of(type(value))
+        raise errors.EncodeError(f"{what} cannot be stored: {user_errors.text_of(error)}") from error
 
 
 def load(kind: Any, data: bytes) -> Any:
@@ -54,28 +59,41 @@ def rebuild(kind: Any, value: Any) -> Any:
         return value
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
-    except Exception as error:  # users' types have code of their own
-        raise errors.DecodeError(f"not a {_name(kind)}: {error}") from error
+    except BaseException as error:  # users' types have code of their own
+        if user_errors.let_pass(error):
+            raise
+        raise errors.DecodeError(f"not a {name_of(kind)}: {user_errors.text_of(error)}") from error
+
+
+def text(value: object, what: str) -> str:
+    """Text that a user gave, as a plain `str`: a subclass could be one thing now and another later."""
+    if type(value) is str:
+        return value
+    if not issubclass(type(value), str):
+        raise errors.BadInput(f"{what} must be text, not {user_errors.name_of(type(value))}")
+    return str.__getitem__(value, slice(None))  # type: ignore[index]
 
 
 def schema_name(kind: type) -> str:
     """The name an event type is known by in journals."""
-    return str(getattr(kind, "__schema__", kind.__name__))
+    name = getattr(kind, "__schema__", None)
+    return text(kind.__name__ if name is None else name, "an event's __schema__")
 
 
 def _model(value: object) -> Any:
     dump_model = getattr(value, "model_dump", None)
     if dump_model is None:
-        raise TypeError(f"{type(value).__name__} is not a dataclass, struct, model or plain value")
+        raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")
     return dump_model(mode="python")
 
 
 def _validate(kind: type, value: object) -> Any:
     validate = getattr(kind, "model_validate", None)
     if validate is None:
-        raise TypeError(f"{_name(kind)} cannot be read back; use a dataclass, struct, model or plain type")
+        raise TypeError(f"{name_of(kind)} cannot be read back; use a dataclass, struct, model or plain type")
     return validate(value)
 
 
-def _name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))
+def name_of(kind: Any) -> str:
+    """A type or annotation, for people."""
+    return user_errors.name_of(kind) if isinstance(kind, type) else user_errors.repr_of(kind)

@@ -120,6 +120,17 @@ def read_range(
     return kv.Range(begin, end, count_max=count_max, bytes_max=bytes_max)
 
 
+def next_mark(page: kv.Page) -> kv.Stamp:
+    """Where the next scan of an inbox may start, after one that started at a mark or at the beginning.
+
+    Below the first item that is unread nothing is left, and below `stable` nothing can appear. The items of the page
+    count as unread whatever becomes of them: a step that consumes them may fail, and it may leave some.
+    """
+    if not page.items:
+        return page.stable
+    return min(kv.Stamp(keys.stamp_of(page.items[0][0])), page.stable)
+
+
 def decode(items: Iterable[tuple[bytes, bytes]]) -> list[Unread]:
     return [_unread(kv.Stamp(keys.stamp_of(key)), raw) for key, raw in items]
 

@@ -43,14 +43,15 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """A worker's life sign as it was read."""
+    """A worker's life sign as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
     sign: lease.Worker
     raw: bytes
+    stale: bool = False
 
     def alive(self, now_us: int) -> bool:
-        return now_us < self.sign.heartbeat_us + self.sign.ttl_us
+        return not self.stale and now_us < self.sign.heartbeat_us + self.sign.ttl_us
 
     def stands(self, now_us: int) -> bool:
         """Whether worlds may be given to it: it is alive, and not being emptied."""
@@ -87,6 +88,15 @@ def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignmen
     if state.holder is not None and state.holder.epoch != state.epoch.number:
         raise errors.DecodeError(f"the holder has epoch {state.holder.epoch}, the world {state.epoch.number}")
     return state
+
+
+def get_holder(at: ids.Address) -> kv.Get:
+    """Who has a world, by itself: `decode_holder` reads it."""
+    return kv.Get(keys.holder_key(at))
+
+
+def decode_holder(raw: bytes | None) -> lease.Holder | None:
+    return keys.HOLDER.get(raw)
 
 
 def get_life(worker: ids.WorkerId) -> kv.Get:

@@ -105,10 +105,10 @@ def due_range(universe: ids.UniverseId, *, queue: str, shard: int, now_us: int, 
     return kv.Range(begin, end, count_max=count_max)
 
 
-def next_range(universe: ids.UniverseId, *, queue: str, shard: int) -> kv.Range:
-    """The very next pointer of a queue, due or not: how long its worker may sleep."""
+def next_range(universe: ids.UniverseId, *, queue: str, shard: int, count_max: int = 1) -> kv.Range:
+    """The very next pointers of a queue, due or not: how long its worker may sleep."""
     begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=2**62)
-    return kv.Range(begin, end, count_max=1)
+    return kv.Range(begin, end, count_max=count_max)
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
@@ -187,9 +187,13 @@ def claim(
 
 
 def renew(batch: kv.Batch, held: Open, *, until_us: int) -> Open:
-    """Keep a claim for longer. Guard: the claim as its holder last wrote it."""
+    """Keep a claim until a time. Guard: the claim as its holder last wrote it.
+
+    A store's clock that was set back makes that earlier than before; it is never the same, so that the bytes change.
+    """
     _check_claimed(held)
-    return _move(batch, held, msgspec.structs.replace(held.work, due_us=max(until_us, held.work.due_us + 1)))
+    due_us = until_us + 1 if until_us == held.work.due_us else until_us
+    return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us))
 
 
 def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str) -> Open:

@@ -77,6 +77,11 @@ def newest_range(universe: ids.UniverseId, *, before: ids.WorldId | None = None,
     return kv.Range(begin, end, count_max=count_max, reverse=True)
 
 
+def listed_at(universe: ids.UniverseId, page: kv.Page) -> list[ids.Address]:
+    """The worlds of such a page by their keys alone: a record that cannot be read hides none of the others."""
+    return [ids.Address(universe, keys.index_world(universe, key)) for key, _ in page.items]
+
+
 def listed(universe: ids.UniverseId, page: kv.Page) -> list[tuple[ids.Address, model.WorldMeta]]:
     return [(ids.Address(universe, keys.index_world(universe, key)), keys.INDEX.unpack(raw)) for key, raw in page.items]
 

@@ -34,6 +34,7 @@ class Kind(enum.IntEnum):
     PROGRAM_CHANGED = 44
     ANSWERED = 45
     INTENT_CANCELLED = 46
+    CLOCK = 47  # right behind the input: how far the store's time of this step was behind its logical time
 
 
 INPUTS = (Kind.EVENT, Kind.RECEIPT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)

@@ -26,11 +26,21 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Where and when a step happens. `time_us` is logical time, already not below the step's before."""
+    """Where and when a step happens. `time_us` is logical time, already not below the step's before.
+
+    `behind_us`: by how much the store's time is behind that, because the store's clock was ahead before. Due times are
+    counted from the store's time, so this is part of the input: a step journals it if it is not 0.
+    """
 
     address: ids.Address
     step: int
     time_us: int
+    behind_us: int = 0
+
+    @property
+    def store_us(self) -> int:
+        """The store's time of this step."""
+        return self.time_us - self.behind_us
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import limits
+from worldline.base import errors, limits
 from worldline.kernel.calls import Effect
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
@@ -113,7 +113,9 @@ class AdapterWorker(committing.Claims):
 
     def give_back(self, tokens: Sequence[bytes]) -> None:
         for token in tokens:
-            self._promised.pop(token).close()
+            slot = self._promised.pop(token, None)  # what is performed already has its slot
+            if slot is not None:
+                slot.close()
         self._watch.wake()
 
     def _on_act(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
@@ -185,26 +187,40 @@ class AdapterWorker(committing.Claims):
         batches: list[kv.Batch] = []
         claims: list[works.Open | None] = []
         for index, each in enumerate(found):
-            authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
             batch = kv.Batch()
-            claim: works.Open | None = None
-            if not works.matches(each, authority):
-                works.discard(batch, each, authority)
-            else:
-                assert authority is not None
-                if authority.intent in self._tasks or not self._room(kind):
-                    self._starved = True
-                    continue
-                if authority.work.due_us > read.time_us:
-                    continue  # the store's clock was set back since it was found
-                if not performing.leave_alone(batch, authority, read.value(len(found) + index), read.time_us):
-                    claim = self._claim(batch, kind, authority, read.time_us)
-            batches.append(batch)
-            claims.append(claim)
+            try:
+                raws = read.value(index), read.value(len(found) + index)
+                wanted, claim = self._try_claim(batch, kind, each, raws, read.time_us)
+            except errors.Corrupt as error:  # the others can be performed all the same
+                log.warning("effect %s cannot be read: %s", each.pointer.intent.hex(), error)
+                continue
+            if wanted:
+                batches.append(batch)
+                claims.append(claim)
         won = await self._commit_claims(batches, claims)
         if won:
             self._telemetry.tell(telemetry.Claimed(kind.effect.name, won))
         return len(batches)
+
+    def _try_claim(
+        self, batch: kv.Batch, kind: Kind, found: works.Found, raws: tuple[bytes | None, bytes | None], now_us: int
+    ) -> tuple[bool, works.Open | None]:
+        """Whether something is to be done about it, and the claim, if that is to claim it. `raws`: the work as it was
+        read, and its world.
+        """
+        authority = works.decode(found.pointer.at, found.pointer.intent, raws[0])
+        if not works.matches(found, authority):
+            works.discard(batch, found, authority)
+            return True, None
+        assert authority is not None
+        if authority.intent in self._tasks or not self._room(kind):
+            self._starved = True
+            return False, None
+        if authority.work.due_us > now_us:
+            return False, None  # the store's clock was set back since it was found
+        if performing.leave_alone(batch, authority, raws[1], now_us):
+            return True, None
+        return True, self._claim(batch, kind, authority, now_us)
 
     def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
         token = ids.Token(envs.new_id(self._env))

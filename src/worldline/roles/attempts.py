@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from worldline.base import errors, failures, limits
-from worldline.kernel import driver, values
+from worldline.base import errors, failures
+from worldline.kernel import user_errors, values
 from worldline.kernel.calls import Effect
 
 T = TypeVar("T")
@@ -63,12 +63,14 @@ async def run(
     """Run it once."""
     try:
         args, kwargs = effect.signature.unpack(arguments)
-    except errors.DecodeError as error:
+    except (errors.DecodeError, errors.BadInput) as error:
         return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
     token = current.set(this)
     try:
         called = _call(effect, args, kwargs, threads)
         result = await (called if timeout_us is None else within(timeout_us, called))
+        if type(result) is _Raised:
+            _raise(result.error)
         return Ended(True, data=values.dump(result))
     except asyncio.CancelledError:
         this.cancelled = True
@@ -78,16 +80,20 @@ async def run(
         return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
     except TimeoutError as error:
         this.cancelled = True
-        return Ended(False, code="timeout", message=str(error) or "the attempt took too long", timed_out=True)
+        message = user_errors.text_of(error) or "the attempt took too long"
+        return Ended(False, code="timeout", message=message, timed_out=True)
     except failures.Fatal as error:
-        return Ended(False, code=error.failure_code, message=str(error), final=True)
+        code = user_errors.text_at(error, "failure_code") or error.code
+        return Ended(False, code=code, message=user_errors.text_of(error), final=True)
     except failures.TryAgain as error:
-        after_us = int(max(0.0, min(error.after, limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
-        return Ended(False, code=error.code, message=str(error), after_us=after_us)
+        after_us = user_errors.pause_us(error)
+        return Ended(False, code=user_errors.code_of(error), message=user_errors.text_of(error), after_us=after_us)
     except errors.EncodeError as error:
-        return Ended(False, code="encode_error", message=f"the answer of {effect.name}(): {error}", final=True)
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
-        return Ended(False, code=driver.code_of(error), message=driver.message_of(error))
+        message = f"the answer of {effect.name}(): {user_errors.text_of(error)}"
+        return Ended(False, code="encode_error", message=message, final=True)
+    except BaseException as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
+        # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
+        return Ended(False, code=user_errors.code_of(error), message=user_errors.message_of(error))
     finally:
         current.reset(token)
 
@@ -97,7 +103,25 @@ def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         called: Awaitable[Any] = effect.function(*args, **kwargs)
         return called
     context = copy_context()
-    return asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(effect.function, *args, **kwargs))
+    return asyncio.get_running_loop().run_in_executor(threads, context.run, _in_thread, effect, args, kwargs)
+
+
+class _Raised:
+    """What a function raised in its thread. A future does not carry every exception, and some mean something to it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _in_thread(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return effect.function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised again where the attempt is judged
+        return _Raised(error)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 async def within(timeout_us: int, work: Awaitable[T]) -> T:

@@ -132,7 +132,7 @@ def _build(
         if handover.claim is not None and handover.claim.intent in done.closed:
             works.settle_in_step(batch, handover.claim)
         if handover.client_id is not None:
-            stamp = handed_stamp(applied)
+            stamp = kv.Stamp(handover.stamp or handed_stamp(applied))
             inboxes.record_seen(
                 batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )

@@ -1,20 +1,24 @@
 """The cycle: read, step, commit, act, once for some worlds that a worker holds.
 
 One read for all of them -> their steps in the kernel's thread, within budgets -> one batch for each, one commit for all
--> only then act: answer callers, hand out claimed work, publish entries. A world whose batch did not hold is reported
-back as lost; the others are not touched by it.
+-> only then act: answer callers, hand out claimed work, publish entries. A world whose batch did not hold, or whose
+reading, stepping, building or acting raised anything at all, is reported back as lost; the others are not touched by
+it, and their steps are committed in the same cycle.
+
+An input that was acked before another was sent is taken before it, whichever way either comes. So nothing that was
+handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
+than one page goes through the inbox itself.
 
 A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
 dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
-it, or have written one of its own, just before.
+it, or have written one of its own, just before. While every read finds something, the hint stays: else producers and
+steps would write and delete the same key again and again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 
 import msgspec
 
@@ -22,14 +26,16 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, snapshots, worlds
 from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
 from worldline.layers import work as works
-from worldline.model import payload
+from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
-from worldline.roles import committing, hanging, holding, restoring, telemetry
-from worldline.roles.hosted import Budget, Done, Handover, Hosted, Repeated, Superseded, step_of_handed
+from worldline.roles import committing, hanging, holding, kernel_thread, restoring, telemetry
+from worldline.roles.hosted import Budget, Deferred, Done, Handover, Hosted, Repeated, Superseded, was_handed
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -38,7 +44,7 @@ Acted = Callable[[Hosted, Done, committing.Built], None]
 
 
 class Clock:
-    """The store's time, carried on by our own clock since it was last read."""
+    """The store's time, carried on by our own clock since it was last read: with every heartbeat at the latest."""
 
     def __init__(self, env: envs.Env) -> None:
         self._env = env
@@ -62,7 +68,12 @@ class Given(msgspec.Struct, eq=False):
     whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
+    keeps_hint: bool = False  # all was taken, and the hint stays: the inbox is read again
     stuck: bool = False  # something in its inbox cannot be read now
+    stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
+    abandoned: bool = False  # whatever its steps come to, they are not committed
+    error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
+    again: bool = False  # its steps met a conflict and are made again, from what is stored
     began_wall_us: int = 0  # if somebody wants to know
 
 
@@ -72,13 +83,14 @@ class Worked(msgspec.Struct, eq=False):
     given: Given
     done: Done
     built: committing.Built | None = None
+    committed: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A world whose steps were not committed: its memory is worth nothing any more."""
+    """A world whose memory is worth nothing any more: its steps were not committed, or not all was done after it."""
 
     worked: Worked
-    why: kv.Conflict | errors.BadInput | errors.StoreError
+    why: kv.Conflict | BaseException
 
 
 class Cycle:
@@ -92,7 +104,7 @@ class Cycle:
         blobs: blob_layer.Blobs,
         claims: committing.Claims,
         settings: WorkerSettings,
-        kernel: Executor,
+        kernel: kernel_thread.KernelThread,
         clock: Clock,
         acted: Acted,
         stuck: Callable[[Hosted], None],
@@ -138,14 +150,31 @@ class Cycle:
             for number, (began_us, given) in self._under_way.items()
         }
 
+    def abandon(self, at: ids.Address) -> list[Handover] | None:
+        """Have the steps of a world that wait in the kernel's thread come to nothing. Returns what was handed over for
+        them, which is certainly not taken; None if no steps of it are there.
+        """
+        for _, given in self._under_way.values():
+            for each in given:
+                if each.hosted.at == at and each.stepping:
+                    each.abandoned, each.stepped = True, False
+                    handed, each.handed = each.handed, []
+                    return handed
+        return None
+
     async def _run(self, given: Sequence[Given], began_us: int) -> list[Lost]:
         time_us = await self._read(given)
         await self._clear_hints(given)
-        if not any(each.unread or each.handed or each.hosted.machine.unfinished for each in given):
+        if not any(_has_work(each) for each in given):
             return []
         for each in given:
-            each.stepped = True
-        worked = await asyncio.get_running_loop().run_in_executor(self._kernel, self._step_all, given, time_us)
+            each.stepped = each.stepping = True
+        try:
+            worked = await self._kernel.run(None, self._step_all, given, time_us)
+        finally:
+            for each in given:
+                each.stepping = False
+        worked = [each for each in worked if not each.given.abandoned]
         lost = await self._commit(worked, time_us)
         if self._telemetry.on:
             steps = sum(each.done.steps for each in worked)
@@ -161,24 +190,33 @@ class Cycle:
         named = [(each, handover) for each in given for handover in each.handed if handover.client_id is not None]
         if named:
             await self._answer_repeats(named)
-        reading = [each for each in given if each.hosted.unread]
-        if not reading:
-            return self._clock.now_us()
+        reading = [each for each in given if each.hosted.unread or each.handed]
         limit = self._settings.max_inbox_batch
-        read = await self._engine.read(
-            *(inboxes.read_range(each.hosted.at, start=each.hosted.mark, count_max=limit) for each in reading)
-        )
+        ranges = [each.hosted.unread_range(limit) for each in reading]
+        read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
             page = read.page(index)
-            each.unread = await self._load_all(inboxes.decode(page.items))
-            each.empty = not page.items
-            each.whole = not page.more and len(each.unread) == len(page.items)
-            each.hosted.unread = page.more and len(each.unread) == len(page.items)
-            if len(each.unread) < len(page.items):
-                each.stuck = True
-                self._stuck(each.hosted)
+            each.hosted.inbox_read(page, ranges[index])
+            if not page.items:
+                each.empty = each.whole = True
+                each.hosted.unread = False
+                continue
+            try:
+                await self._read_page(each, page)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one inbox is no other world's concern
+                each.error = error
         return read.time_us
+
+    async def _read_page(self, each: Given, page: kv.Page) -> None:
+        each.unread = await self._load_all(inboxes.decode(page.items))
+        each.whole = not page.more and len(each.unread) == len(page.items)
+        each.hosted.unread = page.more and len(each.unread) == len(page.items)
+        if len(each.unread) < len(page.items):
+            each.stuck = True
+            self._stuck(each.hosted)
+        if not each.whole:
+            each.handed = _defer(each.handed)
 
     async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
         """Items with their payloads, up to the first that is out of reach now."""
@@ -234,7 +272,9 @@ class Cycle:
     # --- Step, in the kernel's thread -------------------------------------------------------------------------
 
     def _step_all(self, given: Sequence[Given], time_us: int) -> list[Worked]:
-        """A world that has nothing to do is left out; so is one whose turn does not come in time."""
+        """A world that has nothing to do is left out; so is one whose turn does not come in time. Whatever comes out of
+        the steps of one, the others make theirs.
+        """
         settings = self._settings
         deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
         worked: list[Worked] = []
@@ -242,16 +282,27 @@ class Cycle:
         many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
         for each in given:
             hosted = each.hosted
-            if not (each.unread or each.handed or hosted.machine.unfinished):
+            if each.abandoned:
+                continue
+            if each.error is not None:
+                worked.append(Worked(each, Done(hosted.head, hosted.head)))
+            elif not _has_work(each):
                 each.stepped = False
             elif worked and self._env.monotonic_us() > deadline_us:
                 each.stepped, each.late = False, True
                 hosted.unread = hosted.unread or bool(each.unread)
             else:
-                budget = one if hosted.careful else many
-                done = hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
-                worked.append(Worked(each, done))
+                self._kernel.now(hosted.at)
+                worked.append(self._step(each, one if hosted.careful else many, time_us))
         return worked
+
+    def _step(self, each: Given, budget: Budget, time_us: int) -> Worked:
+        hosted = each.hosted
+        try:
+            return Worked(each, hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env))
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything, and no signal is meant here
+            each.error = error
+            return Worked(each, Done(hosted.head, hosted.head))
 
     # --- Commit -----------------------------------------------------------------------------------------------
 
@@ -259,12 +310,15 @@ class Cycle:
         lost: list[Lost] = []
         try:
             for each in worked:
+                if each.given.error is not None:
+                    lost.append(Lost(each, each.given.error))
+                    continue
                 try:
                     if each.done.large or each.done.outgoing:
                         await self._build(each, time_us)
                     else:
                         self._built(each, time_us)
-                except (errors.BadInput, errors.StoreError) as error:
+                except Exception as error:  # noqa: BLE001 - a batch that cannot be built is its world's concern alone
                     lost.append(Lost(each, error))
             good = [each for each in worked if each.built is not None]
             outcomes = await self._commit_all(good) if good else []
@@ -274,11 +328,36 @@ class Cycle:
             raise
         for each, outcome in zip(good, outcomes, strict=True):
             if isinstance(outcome, kv.Ok):
-                self._act(each)
+                each.committed = True
+                try:
+                    self._act(each)
+                except Exception as error:  # noqa: BLE001 - the steps are durable; a restore makes good what is missing
+                    self._give_back(each)
+                    lost.append(Lost(each, error))
             else:
                 self._give_back(each)
                 lost.append(Lost(each, outcome))
+        for each_lost in lost:
+            if isinstance(each_lost.why, kv.Conflict) and each_lost.why.repeated and each_lost.worked.done.handed:
+                await self._settle_overtaken(each_lost.worked)
         return lost
+
+    async def _settle_overtaken(self, worked: Worked) -> None:
+        """The commit's answer was lost, and the world has moved on since. It has not been decided by that whether these
+        steps are among those it has made; its journal tells. Inputs of steps that are not in it stay to be given back.
+        """
+        given, done = worked.given, worked.done
+        uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")
+        try:
+            if not await _journaled(self._engine, given.hosted.at, done):
+                return
+        except errors.Error as error:
+            uncertain.__cause__ = error
+            for handover, _ in done.handed:
+                handover.fail(uncertain)
+        for handover, applied in done.handed:
+            handover.settle(applied)
+        given.handed = given.handed[len(done.handed) :]
 
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
@@ -290,14 +369,18 @@ class Cycle:
         hosted, done = worked.given.hosted, worked.done
         took_all = worked.given.whole and not done.cut
         hint = hosted.hint[0] if hosted.hint is not None and took_all else None
+        if hint is not None and hosted.reads_in_a_row > 1:
+            worked.given.keeps_hint, hint = True, None
         worked.built = committing.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
 
-    async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | errors.BadInput]:
+    async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""
         batches = [each.built.batch for each in worked if each.built is not None]
         try:
             return [*await transact.commit(self._engine, self._env, *batches)]
-        except errors.BadInput:
+        except (errors.StoreError, errors.Lost):
+            raise
+        except Exception:
             bad = [_refusal(batch) for batch in batches]
             if not any(bad):
                 raise
@@ -329,13 +412,12 @@ class Cycle:
             hosted.unread = True
             if hosted.hint is not None and hosted.hint[0] == built.unhinted:
                 hosted.hint = None
-        if done.cut or built.answers_self:
+        if done.cut or built.answers_self or given.keeps_hint:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False
         for handover, applied in done.handed:
-            if handover.done is not None and not handover.done.done():
-                handover.done.set_result(applied)
+            handover.settle(applied)
         if self._telemetry.on:
             self._tell(given, done, built)
         self._acted(hosted, done, built)
@@ -343,7 +425,7 @@ class Cycle:
     def _tell(self, given: Given, done: Done, built: committing.Built) -> None:
         now_us = self._env.monotonic_us()
         waited = [now_us - handover.since_us for handover, _ in done.handed if handover.since_us]
-        read = len(done.taken) + sum(1 for each in done.buried if step_of_handed(each.unread.stamp) is None)
+        read = len(done.taken) + sum(1 for each in done.buried if not was_handed(each.unread.stamp))
         waited += [now_us - given.hosted.unread_us] * read
         given.hosted.unread_us = now_us  # whatever is left has been in line since now, as far as we know
         self._telemetry.tell(
@@ -353,6 +435,26 @@ class Cycle:
                 waited, self._clock.now_us(), given.began_wall_us, self._env.wall_us(),
             )
         )  # fmt: skip
+
+    # --- After a conflict -------------------------------------------------------------------------------------
+
+    async def start_over(self, given: Given) -> bool:
+        """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
+
+        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        """
+        hosted = given.hosted
+        try:
+            material = await restoring.gather(self._engine, self._blobs, hosted.at)
+            restored = await self._kernel.run(hosted.at, restoring.build, material, hosted.program)
+        except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
+            said = kernel_thread.describe(error)
+            log.warning("world %s cannot be brought back now: %s", hosted.at.world.hex(), said)
+            return False
+        self._kernel.submit(
+            hosted.at, hosted.start_over(restored).close
+        )  # there: `finally` blocks of its runs end there
+        return True
 
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
@@ -365,7 +467,7 @@ class Cycle:
             done = hosted.run([], [handover], budget, time_us=time_us, env=self._env)
             return done, kernel_snapshots.save(hosted.machine)
 
-        done, parts = await asyncio.get_running_loop().run_in_executor(self._kernel, run)
+        done, parts = await self._kernel.run(hosted.at, run)
         await committing.put_large(hosted, done)
         routes = await committing.route(self._engine, hosted, done.outgoing)
         built = committing.build(hosted, done, routes, committing.Claims(), time_us=time_us)
@@ -380,14 +482,50 @@ class Cycle:
         hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
 
 
+def _defer(handed: list[Handover]) -> list[Handover]:
+    """Send inputs through the inbox, behind what is unread there. Fired timers stay: they are nobody's next input."""
+    for handover in handed:
+        if not isinstance(handover.item, inbox.TimerFired):
+            handover.fail(Deferred("the world's inbox comes first"))
+    return [each for each in handed if isinstance(each.item, inbox.TimerFired)]
+
+
+async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:
+    """Whether these very steps are in the journal. Raises if that part of it cannot be read any more."""
+    head = journals.decode_head((await engine.read(journals.get_head(at))).value(0))
+    if head.height < done.after.height:
+        return False
+    above, up_to = done.before.height, done.after.height
+    return await restoring.read_entries(engine, at, above=above, up_to=up_to) == done.entries
+
+
+def _has_work(given: Given) -> bool:
+    return bool(given.unread or given.handed or given.hosted.machine.unfinished or given.error is not None)
+
+
 def _dropped(lost: Lost) -> telemetry.Dropped:
     hosted, why = lost.worked.given.hosted, lost.why
-    if isinstance(why, errors.BadInput):
-        return telemetry.Dropped(hosted.at, "unfit", str(why))
+    if lost.worked.committed and isinstance(why, BaseException):
+        return telemetry.Dropped(hosted.at, "act", kernel_thread.describe(why))
+    if isinstance(why, errors.CannotStep | MemoryError):
+        return telemetry.Dropped(hosted.at, "cannot_step", kernel_thread.describe(why))
     if isinstance(why, errors.StoreError):
         return telemetry.Dropped(hosted.at, "store", str(why))
+    if isinstance(why, BaseException):
+        unfit = lost.worked.given.error is None
+        return telemetry.Dropped(hosted.at, "unfit" if unfit else "step", kernel_thread.describe(why))
     fenced = leases.fenced(why, hosted.lease)
     return telemetry.Dropped(hosted.at, "fenced" if fenced else "conflict", str(commit.lost(why, hosted.lease)))
+
+
+def is_ours(lost: Lost) -> bool:
+    """Whether the world is still ours after a conflict, and where it was: something else that its steps rest on has
+    changed, such as work that another process has answered.
+    """
+    hosted, why = lost.worked.given.hosted, lost.why
+    if not isinstance(why, kv.Conflict) or leases.fenced(why, hosted.lease):
+        return False
+    return not why.at(journal_keys.head_key(hosted.at))[0]
 
 
 def unsettled(given: Given, why: kv.Conflict) -> list[Handover]:
@@ -411,15 +549,15 @@ def repeat(handover: Handover, found: bytes) -> None:
     assert handover.client_id is not None
     try:
         stamp = inboxes.seen_stamp(found, handover.item, client_id=handover.client_id)
-    except errors.IdReused as error:
+    except (errors.IdReused, errors.Corrupt) as error:
         handover.fail(error)
     else:
         handover.fail(Repeated(stamp))
 
 
-def _refusal(batch: kv.Batch) -> errors.BadInput | None:
+def _refusal(batch: kv.Batch) -> Exception | None:
     try:
         kv.check(batch)
-    except errors.BadInput as error:
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one batch is its world's concern alone
         return error
     return None

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
-from worldline.roles import freeing, holding
+from worldline.roles import freeing, holding, witness
 from worldline.roles.cycling import Clock
 from worldline.roles.hosted import Hosted
 from worldline.store import kv
@@ -48,9 +49,9 @@ class Finder:
         self._env = env
         self._universe = universe
         self._clock = clock
-        self._is_dead = is_dead
+        self.others = witness.Witness(env, is_dead)
         self._worker = worker
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, self.others)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
@@ -95,14 +96,17 @@ class Finder:
             *(leases.get_assignment(hosted.at) for hosted in held),
             *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
         )
-        await self._give_up(held, [leases.assignee(read.value(index)) for index in range(len(held))])
+        await self._give_up(held, [_assignee(read.value(index)) for index in range(len(held))])
         wanted: list[leases.State] = []
         for index, at in enumerate(others):
             start = len(held) + 4 * index
-            world = worlds.find(at, read.value(start))
-            if world is not None and self._worker.runs(world):
-                wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
-        free = await holding.may_take(self._engine, wanted, self._worker.life, self._is_dead)
+            try:
+                world = worlds.find(at, read.value(start))
+                if world is not None and self._worker.runs(world):
+                    wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
+            except errors.Corrupt as error:  # the others can be found all the same
+                self._worker.found_damaged(at, error)
+        free = await holding.may_take(self._engine, wanted, self._worker.life, self.others)
         # Looked at again at the same time, and so together.
         due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
         known = [*(hosted.at for hosted in held), *(each.at for each in wanted if each.at not in free)]
@@ -120,7 +124,7 @@ class Finder:
         if not elsewhere:
             return
         standing = await holding.standing(
-            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self._is_dead
+            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self.others
         )
         leaving = {hosted.at: hosted for hosted, worker in elsewhere if worker in standing}
         await freeing.each(list(leaving), lambda at: self._worker.give_up(leaving[at]), at_once=HOLDS_AT_ONCE)
@@ -128,9 +132,9 @@ class Finder:
     async def sweep(self) -> None:
         """Look into the inboxes of the next page of worlds, for hints that were lost."""
         read = await self._engine.read(worlds.list_range(self._universe, after=self._swept, count_max=PAGE))
-        listed = worlds.listed(self._universe, read.page(0))
-        self._swept = listed[-1][0].world if read.page(0).more else None
-        others = [at for at, _ in listed if self._worker.peek(at) is None]
+        listed = worlds.listed_at(self._universe, read.page(0))
+        self._swept = listed[-1].world if read.page(0).more else None
+        others = [at for at in listed if self._worker.peek(at) is None]
         waiting = await freeing.with_unread(self._engine, others)
         for hosted in await self._take(waiting):
             self._worker.look(hosted)
@@ -148,11 +152,12 @@ class Finder:
             ours: list[Hosted] = []
             wanted_at: list[ids.WorkerId | None] = []
             for index, hosted in enumerate(part):
+                hosted.drop_mark()
                 if read.value(index) != hosted.lease.raw_epoch:
                     gone.append(hosted)
                     continue
                 ours.append(hosted)
-                wanted_at.append(leases.assignee(read.value(2 * len(part) + index)))
+                wanted_at.append(_assignee(read.value(2 * len(part) + index)))
                 if read.page(len(part) + index).items:
                     self._worker.look(hosted)
             await self._give_up(ours, wanted_at)
@@ -184,3 +189,11 @@ class Finder:
     async def of_the_dead(self) -> None:
         """Free the worlds of workers that are no more."""
         await self._freer.of_the_dead(but=self._worker.worker)
+
+
+def _assignee(raw: bytes | None) -> ids.WorkerId | None:
+    """Where a world is wanted. It is advice: what cannot be read advises nothing."""
+    try:
+        return leases.assignee(raw)
+    except errors.Corrupt:
+        return None

@@ -7,6 +7,7 @@ the one that has run out. A world with something unread gets a hint, so that the
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -15,8 +16,10 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids
-from worldline.roles import committing, holding
+from worldline.roles import committing, holding, witness
 from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.worker")
 
 T = TypeVar("T")
 
@@ -26,12 +29,12 @@ AT_ONCE = 16
 
 class Freer:
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, is_dead: Callable[[ids.WorkerId], bool]
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: witness.Witness
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._universe = universe
-        self._is_dead = is_dead
+        self._others = others
 
     async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
         """Free the worlds of workers that are no more, and let it be known which of them have something to do.
@@ -45,10 +48,11 @@ class Freer:
             found = leases.decode_worker(read.page(0))
             if found is None:
                 return count
-            worker, life = found
+            worker, sign = found
+            life = self._others.look(sign)
             if life is None or worker == but:
                 continue
-            proven = self._is_dead(worker)
+            proven = self._others.is_dead(worker)
             if proven or not life.alive(read.time_us):
                 await self._free(life, proven=proven)
                 count += 1
@@ -73,7 +77,7 @@ class Freer:
             await transact.commit(self._engine, self._env, batch)
 
     async def _take_back(self, at: ids.Address) -> int:
-        return await holding.take_back_claims(self._engine, self._env, at, self._is_dead)
+        return await holding.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
     async def _release(self, life: leases.Life, held: dict[ids.Address, int]) -> None:
         """End leases on behalf of a worker that cannot. Its life sign is expected to be the one that has run out."""
@@ -88,7 +92,11 @@ class Freer:
             hints: list[kv.Batch] = []
             ends: list[kv.Batch] = []
             for index, at in enumerate(part):
-                state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                try:
+                    state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                except errors.Corrupt as error:
+                    log.warning("world %s cannot be freed: %s", at.world.hex(), error)
+                    continue
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
                 if at in waiting and read.value(3 * len(part) + index) is None:

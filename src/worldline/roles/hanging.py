@@ -2,7 +2,8 @@
 
 A cycle hangs if a handler or a workflow never returns: its worlds get no further, while the process looks alive. The
 loop is held up by an effect that blocks it instead of awaiting: then everything in the process is late. Both are told,
-each hang once, and nothing is done about them: no step can be cut short, and what it derived must not be lost.
+each hang once, and nothing is done about them here: no step can be cut short, and what it derived must not be lost. How
+the worker then gives its other worlds away is in `worldline.roles.stalls`.
 """
 
 from __future__ import annotations

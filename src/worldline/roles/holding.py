@@ -22,13 +22,12 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import committing, restoring
+from worldline.roles import committing, kernel_thread, restoring, witness
 from worldline.roles.hosted import Handover, Hosted
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
     from worldline.roles.cycling import Cycle
-    from worldline.roles.world_worker import WorldWorker
 
 log = logging.getLogger("worldline.worker")
 
@@ -37,12 +36,16 @@ CLAIMS_PAGE = 256
 
 async def beat(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
-    *, labels: dict[str, str] | None = None,
+    *, labels: dict[str, str] | None = None, told: Callable[[int], None] = lambda _: None,
 ) -> leases.Life:  # fmt: skip
-    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say."""
+    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say.
+
+    `told`: gets the store's time as soon as it is read.
+    """
 
     async def attempt() -> transact.Write[leases.Life]:
         read = await engine.read(leases.get_life(worker))
+        told(read.time_us)
         known = leases.decode_life(worker, read.value(0))
         draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()
@@ -88,7 +91,7 @@ async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, drain
 
 
 async def acquire(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, is_dead: Callable[[ids.WorkerId], bool],
+    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, others: witness.Witness,
     *, anyway: bool = False,
 ) -> leases.Lease:  # fmt: skip
     """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands.
@@ -108,12 +111,12 @@ async def acquire(
         if state.holder is not None and state.holder.worker != me.worker:
             other = ids.WorkerId(state.holder.worker)
             read = await engine.read(leases.get_life(other))
-            holder_life = leases.decode_life(other, read.value(0))
-            proven_dead = is_dead(other)
+            holder_life = others.look(leases.decode_life(other, read.value(0)))
+            proven_dead = others.is_dead(other)
         void = anyway
         if not anyway and state.assignment is not None and state.assignment.worker != me.worker:
             wanted = ids.WorkerId(state.assignment.worker)
-            void = wanted not in await standing(engine, [wanted], is_dead)
+            void = wanted not in await standing(engine, [wanted], others)
         batch = kv.Batch()
         if not anyway:
             worlds.expect_running(batch, world)
@@ -132,19 +135,19 @@ async def acquire(
 
 
 async def may_take(
-    engine: kv.Engine, states: Sequence[leases.State], me: leases.Life | None, is_dead: Callable[[ids.WorkerId], bool]
+    engine: kv.Engine, states: Sequence[leases.State], me: leases.Life | None, others: witness.Witness
 ) -> list[ids.Address]:
     """Those of these worlds that it makes sense to try for. Most that have a hint are held by somebody else, and one
     look at all of them costs less than a try at each.
     """
-    others = [each.holder.worker for each in states if each.holder is not None]
-    others += [each.assignment.worker for each in states if each.assignment is not None]
-    if me is None or not others:
+    named = [each.holder.worker for each in states if each.holder is not None]
+    named += [each.assignment.worker for each in states if each.assignment is not None]
+    if me is None or not named:
         return [each.at for each in states]
-    workers = [ids.WorkerId(worker) for worker in dict.fromkeys(others)]
+    workers = [ids.WorkerId(worker) for worker in dict.fromkeys(named)]
     read = await engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
-    dead = [worker for worker in workers if worker != me.worker and is_dead(worker)]
+    lives = {worker: others.look(leases.decode_life(worker, read.value(index))) for index, worker in enumerate(workers)}
+    dead = [worker for worker in workers if worker != me.worker and others.is_dead(worker)]
     free: list[ids.Address] = []
     for each in states:
         holder = None if each.holder is None else ids.WorkerId(each.holder.worker)
@@ -164,15 +167,15 @@ async def may_take(
 
 
 async def standing(
-    engine: kv.Engine, workers: Sequence[ids.WorkerId], is_dead: Callable[[ids.WorkerId], bool]
-) -> list[ids.WorkerId]:
+    engine: kv.Engine, workers: Sequence[ids.WorkerId], others: witness.Witness
+) -> list[ids.WorkerId]:  # fmt: skip
     """Those of these workers that worlds may be given to."""
     if not workers:
         return []
     read = await engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = [leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)]
+    lives = [others.look(leases.decode_life(worker, read.value(index))) for index, worker in enumerate(workers)]
     standing = [life.worker for life in lives if life is not None and life.stands(read.time_us)]
-    return [worker for worker in standing if not is_dead(worker)]
+    return [worker for worker in standing if not others.is_dead(worker)]
 
 
 async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False) -> None:
@@ -273,15 +276,16 @@ def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot
     return snapshot_keys.BASELINE.pack(taken)
 
 
-async def adopt(worker: WorldWorker, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes) -> None:
+async def adopt(
+    kernel: kernel_thread.KernelThread, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes
+) -> None:
     """Go on under other code than the baseline was written by.
 
     The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
     code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
     commit with the baseline that follows it, so no restore ever has to run old entries under new code.
     """
-    blocked = await worker.in_kernel(lambda: commands.fits(hosted.machine))
-    assert isinstance(blocked, dict)
+    blocked = await kernel.run(hosted.at, commands.fits, hosted.machine)
     change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
     await cycle.step_and_save(hosted, Handover(item, change), world)

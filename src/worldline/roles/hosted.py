@@ -15,6 +15,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
+from worldline.kernel.machine import Machine
 from worldline.kernel.program import Program
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
@@ -30,7 +31,11 @@ CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX  # of a cycle's batch, before its last s
 FOLLOW_UPS_MAX = 8  # steps in a row that only send what those before had no room for
 RECORD_BYTES = 256  # more or less what a record takes besides its payload: keys, numbers, digests
 NEVER_US = 2**62
+BEHIND_US_MIN = (
+    100_000  # what the store's time may be behind a world's own before a step says so: reads overtake others
+)
 _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's own stamp
+_HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX < limits.BATCH_BYTES_MAX, "a cycle's last step is a full one"
 
@@ -45,10 +50,12 @@ class Applied(msgspec.Struct, frozen=True):
 class Handover(msgspec.Struct, eq=False):
     """An input that does not go through the inbox: from a producer, an adapter or a timer in this process.
 
-    `client_id` is recorded as seen with the step. `claim` is the work that a receipt or a fired timer settles: the step
-    expects it unchanged and deletes it. `done` ends with where it was journaled, or with one of these: `Fenced`: it was
-    not taken, and the world is not here any more; `Repeated`, `Superseded`; anything else: whether it was taken cannot
-    be known.
+    `stamp` is what a producer's input has instead of an inbox stamp (`new_stamp`): it is journaled with the input, so
+    that no other step has the same bytes. `client_id` is recorded as seen with the step. `claim` is the work that a
+    receipt or a fired timer settles: the step expects it unchanged and deletes it. `done` ends with where it was
+    journaled, or with one of these: `Fenced`: it was not taken, and the world is not here any more; `Deferred`: it was
+    not taken, and has to go through the inbox; `Repeated`, `Superseded`; anything else: whether it was taken cannot be
+    known.
     """
 
     item: inbox.Item
@@ -57,6 +64,11 @@ class Handover(msgspec.Struct, eq=False):
     client_id: bytes | str | None = None
     claim: works.Open | None = None
     since_us: int = 0  # when it was handed over, if somebody wants to know
+    stamp: bytes = b""
+
+    def settle(self, applied: Applied) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_result(applied)
 
     def fail(self, error: Exception) -> None:
         if self.done is not None and not self.done.done():
@@ -71,6 +83,12 @@ class Repeated(errors.Error):
     def __init__(self, stamp: kv.Stamp) -> None:
         super().__init__("taken before")
         self.stamp = stamp
+
+
+class Deferred(errors.Lost):
+    """More is in the world's inbox than one cycle takes, or can be read now: the input has to come behind it."""
+
+    code = "deferred"
 
 
 class Superseded(errors.Lost):
@@ -141,9 +159,11 @@ class Hosted:
         self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
+        self.reads_in_a_row = 0  # of the inbox that found something
         self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
+        self._unread_range: kv.Range | None = None  # as it was made last
         self._busy = False
         self._quiet: list[asyncio.Future[None]] = []  # those who wait until it is not busy
 
@@ -167,11 +187,44 @@ class Hosted:
             self._quiet.append(told)
             await told
 
+    def start_over(self, restored: restoring.Restored) -> Machine:
+        """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
+        the machine that made them.
+        """
+        before, self.machine = self.machine, restored.machine
+        self.head, self.head_raw = restored.head, restored.head_raw
+        self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
+        self.entries_since = restored.entries
+        self.unread = True
+        self.drop_mark()
+        return before
+
     @property
     def ready(self) -> bool:
         if self._busy or self.lost:
             return False
         return self.unread or bool(self.handed) or self.machine.unfinished
+
+    def unread_range(self, count_max: int) -> kv.Range:
+        """What to read to see the next inputs in the inbox."""
+        known = self._unread_range
+        if known is None or known.count_max != count_max:
+            known = self._unread_range = inboxes.read_range(self.at, start=self.mark, count_max=count_max)
+        return known
+
+    def inbox_read(self, page: kv.Page, asked: kv.Range) -> None:
+        """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
+        inbox that stays empty leaves nothing to skip.
+        """
+        if (page.items or self.reads_in_a_row) and asked is self._unread_range:
+            self.mark = inboxes.next_mark(page)
+            self._unread_range = None
+        self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+
+    def drop_mark(self) -> None:
+        """Read the whole inbox the next time."""
+        self.mark = b""
+        self._unread_range = None
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
@@ -203,7 +256,9 @@ class Hosted:
         self, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], budget: Budget, *, time_us: int,
         env: envs.Env,
     ) -> Done:  # fmt: skip
-        """Step through these inputs, in order, until they are used up or the budget is."""
+        """Step through these inputs, in order, until they are used up or the budget is. What was handed over comes
+        behind everything that was in the inbox when it was read.
+        """
         done = Done(self.head, self.head)
         for item, data in unread:
             if self._full(done, budget, env):
@@ -216,10 +271,10 @@ class Hosted:
                 done.size += len(item.raw)
             else:
                 done.taken.append(item)
-        for handover in handed:
+        for handover in () if done.cut else handed:
             if self._full(done, budget, env):
                 break
-            applied, dead = self._step(done, step.Input(handover.item, handover.data), time_us)
+            applied, dead = self._step(done, step.Input(handover.item, handover.data, handover.stamp), time_us)
             done.handed.append((handover, applied))
             done.size += RECORD_BYTES
             if dead:
@@ -252,7 +307,8 @@ class Hosted:
         due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
         # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
         logical_us = max(head.time_us, self.baseline.time_us, time_us, due_us)
-        stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us))
+        behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
+        stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us, behind_us))
         sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
         done.after = sealed.after
         done.entries += sealed.entries
@@ -290,11 +346,16 @@ def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:
     return inboxes.Unread(handed_stamp(applied), inbox_keys.ITEM.pack(item), item)
 
 
+def new_stamp(env: envs.Env) -> kv.Stamp:
+    """A stamp for an input that is handed over: unique, and none that an engine gives."""
+    return kv.Stamp(env.random_bytes(8) + _HANDED)
+
+
 def handed_stamp(applied: Applied) -> kv.Stamp:
-    """The stamp that stands for an input which had none: its step, so that a repeat can be told where it went."""
+    """The stamp that stands for an input which has none in the journal: its step."""
     return kv.stamp(applied.step, _NO_ORDINAL)
 
 
-def step_of_handed(stamp: bytes) -> int | None:
-    """The step behind such a stamp, or None for a stamp of an engine's own."""
-    return int.from_bytes(stamp[:8], "big") if stamp[8:] == _NO_ORDINAL.to_bytes(4, "big") else None
+def was_handed(stamp: bytes) -> bool:
+    """Whether it is such a stamp, and not an engine's own."""
+    return stamp.endswith(_HANDED)

@@ -44,7 +44,7 @@ class Hub:
 
     @contextmanager
     def expecting(self, at: ids.Address, kind: Kind, correlation: str) -> Iterator[asyncio.Future[journal.Entry]]:
-        """The next entry of this kind with this correlation, as a future. `Fenced` if the world leaves before."""
+        """The next entry of this kind with this correlation, as a future. `Fenced` if the world moves before."""
         future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
         key = (kind, correlation)
         self._expected.setdefault(at, {}).setdefault(key, []).append(future)
@@ -88,12 +88,14 @@ class Hub:
             for entry in entries:
                 _offer(queue, entry)
 
-    def left(self, at: ids.Address) -> None:
-        """The world is not run here any more: whoever waits for an entry of it has to look elsewhere."""
+    def moved(self, at: ids.Address) -> None:
+        """The world came here, or left. Callers that wait for an entry of it have to look into its journal: what was
+        written elsewhere is not told here.
+        """
         for futures in self._expected.pop(at, {}).values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(errors.Fenced(f"world {at.world.hex()} left this process"))
+                    future.set_exception(errors.Fenced(f"world {at.world.hex()} came to this process, or left it"))
 
     def stream(self, at: ids.Address, chunk: Chunk) -> None:
         for queue in self._followers.get(at, ()):

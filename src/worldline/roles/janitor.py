@@ -1,16 +1,20 @@
 """The janitor: clears away what has had its time, in small turns.
 
 A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, and what dead workers have left. Each turn looks at a bounded
+longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store and beside it (lock
+files, temporary files of uploads). Each turn looks at a bounded
 number of records, and each act is a commit of its own that expects what was read, so any number of janitors may run at
 once. Nothing depends on one: without it, things only take up room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes
@@ -18,12 +22,23 @@ from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
-from worldline.roles import freeing, watching
+from worldline.roles import freeing, watching, witness
 from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.janitor")
 
 CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
 POINTERS_MAX = 1_000
 HELD_MAX = 500
+UPLOAD_US_MAX = 3_600_000_000  # an upload that was not written to for so long has died
+
+
+class Locks(Protocol):
+    """The lock files by which the processes of one machine prove that they live."""
+
+    def dead(self) -> list[ids.WorkerId]: ...
+
+    def forget(self, worker: ids.WorkerId) -> None: ...
 
 
 class Janitor:
@@ -36,13 +51,17 @@ class Janitor:
         settings: JanitorSettings,
         dedupe_window_ms: int,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        locks: Locks | None = None,
+        sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, witness.Witness(env, is_dead))
+        self._locks = locks
+        self._sweep_uploads = sweep_uploads
         self._watch = watching.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -74,6 +93,9 @@ class Janitor:
             return False
         self.cleared += await self._freer.of_the_dead()
         self.cleared += await self._drop_orphans()
+        self.cleared += await self._forget_locks()
+        if self._sweep_uploads is not None:
+            self.cleared += await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX)
         self._worlds_done = self._pointers_done = False
         self.rounds += 1
         return True
@@ -86,10 +108,10 @@ class Janitor:
             read = await self._engine.read(
                 worlds.list_range(self._universe, after=self._after, count_max=self._settings.worlds_max)
             )
-            listed = worlds.listed(self._universe, read.page(0))
-            self._unfinished = {at: b"" for at, _ in listed}
+            listed = worlds.listed_at(self._universe, read.page(0))
+            self._unfinished = dict.fromkeys(listed, b"")
             self._last = not read.page(0).more
-            self._after = None if self._last else listed[-1][0].world
+            self._after = None if self._last else listed[-1].world
         addresses = list(self._unfinished)
         await self._forget_made(addresses)
         await self._forget_chosen(addresses)
@@ -124,8 +146,11 @@ class Janitor:
         for index, at in enumerate(addresses):
             page = read.page(index)
             batch = kv.Batch()
-            if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
-                batches.append(batch)
+            try:
+                if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
+                    batches.append(batch)
+            except errors.Corrupt as error:  # it stays, and so do those beside it
+                log.warning("world %s: client ids cannot be read: %s", at.world.hex(), error)
             if page.more:
                 self._unfinished[at] = tuples.successor(page.items[-1][0])
         await self._commit(batches)
@@ -142,7 +167,10 @@ class Janitor:
             read = await self._engine.read(*(works.get(each.pointer.at, each.pointer.intent) for each in found))
             batches: list[kv.Batch] = []
             for index, each in enumerate(found):
-                authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                try:
+                    authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                except errors.Corrupt:
+                    continue  # whoever performs it says so
                 if not works.matches(each, authority):
                     batches.append(kv.Batch())
                     works.discard(batches[-1], each, authority)
@@ -171,11 +199,25 @@ class Janitor:
         read = await self._engine.read(*(get for at, _ in held for get in leases.reads(at)))
         batches: list[kv.Batch] = []
         for index, (at, epoch) in enumerate(held):
-            state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            try:
+                state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            except errors.Corrupt as error:
+                log.warning("world %s: what it was held by stays: %s", at.world.hex(), error)
+                continue
             batch = kv.Batch()
             if leases.forget_held(batch, state, worker, epoch=epoch):
                 batches.append(batch)
         return await self._commit(batches)
+
+    async def _forget_locks(self) -> int:
+        """Lock files of dead workers. As long as a worker has anything in the store, its file proves its death."""
+        forgotten = 0
+        for worker in [] if self._locks is None else self._locks.dead():
+            read = await self._engine.read(leases.get_life(worker), leases.held_range(worker, count_max=1))
+            if self._locks is not None and read.value(0) is None and not read.page(1).items:
+                self._locks.forget(worker)
+                forgotten += 1
+        return forgotten
 
     async def _commit(self, batches: list[kv.Batch]) -> int:
         """Whatever has changed since it was read stays. Returns how much was cleared."""

@@ -11,7 +11,6 @@ import heapq
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sized
-from concurrent.futures import Executor
 from typing import Protocol
 
 from worldline.base import env as envs
@@ -20,7 +19,7 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import holding, telemetry
+from worldline.roles import holding, kernel_thread, telemetry
 from worldline.roles.hosted import NEVER_US, Hosted
 from worldline.store import kv
 
@@ -45,7 +44,7 @@ class Keeper:
         engine: kv.Engine,
         env: envs.Env,
         settings: WorkerSettings,
-        kernel: Executor,
+        kernel: kernel_thread.KernelThread,
         *,
         dropped: Dropped,
         freed: Callable[[Hosted], None],
@@ -127,7 +126,7 @@ class Keeper:
         hosted.busy = True
         began_us = self._env.monotonic_us()
         try:
-            parts = await asyncio.get_running_loop().run_in_executor(self._kernel, self._parts, hosted)
+            parts = await self._kernel.run(hosted.at, self._parts, hosted)
             outcome = await holding.save(self._engine, self._env, hosted, parts)
             if isinstance(outcome, kv.Ok):
                 hosted.saved_us = self._env.monotonic_us()
@@ -148,6 +147,10 @@ class Keeper:
             await self.save(hosted)
         except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
             log.warning("world %s cannot be saved: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at))
+        except errors.StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
+            self._cannot_save(hosted, error)
         await hosted.quiet()
         if hosted.lost or (hosted.ready and not whatever):
             return
@@ -175,6 +178,17 @@ class Keeper:
             log.warning(
                 "world %s cannot be saved now: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at)
             )
+        except Exception as error:  # noqa: BLE001 - a longer restore is the only harm, and to no other world
+            self._cannot_save(hosted, error)
+
+    def _cannot_save(self, hosted: Hosted, error: BaseException) -> None:
+        hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
+        said = kernel_thread.describe(error)
+        log.error(
+            "world %s cannot be saved: %s", hosted.at.world.hex(), said,
+            extra=telemetry.about(hosted.at), exc_info=error,
+        )  # fmt: skip
+        self._telemetry.tell(telemetry.SaveFailed(hosted.at, said))
 
     async def _each(self, chosen: list[Hosted], do: Callable[[Hosted], Awaitable[None]]) -> None:
         for start in range(0, len(chosen), AT_ONCE):

@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import committing, freeing, placement, watching
+from worldline.roles import committing, freeing, placement, watching, witness
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.orchestrator")
@@ -59,8 +60,8 @@ class Orchestrator:
         self._env = env
         self._universe = universe
         self._settings = settings
-        self._is_dead = is_dead
-        self._freer = freeing.Freer(engine, env, universe, is_dead)
+        self._others = witness.Witness(env, is_dead)
+        self._freer = freeing.Freer(engine, env, universe, self._others)
         self._watch = watching.Watch(engine, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
@@ -86,7 +87,7 @@ class Orchestrator:
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
             for life in lives
             if life.stands(now_us)
-            and not self._is_dead(life.worker)
+            and not self._others.is_dead(life.worker)
             and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
         ]
         held = await self._held(lives)
@@ -114,7 +115,8 @@ class Orchestrator:
             found = leases.decode_worker(read.page(0))
             if found is None:
                 return lives, read.time_us
-            after, life = found
+            after, sign = found
+            life = self._others.look(sign)
             if life is not None:
                 lives.append(life)
 
@@ -164,12 +166,18 @@ class Orchestrator:
                 *(inboxes.read_range(at, count_max=1) for at in part),
             )
             for index, at in enumerate(part):
-                world = worlds.find(at, read.value(index))
+                first = 3 * len(part) + 3 * index
+                try:
+                    world = worlds.find(at, read.value(index))
+                    state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
+                except errors.Lost:
+                    continue  # it was deleted
+                except errors.Corrupt as error:  # the others can be placed all the same
+                    log.warning("world %s cannot be placed: %s", at.world.hex(), error)
+                    continue
                 if world is None or world.meta.status is not Status.ACTIVE:
                     continue
                 hints = {each: read.value((1 + number) * len(part) + index) for number, each in enumerate(HINTS)}
-                first = 3 * len(part) + 3 * index
-                state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
                 quiet = not read.page(6 * len(part) + index).items
                 seen[at] = Seen(_active(world, state, quiet=quiet), state, hints)
         return seen

@@ -51,7 +51,10 @@ class Policy(msgspec.Struct, frozen=True):
     most_us: int
 
     def delay_us(self, attempt: int) -> int:
-        return int(min(self.most_us, self.first_us * self.factor ** min(attempt - 1, 64)))
+        try:
+            return int(min(self.most_us, self.first_us * self.factor ** min(attempt - 1, 64)))
+        except OverflowError:
+            return self.most_us
 
 
 class Claimed:

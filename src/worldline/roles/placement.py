@@ -32,7 +32,9 @@ from worldline.model import world as world_model
 
 NAME = "name"
 UNIVERSE = "universe"
+TIMERS = "role:timers"  # it fires the timers of its worlds itself
 PIN = "pin"
+REFUSED = "refused:"  # and a world: the worker cannot run it, and why
 _PROGRAM = "program:"
 _NEEDS = "needs:"
 
@@ -69,7 +71,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 def reserved(label: str) -> bool:
     """Whether a worker's label has a meaning here, so that nobody sets it by hand."""
-    return label in (NAME, UNIVERSE) or label.startswith(_PROGRAM)
+    return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED))
 
 
 def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: Mapping[str, bytes]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Reading is done here, on the event loop; the machine is loaded and replayed in the kernel's thread. The chain is
 recomputed over everything that is read, and what the code derives is compared with what the journal has, so a restored
 world is a proven one. If the program has changed since the baseline, the entries above it must still come out the same;
-see `worldline.roles.world_worker` for how the change is then adopted.
+see `worldline.roles.taker` for how the change is then adopted.
 """
 
 from __future__ import annotations

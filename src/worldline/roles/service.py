@@ -23,7 +23,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
-from worldline.roles import committing, holding
+from worldline.roles import committing, holding, witness
 from worldline.store import kv, transact
 
 PAGE = 500
@@ -92,7 +92,7 @@ async def acquire_lease(
     If this incarnation has it already, the lease it has: the answer to the first call was lost.
     """
     held = leases.lease_of(await _lease(engine, at), me.worker, ids.Incarnation(me.sign.incarnation))
-    return held or await holding.acquire(engine, env, at, me, is_dead)
+    return held or await holding.acquire(engine, env, at, me, witness.Witness(env, is_dead))
 
 
 async def renew_lease(

@@ -90,8 +90,20 @@ class Dropped(msgspec.Struct, frozen=True, gc=False):
     """A world's memory was thrown away: its commit was lost, or its lease is not ours any more."""
 
     at: ids.Address
-    why: Literal["fenced", "conflict", "store", "unfit"]
+    why: Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
     message: str
+
+
+RefusalKind = Literal["step", "unfit", "cannot_step", "restore", "diverged", "corrupt", "hung"]
+
+
+class WorldRefused(msgspec.Struct, frozen=True, gc=False):
+    """Something that concerns one world alone cannot be done here: it is left alone for a while. `tries`: in a row."""
+
+    at: ids.Address
+    kind: RefusalKind
+    message: str
+    tries: int
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +128,13 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
     at: ids.Address
     size: int
     us: int
+
+
+class SaveFailed(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot could not be made of a world's state. It goes on without."""
+
+    at: ids.Address
+    message: str
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
@@ -204,8 +223,8 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (
-    Entered | Refused | Committed | Cycled | Dropped | Taken | Released | Saved | Beat | SelfFenced
-    | Claimed | Attempted | Answered | Fired | Stored | Hung | Lagged | Troubled
+    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Beat
+    | SelfFenced | Claimed | Attempted | Answered | Fired | Stored | Hung | Lagged | Troubled
 )  # fmt: skip
 
 Listener = Callable[[Fact], None]

@@ -4,10 +4,13 @@ A tick is short: renew the life sign, start a search for worlds that are ready, 
 something to do, or rest. Searches, cycles (`worldline.roles.cycling`) and upkeep run beside it, so that none of them
 keeps another from its turn.
 
+Whatever goes wrong with one world concerns that world alone: it is refused here, with its reason, and its lease is
+released (`worldline.roles.refusals`). Only what goes wrong with the worker itself ends the worker.
+
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
-world whose commit failed for any other reason is thrown away and restored. The worker's life sign is one write for all
-its worlds; when it could not be renewed by its margin, for whatever reason, the worker fences itself: it drops all of
-its worlds and asks for them anew.
+world whose commit failed for any other reason is thrown away and restored; if its lease and head held, it stays here
+meanwhile. The worker's life sign is one write for all its worlds; when it could not be renewed by its margin, for
+whatever reason, the worker fences itself: it drops all of its worlds and asks for them anew.
 """
 
 from __future__ import annotations
@@ -15,14 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from worldline.base import env as envs
-from worldline.base import errors, failures
+from worldline.base import errors
 from worldline.kernel.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, ready, worlds
+from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.model.world import Status
@@ -34,8 +36,12 @@ from worldline.roles import (
     holding,
     hub,
     keeping,
+    kernel_thread,
+    losses,
     placement,
-    restoring,
+    refusals,
+    stalls,
+    taker,
     telemetry,
     watching,
 )
@@ -47,12 +53,7 @@ log = logging.getLogger("worldline.worker")
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
-STUCK_MS = 1_000  # before something is tried again that failed for one world alone
-WAY_OUT = (
-    'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
-)
 LONG_AGO_US = -(2**62)
-REFUSED_SECONDS = 10  # how long a world whose bytes were found damaged is left alone
 
 
 class WorldWorker:
@@ -74,20 +75,24 @@ class WorldWorker:
         self._telemetry = telemetry
         self._engine = engine
         self._env = env
-        self._programs = {program.name: program for program in programs}
         code = {program.name: program.hash for program in programs}
         self._labels = placement.labels_of(settings.labels, universe=universe, programs=code)
-        self._blobs = blobs
         self._hub = live
         self._settings = settings
-        self._is_dead = is_dead
-        self._kernel = ThreadPoolExecutor(1, thread_name_prefix="worldline-kernel")
+        self._kernel = kernel_thread.KernelThread(env)
         self._clock = cycling.Clock(env)
+        self._refusals = refusals.Refusals(env, telemetry)
         self._cycle = cycling.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             acted=self._acted, stuck=self._stuck, telemetry=telemetry,
         )  # fmt: skip
+        self._losses = losses.Losses(env, self._refusals, drop=self._drop, release=self._start_release)
         self._finder = finding.Finder(engine, env, universe, clock=self._clock, is_dead=is_dead, worker=self)
+        self._taker = taker.Taker(
+            engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
+            labels=self._labels, others=self._finder.others, living=self._living, refusals=self._refusals,
+            telemetry=telemetry,
+        )  # fmt: skip
         self.under_way = self._cycle.under_way
         self._keeper = keeping.Keeper(
             engine, env, settings, self._kernel, dropped=self._drop, freed=self._freed, telemetry=telemetry
@@ -95,30 +100,28 @@ class WorldWorker:
         self._hosted: dict[ids.Address, Hosted] = {}
         self._acquiring: dict[ids.Address, asyncio.Task[Hosted]] = {}
         self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: to be taken again, and when
-        self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
-        self._refused: dict[ids.Address, str] = {}  # worlds this worker cannot run, and why
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
-        self._watch = watching.Watch(engine, [ready_prefix(universe)])
+        self._watch = watching.Watch(engine, [ready.read_range(universe, count_max=1).begin])
         self._room = keeping.Room(env, self._keeper, self._hosted, self._acquiring, settings.max_worlds_warm)
         self._life: leases.Life | None = None
         self._renewed_us = 0
         self._scanned_us = self._tended_us = LONG_AGO_US
+        self._stall: stalls.Stall | None = None  # a step that does not return, while there is one
         self._over: BaseException | None = None  # why nothing is run here any more
         self.worker = worker
         self.incarnation = ids.Incarnation(envs.new_id(env))
         self.on_act: list[Callable[[Hosted, Done, committing.Built], None]] = []
         self.cycles = 0
         self.steps = 0
-        self.restored_ms = 0.0
 
     # --- For the rest of the process --------------------------------------------------------------------------
 
     def hand_over(self, at: ids.Address, handover: Handover) -> bool:
         """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
         hosted = self._hosted.get(at)
-        if hosted is None or hosted.lost:
+        if hosted is None or hosted.lost or self._stall is not None:
             return False
         if self._telemetry.on:
             handover.since_us = self._env.monotonic_us()
@@ -156,52 +159,71 @@ class WorldWorker:
 
     def keeps(self, at: ids.Address) -> bool:
         """Whether it is here, or on its way."""
-        return at in self._hosted or at in self._acquiring or at in self._again
+        return at in self._hosted or at in self._acquiring or at in self._again or self._refusals.keeps(at)
 
     def peek(self, at: ids.Address) -> Hosted | None:
         return self._hosted.get(at)
 
     def refusal(self, at: ids.Address) -> str | None:
-        return self._refused.get(at)
+        """Why this worker leaves a world alone, or did before it is tried again."""
+        return self._refusals.why(at)
 
     @property
     def life(self) -> leases.Life | None:
         """The life sign by which others see that this worker lives."""
         return self._life
 
+    @property
+    def restored_ms(self) -> float:
+        """How long the last take of a world took."""
+        return self._taker.restored_ms
+
     def runs(self, world: worlds.World) -> bool:
         """Whether this worker would run such a world."""
-        wanted = world.meta.status is Status.ACTIVE and world.at not in self._refused
+        self._refusals.seen(world.at, world.raw)
+        wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
         return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
+
+    def found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
+        """Records of this world cannot be read: it is left alone, and the search goes on."""
+        if not self._refusals.blocks(at):
+            self._refusals.refuse(at, "corrupt", str(error))
 
     def time_us(self) -> int:
         """The store's time, carried on by our own clock since it was last read."""
         return self._clock.now_us()
 
-    async def in_kernel(self, do: Callable[[], object]) -> object:
-        """Run something over a machine in the thread where machines are run."""
-        return await asyncio.get_running_loop().run_in_executor(self._kernel, do)
-
     async def hold(self, at: ids.Address) -> Hosted | None:
-        """Take a world, if it is free, and bring it back. None if another worker has it."""
+        """Take a world, if it is free, and bring it back. None if another worker has it, or it is refused here: it can
+        be reached by its inbox.
+        """
         hosted = self._hosted.get(at)
         if hosted is not None:
             return hosted
         if self._over is not None:
             raise errors.Closed("no worlds are run here any more") from self._over
+        if self._stall is not None:
+            return None
         pending = self._acquiring.get(at)
+        if pending is None and self._refusals.withholds(at):
+            return None
         if pending is None:
-            pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._take(at))
+            pending = self._acquiring[at] = asyncio.get_running_loop().create_task(self._taker.take(at))
             pending.add_done_callback(lambda task: self._taken(at, task))
         try:
             return await asyncio.shield(pending)
         except errors.Exists:
             return None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if pending.cancelled() and task is not None and not task.cancelling():
+                return None  # it was given up, for a step of another world that does not return
+            raise
 
     async def try_hold(self, at: ids.Address) -> Hosted | None:
         """The same for a world that nobody here has asked for: whatever is wrong with it is in nobody else's way."""
         now_us = self._env.monotonic_us()
-        if at in self._refused or self._again.get(at, now_us) > now_us:
+        if self._refusals.blocks(at) or self._again.get(at, now_us) > now_us:
             return None
         try:
             return await self.hold(at) if await self._room.make() else None
@@ -209,7 +231,10 @@ class WorldWorker:
             return None
         except errors.StoreError as error:  # its snapshot may be out of reach where others are not
             log.warning("world %s cannot be taken now: %s", at.world.hex(), error, extra=telemetry.about(at))
-            self._again[at] = self._env.monotonic_us() + STUCK_MS * 1000
+            self._again[at] = self._env.monotonic_us() + losses.STUCK_MS * 1000
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one world is no other world's concern
+            self._refusals.refuse(at, "restore", kernel_thread.describe(error), cause=error)
             return None
 
     # --- The loop's turn --------------------------------------------------------------------------------------
@@ -220,6 +245,8 @@ class WorldWorker:
             await self._turn()
         except errors.Error:
             raise
+        except MemoryError as error:
+            raise errors.CannotStep("there is no memory left for a turn", lasting=False) from error
         except Exception as error:
             self._end(error)  # a bug: whoever waits for an answer must not wait for ever
             raise
@@ -229,6 +256,9 @@ class WorldWorker:
         now_us = self._env.monotonic_us()
         self._check_tasks()
         await self._renew(now_us)
+        if await self._stalled(now_us):
+            await self._watch.rest(min(self._settings.heartbeat_ms, REST_MS))
+            return
         self._start_search(now_us)
         self._start_upkeep(now_us)
         self._start_emptying()
@@ -278,7 +308,7 @@ class WorldWorker:
         given = [self._cycle.take(hosted) for hosted in chosen]
         try:
             for lost in await self._cycle.run(given):
-                self._lost(lost)
+                self._losses.settle(lost)
         except BaseException as error:
             for each in given:
                 if each.stepped:
@@ -290,16 +320,30 @@ class WorldWorker:
             if any(each.late for each in given):  # those without a turn are first in the next
                 given.sort(key=lambda each: not each.late)
             for each in given:
-                each.hosted.busy = False
-                if each.hosted.lost:
-                    _fail(each.handed, errors.Fenced("the world left this worker"))
+                if each.again and self._over is None:
+                    self._cycles.append(asyncio.get_running_loop().create_task(self._start_over(each)))
                 else:
-                    each.hosted.put_back(each.handed)
-                    self._freed(each.hosted)
+                    self._free(each)
             self._watch.wake()
+
+    def _free(self, given: cycling.Given) -> None:
+        """The world's turn is over. What was handed over and not taken is first in the next."""
+        given.hosted.busy = False
+        if given.again and given.stepped:  # it was not brought back
+            self._drop(given.hosted, again=self._env.monotonic_us() + losses.STUCK_MS * 1000)
+        if given.hosted.lost:
+            _fail(given.handed, errors.Fenced("the world left this worker"))
+        else:
+            given.hosted.put_back(given.handed)
+            self._freed(given.hosted)
+
+    async def _start_over(self, given: cycling.Given) -> None:
+        given.stepped = not await self._cycle.start_over(given)
+        self._free(given)
 
     def _acted(self, hosted: Hosted, done: Done, built: committing.Built) -> None:
         self.steps += done.steps
+        self._refusals.forgive(hosted.at)
         self._keeper.watch(hosted)
         for at in built.touched:
             self.poke(at)
@@ -309,39 +353,16 @@ class WorldWorker:
 
     def _stuck(self, hosted: Hosted) -> None:
         """Something in its inbox cannot be read now: look again in a while."""
-        asyncio.get_running_loop().call_later(STUCK_MS / 1000, self.poke, hosted.at)
+        asyncio.get_running_loop().call_later(losses.STUCK_MS / 1000, self.poke, hosted.at)
 
-    def _lost(self, lost: cycling.Lost) -> None:
-        """The commit did not happen. Whose fault it was decides what becomes of what was handed over."""
-        given = lost.worked.given
-        given.stepped = False
-        if isinstance(lost.why, errors.BadInput):
-            self._unfit(given, lost.worked.done, lost.why)
-            return
-        if isinstance(lost.why, errors.StoreError):
-            log.warning("world %s: %s; trying again", given.hosted.at.world.hex(), lost.why)
-            handed, given.handed = given.handed, []
-            self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
-            return
-        error = commit.lost(lost.why, given.hosted.lease)
-        log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept, given.handed = cycling.unsettled(given, lost.why), []
-        # Also after a fence: a lease that was revoked from a paused world may be free by now.
-        self._drop(given.hosted, kept, again=True)
+    def _start_release(self, lease: leases.Lease) -> None:
+        self._start_beside(f"release {lease.at.world.hex()}", self._release(lease))
 
-    def _unfit(self, given: cycling.Given, done: Done, error: errors.BadInput) -> None:
-        """Its steps do not fit into a commit. Several at once are tried one by one; a single one stops its world."""
-        hosted, handed = given.hosted, given.handed
-        given.handed = []
-        if done.steps > 1 and not hosted.careful:
-            self._careful[hosted.at] = None
-        elif done.handed:
-            _fail([handover for handover, _ in done.handed], error)
-            handed = handed[len(done.handed) :]
-        else:
-            self._refused[hosted.at] = f"a step of it cannot be stored: {error}"
-            log.error("world %s stops: a step of it cannot be stored: %s", hosted.at.world.hex(), error)
-        self._drop(hosted, handed, again=hosted.at not in self._refused)
+    async def _release(self, lease: leases.Lease) -> None:
+        try:
+            await holding.release(self._engine, self._env, lease)
+        except errors.StoreError as error:  # the next search through everything finds that it is not in memory
+            log.warning("world %s cannot be released now: %s", lease.at.world.hex(), error)
 
     def _drop(
         self,
@@ -358,8 +379,9 @@ class WorldWorker:
         hosted.lost = True
         if self._hosted.get(hosted.at) is hosted:
             del self._hosted[hosted.at]
-            self._hub.left(hosted.at)
-        self._kernel.submit(hosted.machine.close)  # there, because a step may be under way; its `finally`s run there
+            self._hub.moved(hosted.at)
+        # There, because a step may be under way; its `finally`s run there.
+        self._kernel.submit(hosted.at, hosted.machine.close)
         _fail(handed, _certain(hosted, error))
         _fail(hosted.handed, errors.Fenced(f"world {hosted.at.world.hex()} left this worker"))
         hosted.handed.clear()
@@ -383,10 +405,44 @@ class WorldWorker:
                 for hosted in list(self._hosted.values()):
                     self._drop(hosted, again=True)
         self._life = await holding.beat(
-            self._engine, self._env, self.worker, self.incarnation, settings, labels=self._labels
-        )
+            self._engine, self._env, self.worker, self.incarnation, settings,
+            labels={**self._labels, **self._refusals.labels()}, told=self._clock.set,
+        )  # fmt: skip
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
+
+    async def _living(self) -> leases.Life:
+        """The life sign of this worker, written now if there is none yet."""
+        if self._life is None:
+            await self._renew(self._env.monotonic_us())
+        assert self._life is not None
+        return self._life
+
+    async def _stalled(self, now_us: int) -> bool:
+        """Whether a step does not return. Then nothing else can be run here: all other worlds are let go."""
+        found = stalls.find(self._kernel.doing, self._stall, now_us=now_us, ttl_us=self._settings.lease_ttl_ms * 1000)
+        if found is None:
+            if self._stall is not None:
+                await stalls.end(self._engine, self._env, self.worker, self._stall)
+                if self._stall.at is not None:
+                    self._refusals.forgive(self._stall.at)
+                self._stall, self._scanned_us = None, LONG_AGO_US
+            return False
+        if self._stall is None:
+            self._stall = found
+            if found.at is not None:
+                self._refusals.refuse(found.at, "hung", stalls.WHY, lasting=True, keep=True)
+            log.error("a step has not returned for %d ms: letting go of all other worlds", found.age_ms(now_us))
+        await stalls.begin(self._engine, self._env, self.worker, self._stall)
+        for hosted in [hosted for at, hosted in self._hosted.items() if at != found.at]:
+            handed = self._cycle.abandon(hosted.at) if hosted.busy else []
+            if handed is not None or self._stall.turns > 1:  # a commit under way is given a moment
+                self._drop(hosted, handed or ())
+        for at in [at for at in self._taker.waiting if at != found.at]:
+            self._acquiring[at].cancel()
+        self._again.clear()
+        await self._finder.not_in_memory()
+        return True
 
     # --- Searching and taking ---------------------------------------------------------------------------------
 
@@ -401,6 +457,7 @@ class WorldWorker:
         elif (
             self._watch.hinted
             or any(due_us <= now_us for due_us in self._again.values())
+            or self._refusals.look_again(now_us)
             or self._room.look_again(now_us)
             or self._finder.look_again(now_us)
         ):
@@ -412,6 +469,7 @@ class WorldWorker:
         again = [at for at, due_us in self._again.items() if due_us <= now_us]
         for at in again:
             del self._again[at]
+        again += [at for at in self._refusals.due(now_us) if at not in again]
         try:
             await freeing.each(again, self.try_hold, at_once=finding.HOLDS_AT_ONCE)
             await self._finder.by_hints()
@@ -435,66 +493,15 @@ class WorldWorker:
             self._scanned_us = LONG_AGO_US
             raise
 
-    async def _take(self, at: ids.Address) -> Hosted:
-        """Acquire the lease, restore the world, adopt a change of its program if there is one."""
-        read = await self._engine.read(worlds.get(at))
-        self._clock.set(read.time_us)
-        world = worlds.decode(at, read.value(0))
-        program = self._programs.get(world.meta.program)
-        if program is None:
-            raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
-        unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
-        if unmet is not None:
-            raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
-        if world.meta.status is not Status.ACTIVE:
-            raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
-        if self._life is None:
-            await self._renew(self._env.monotonic_us())
-        assert self._life is not None
-        started_us = self._env.monotonic_us()
-        lease = await holding.acquire(self._engine, self._env, at, self._life, self._is_dead)
-        try:
-            hosted = await self._restore(world, program, lease)
-        except BaseException as error:
-            await holding.release(self._engine, self._env, lease)
-            if isinstance(error, failures.Diverged):
-                raise errors.Closed(f"world {world.meta.name!r} cannot go on: {error.report}\n  {WAY_OUT}") from error
-            raise
-        taken_us = self._env.monotonic_us() - started_us
-        self.restored_ms = taken_us / 1000
-        hosted.name = world.meta.name
-        self._telemetry.tell(telemetry.Taken(at, hosted.name, lease.epoch, hosted.head.height, taken_us))
-        log.info(
-            "world %r at epoch %d, height %d, in %.1f ms",
-            hosted.name, lease.epoch, hosted.head.height, self.restored_ms, extra=telemetry.about(at, name=hosted.name),
-        )  # fmt: skip
-        return hosted
-
-    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
-        try:
-            await holding.take_back_claims(self._engine, self._env, world.at, self._is_dead)
-            restored = await restoring.restore(self._engine, self._blobs, program, world.at, self._kernel)
-            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
-            if restored.program_hash != program.hash:
-                await holding.adopt(self, self._cycle, hosted, world, restored.program_hash)
-        except (failures.Diverged, errors.Corrupt) as error:
-            self._refused[world.at] = str(error)
-            if isinstance(error, errors.Corrupt):  # bytes may be whole again, code does not change while we run
-                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._refused.pop, world.at, None)
-            log.warning("world %r cannot go on: %s", world.meta.name, error, extra=telemetry.about(world.at))
-            raise
-        return hosted
-
     def _taken(self, at: ids.Address, task: asyncio.Task[Hosted]) -> None:
         """A world was taken, or not; whoever asked may be gone."""
         self._acquiring.pop(at, None)
         if task.cancelled() or task.exception() is not None:
             return
         hosted = task.result()
-        if at in self._careful:
-            del self._careful[at]
-            hosted.careful = True
+        hosted.careful = self._losses.careful(at)
         self._hosted[at] = hosted
+        self._hub.moved(at)
         self._keeper.watch(hosted)
         self._freed(hosted)
 
@@ -545,15 +552,17 @@ class WorldWorker:
         self._over = self._over or errors.Closed("the host was closed")
         self._keeper.stop()
         await self._watch.close()
-        tasks = [*self._beside.values(), *self._cycles, *self._acquiring.values()]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := [
+            task for task in [*self._beside.values(), *self._cycles, *self._acquiring.values()] if not task.done()
+        ]:  # a cycle that ends may begin to release a world
+            await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if not abandon:
                 await self._leave()
         finally:
             for hosted in list(self._hosted.values()):
                 self._drop(hosted)
-            self._kernel.shutdown(wait=True)
+            self._kernel.shutdown()
 
     async def _leave(self) -> None:
         held = list(self._hosted.values())
@@ -583,7 +592,3 @@ def _certain(hosted: Hosted, error: BaseException | None) -> Exception:
 def _fail(handed: Sequence[Handover], error: Exception) -> None:
     for handover in handed:
         handover.fail(error)
-
-
-def ready_prefix(universe: ids.UniverseId) -> bytes:
-    return ready.read_range(universe, count_max=1).begin

@@ -204,9 +204,9 @@ class Audit:
 
     def _consumed(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
         """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
-        taken = [entry.stamp for entry in entries if entry.stamp]
+        taken = [entry.stamp for entry in entries if entry.stamp and not hosted.was_handed(entry.stamp)]
         deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if reading.place(key).what == "inbox"]
-        deleted = [stamp for stamp in deleted if hosted.step_of_handed(stamp) is None]  # never was in the inbox
+        deleted = [stamp for stamp in deleted if not hosted.was_handed(stamp)]  # never was in the inbox
         if sorted(taken) != sorted(deleted):
             self.broken("J6", f"{len(taken)} items journaled, {len(deleted)} deleted")
         for stamp in deleted:

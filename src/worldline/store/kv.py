@@ -76,8 +76,9 @@ class Page(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The answers of one `read`, in the order of the requests.
 
-    `time_us` is the store's time, the only clock for expiry, due times and logical time. `seen` is what `wait` wants
-    back: the hints this process had noticed before the snapshot was taken.
+    `time_us` is the store's time, the only clock for expiry, due times and logical time. It follows the clock it is
+    taken from, also back. `seen` is what `wait` wants back: the hints this process had noticed before the snapshot was
+    taken.
     """
 
     answers: list[bytes | Page | None]
@@ -102,9 +103,14 @@ class Ok(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Not applied: these expectations did not hold. Each key with what was found there, in key order."""
+    """Not applied: these expectations did not hold. Each key with what was found there, in key order.
+
+    `repeated` is never set by an engine: `transact.commit` sets it if the batch was committed before and that answer
+    was lost. Then the batch was not applied, or it was applied and another writer has changed its guard since.
+    """
 
     found: tuple[tuple[bytes, bytes | None], ...]
+    repeated: bool = False
 
     def at(self, key: bytes) -> tuple[bool, bytes | None]:
         """Whether this key's expectation failed, and what was there."""
@@ -367,13 +373,15 @@ def fill_page(items: Iterable[tuple[bytes, bytes]], request: Range, at: Stamp) -
 def check_requests(requests: Sequence[Request]) -> None:
     if len(requests) > limits.READ_REQUESTS_MAX:
         raise errors.BadInput(f"{len(requests)} requests in one read; the limit is {limits.READ_REQUESTS_MAX}")
+    key_max = limits.KEY_BYTES_MAX
     for request in requests:
         if isinstance(request, Range):
             if request.count_max < 1 or request.bytes_max < 1:
                 raise errors.BadInput("a range must allow at least one key and one byte")
-            _check_key(request.begin)
-            _check_key(request.end, extra=-1)
-        else:
+            if not (0 < len(request.begin) <= key_max and 0 < len(request.end) <= key_max):
+                _check_key(request.begin)
+                _check_key(request.end, extra=-1)
+        elif not 0 < len(request.key) <= key_max:
             _check_key(request.key)
 
 

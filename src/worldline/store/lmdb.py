@@ -93,7 +93,6 @@ class _Store:
             raise
         # Held by whoever looks through the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
-        self._time_us = 0
         self._groups = 0
         self._committing = False
         self._sockets = _sockets(folder)
@@ -115,8 +114,7 @@ class _Store:
                 return None
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
-            self._time_us = max(self._time_us, env.wall_us())
-            return answers, self._time_us
+            return answers, env.wall_us()
 
     def last_txn(self) -> int:
         with self._map_lock:
@@ -335,6 +333,8 @@ def _page(cursor: lmdb.Cursor[bytes], request: kv.Range, stable: kv.Stamp) -> kv
         items = itertools.takewhile(lambda item: item[0] >= begin, cursor.iterprev())
     else:
         found = cursor.set_range(begin)
+        if not found or cursor.key() >= end:  # most inboxes, most of the time
+            return kv.Page([], False, stable)
         items = itertools.takewhile(lambda item: item[0] < end, cursor.iternext())
     return kv.fill_page(items if found else (), request, stable)
 
@@ -385,6 +385,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _open_db(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> lmdb.Environment:
+    lmdb_folder.reserve_lock(folder, limits.LMDB_LOCK_BYTES)
     for _ in range(limits.LMDB_REMAPS_MAX):
         # If another process grows the store meanwhile, opening again takes the size it has by then.
         with contextlib.suppress(lmdb.MapResizedError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from worldline.base import errors, limits
 
 DATA = "data.mdb"
+LOCK = "lock.mdb"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -46,6 +47,31 @@ def identity(folder: Path) -> tuple[int, int] | None:
 
 def data_bytes(folder: Path) -> int:
     return (folder / DATA).stat().st_size
+
+
+def reserve_lock(folder: Path, size: int) -> None:
+    """Give LMDB's lock file its room on the disk before LMDB maps it.
+
+    LMDB makes the file sparse. On a full disk the first write through the map would then end the process by a bus
+    error; this fails instead. A file that has its room is not even opened: LMDB's locks of this process, if there are
+    any, would be released by the closing.
+    """
+    path = folder / LOCK
+    try:
+        found = path.stat()
+        if found.st_size >= size and found.st_blocks * 512 >= size:
+            return
+    except FileNotFoundError:
+        pass
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(number, 0, size)
+    except OSError:
+        if not os.fstat(number).st_size:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(number)
 
 
 def sync(folder: Path) -> None:
@@ -86,6 +112,11 @@ def translate(code: int | None, folder: Path) -> errors.Error:
         return errors.StoreUnavailable(f"no permission to read and write {folder}; check its owner and mode")
     if code == errno.ENOTDIR:
         return errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
+    if code == errno.EAGAIN:
+        return errors.StoreUnavailable(
+            f"another process has the store in {folder} open under the same process id, {os.getpid()}: LMDB tells "
+            "processes apart by it; give the containers that share a folder one process namespace, or use a server"
+        )
     if code == errno.ENOMEM:
         return errors.StoreUnavailable(f"no address space to map the store in {folder}; raise the limit (ulimit -v)")
     return errors.StoreUnavailable(f"the store in {folder} cannot be used now: {os.strerror(code or 0)}")

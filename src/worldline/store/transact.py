@@ -4,7 +4,10 @@
 and back off with jitter. No layer and no role retries a commit by any other way.
 
 A lost answer is resolved by committing the same batch again. `Ok`: applied now. `Conflict` that shows our own bytes
-(`kv.applied_before`): applied the first time. Any other `Conflict`: lost. This works because every batch has a guard.
+(`kv.applied_before`): applied the first time. Any other `Conflict`: either not applied, or applied the first time and
+overtaken by another writer since; it is marked `repeated`. Either way it will not be applied any more: a writer to whom
+the difference matters now reads what the batch would have left behind (a journal frame, a record under a fresh id).
+This works because every batch has a guard.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ async def _repeat(
         for index, outcome in zip(waiting, outcomes, strict=True):
             if isinstance(outcome, kv.Conflict) and repeated and kv.applied_before(batches[index], outcome):
                 certain[index] = kv.Ok(_recorded_stamps(batches[index], outcome))
+            elif isinstance(outcome, kv.Conflict) and repeated:
+                certain[index] = msgspec.structs.replace(outcome, repeated=True)
             elif not isinstance(outcome, kv.CommitUnknown):
                 certain[index] = outcome
         waiting = [index for index in waiting if index not in certain]

@@ -55,7 +55,8 @@ class Life:
     def step(self, item: inbox.Item | None, data: bytes, *, time_us: int, error: str = "") -> steps.Stepped:
         """Consume one input and journal the step. `Diverged` if doing it again comes out differently."""
         given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error)
-        context = steps.Context(self.at, self.head.step + 1, max(self.head.time_us, time_us))
+        logical_us = max(self.head.time_us, time_us)
+        context = steps.Context(self.at, self.head.step + 1, logical_us, behind_us=logical_us - time_us)
         stepped, entries, after = self._do(self.machine, given, context)
         if any(entries[0].height <= height < after.height for height in self.crash_at):
             self.restore()  # before the commit: the step is lost and done again

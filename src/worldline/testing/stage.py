@@ -139,9 +139,10 @@ class Stage:
     def _attempt(self, actor: Actor, asked: Asked) -> None:
         if not self._is_open(actor, asked):
             return
-        asked.attempt += 1
         effect = actor.life.program.find_effect(asked.wanted.name)
-        assert effect is not None
+        if effect is None:
+            return  # the program has lost it: like in production, it stays open
+        asked.attempt += 1
         arguments, options = handling.unpack_effect(asked.wanted.params)
         policy = performing.policy_of(effect, options)
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)

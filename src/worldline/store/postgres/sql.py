@@ -24,7 +24,9 @@ Locks are taken in one order, so groups cannot wait for each other in a circle. 
 cannot be locked before they exist); the server finds such a circle and undoes one of the two, which is run again.
 
 **Stamps** are (`base` + the transaction's 64-bit id, ordinal). An id below the oldest one still running can write no
-more, which is what `stable` says. Ids start anew in a cluster restored from a dump, so `store.base` is raised there.
+more, which is what `stable` says. Ids start anew in a cluster restored from a dump, so `store.base` is raised there. A
+standby that is promoted without the last commits hands out their ids once more; its timeline is a new one, and each
+timeline raises the base as well. So no stamp of a lost commit comes again, and none is below one that was seen.
 
 The function's name holds a digest of its text: releases with different texts live beside each other.
 """
@@ -39,6 +41,8 @@ from worldline.store.postgres import settings
 LAYOUT = 1
 # More transaction ids than a cluster uses in its life; what a move to another cluster adds to `store.base`.
 BASE_STEP = 1 << 48
+# More transactions than a promotion can lose; what each timeline of a cluster after the first adds.
+TIMELINE_STEP = 1 << 32
 
 # Kinds of runs of locked keys. A range run holds two keys, its bounds; a delete run is deleted instead of locked.
 RUN_SHARE, RUN_WRITE, RUN_RANGE, RUN_DELETE = 0, 1, 2, 3
@@ -72,7 +76,9 @@ SELECT current_setting('server_version_num')::integer,
                WHERE n.nspname = $1 AND c.relname = 'store'),
        EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                WHERE n.nspname = $1 AND p.proname = $2),
-       EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = $1)
+       EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = $1),
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END
 """
 
 DURABILITY = """
@@ -116,8 +122,11 @@ END
 $body$;
 """
 
-# Up to so many expectations, a lookup for each is quicker than a join.
-_FEW = 16
+# The row of the key `k.key`, as a condition and what follows it. While an old transaction is open, the server keeps all
+# versions of a row, and the index holds them in the order of their places in the table: newer ones behind older ones,
+# as a rule. So the walk goes backwards and ends at the first that is visible. Forwards it would meet all the dead ones
+# first, one for every commit since that transaction began. Equality would let the planner drop the order.
+_NEWEST = "kv.key >= k.key AND kv.key <= k.key ORDER BY kv.key DESC LIMIT 1"
 
 # In the order of the function's parameters; `groups.encode` makes them, with NULL for what a group does not have.
 # Deletes that are not runs of their own are parts of runs, or keys.
@@ -160,6 +169,8 @@ CREATE FUNCTION {schema}.{commit}(
 DECLARE
     first integer := 1;
     swept bytea[];
+    present bytea[] := ARRAY[]::bytea[];
+    done bytea[];
     stamp bytea;
     deleted bigint;
     hasty boolean := false;
@@ -167,9 +178,12 @@ DECLARE
 BEGIN
     FOR run IN 1 .. cardinality(run_ends) LOOP
         IF run_kinds[run] = {share} THEN
-            PERFORM FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]) ORDER BY kv.key FOR SHARE;
+            PERFORM FROM unnest(lock_keys[first:run_ends[run]]) AS k(key)
+            CROSS JOIN LATERAL (SELECT FROM {schema}.kv WHERE {newest} FOR SHARE) AS held;
         ELSIF run_kinds[run] = {write} THEN
-            PERFORM FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]) ORDER BY kv.key FOR UPDATE;
+            present := present || ARRAY(
+                SELECT k.key FROM unnest(lock_keys[first:run_ends[run]]) AS k(key)
+                CROSS JOIN LATERAL (SELECT FROM {schema}.kv WHERE {newest} FOR UPDATE) AS held);
         ELSIF run_kinds[run] = {delete} THEN
             DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[first:run_ends[run]]);
             GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -182,22 +196,12 @@ BEGIN
         first := run_ends[run] + 1;
     END LOOP;
 
-    -- The rows are locked already, all but those that appeared since: FOR SHARE holds these as well. Few keys are
-    -- looked up one by one, many by one walk through the index.
-    IF cardinality(expect_keys) <= {few} THEN
-        SELECT array_agg(e.batch), array_agg(e.key), array_agg(held.value)
-        INTO found_batches, found_keys, found_values
-        FROM unnest(expect_keys, expect_values, expect_batches) AS e(key, value, batch)
-        LEFT JOIN LATERAL (SELECT kv.value FROM {schema}.kv WHERE kv.key = e.key FOR SHARE) AS held ON true
-        WHERE held.value IS DISTINCT FROM e.value;
-    ELSE
-        SELECT array_agg(e.batch), array_agg(e.key), array_agg(held.value)
-        INTO found_batches, found_keys, found_values
-        FROM unnest(expect_keys, expect_values, expect_batches) AS e(key, value, batch)
-        LEFT JOIN (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key = ANY (expect_keys) FOR SHARE) AS held
-            ON held.key = e.key
-        WHERE held.value IS DISTINCT FROM e.value;
-    END IF;
+    -- The rows are locked already, all but those that appeared since: FOR SHARE holds these as well.
+    SELECT array_agg(k.batch), array_agg(k.key), array_agg(held.value)
+    INTO found_batches, found_keys, found_values
+    FROM unnest(expect_keys, expect_values, expect_batches) AS k(key, value, batch)
+    LEFT JOIN LATERAL (SELECT kv.value FROM {schema}.kv WHERE {newest} FOR SHARE) AS held ON true
+    WHERE held.value IS DISTINCT FROM k.value;
 
     IF found_batches IS NOT NULL AND hasty THEN
         RAISE EXCEPTION USING ERRCODE = '{hasty}', MESSAGE = 'a batch did not hold, and rows were deleted already';
@@ -229,10 +233,24 @@ BEGIN
     stamp := int8send(version);
 
     IF cardinality(put_keys) > 0 THEN
-        INSERT INTO {schema}.kv
-        SELECT w.key, CASE WHEN w.value_stamp IS NULL THEN w.value ELSE w.value || stamp || int4send(w.value_stamp) END
-        FROM unnest(put_keys, put_values, put_value_stamps) AS w(key, value, value_stamp)
-        ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value;
+        -- Rows that are there are updated in their places; the insert would look for each by a walk of its own.
+        WITH updated AS (
+            UPDATE {schema}.kv SET value = found.value
+            FROM (SELECT held.place, CASE WHEN k.value_stamp IS NULL THEN k.value
+                                          ELSE k.value || stamp || int4send(k.value_stamp) END AS value
+                  FROM unnest(put_keys, put_values, put_value_stamps) AS k(key, value, value_stamp)
+                  CROSS JOIN LATERAL (SELECT kv.ctid AS place FROM {schema}.kv WHERE {newest}) AS held
+                  WHERE k.key = ANY (present)) AS found
+            WHERE kv.ctid = found.place RETURNING kv.key)
+        SELECT array_agg(updated.key) INTO done FROM updated;
+        IF done IS NULL OR cardinality(done) < cardinality(put_keys) THEN
+            INSERT INTO {schema}.kv
+            SELECT w.key,
+                   CASE WHEN w.value_stamp IS NULL THEN w.value ELSE w.value || stamp || int4send(w.value_stamp) END
+            FROM unnest(put_keys, put_values, put_value_stamps) AS w(key, value, value_stamp)
+            WHERE done IS NULL OR w.key <> ALL (done)
+            ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value;
+        END IF;
     END IF;
     IF cardinality(count_keys) > 0 THEN
         INSERT INTO {schema}.kv SELECT w.key, w.value FROM unnest(count_keys, count_values) AS w(key, value)
@@ -246,7 +264,14 @@ BEGIN
             AS w(key, value, key_stamp, value_stamp);
     END IF;
     FOR part IN 1 .. coalesce(cardinality(delete_firsts), 0) LOOP
-        DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[delete_firsts[part]:delete_lasts[part]]);
+        DELETE FROM {schema}.kv
+        USING unnest(lock_keys[delete_firsts[part]:delete_lasts[part]]) AS k(key)
+        CROSS JOIN LATERAL (SELECT kv.ctid AS place FROM {schema}.kv WHERE {newest}) AS held
+        WHERE kv.ctid = held.place;
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        IF deleted <= delete_lasts[part] - delete_firsts[part] THEN
+            DELETE FROM {schema}.kv WHERE kv.key = ANY (lock_keys[delete_firsts[part]:delete_lasts[part]]);
+        END IF;
     END LOOP;
     IF cardinality(delete_keys) > 0 THEN
         DELETE FROM {schema}.kv WHERE kv.key = ANY (delete_keys);
@@ -273,36 +298,32 @@ $body$;
 """
 
 # One row for the gets, with the store's time and the oldest running transaction; one row for each range, with how many
-# keys it has up to one beyond its bound. A range is measured before it is read: lengths do not touch what is stored
-# out of line. Only one that has too many bytes is cut by a running sum.
+# keys it has up to one beyond its bound. A range is walked once. Lengths do not touch what is stored out of line, so
+# values that the running sum cuts off are not read.
 _READ = """
 SELECT 0 AS place, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS total,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest, NULL::bytea[] AS keys,
-       ARRAY(SELECT (SELECT kv.value FROM {schema}.kv WHERE kv.key = g.key)
-             FROM unnest($1::bytea[]) AS g(key)) AS values
+       ARRAY(SELECT (SELECT kv.value FROM {schema}.kv WHERE {newest})
+             FROM unnest($1::bytea[]) AS k(key)) AS values
 """
 
 _READ_RANGES = """
 UNION ALL
-SELECT r.place::integer, measured.total, 0, page.keys, page.values
+SELECT r.place::integer, page.total, 0, page.keys, page.values
 FROM unnest($2::bytea[], $3::bytea[], $4::integer[], $5::integer[], $6::integer[])
     WITH ORDINALITY AS r(begins, ends, count_max, bytes_max, reverse, place)
 CROSS JOIN LATERAL (
-    SELECT count(*) AS total, sum(octet_length(near.key) + octet_length(near.value)) AS bytes
-    FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-          ORDER BY kv.key {direction} LIMIT r.count_max + 1) AS near
-) AS measured
-CROSS JOIN LATERAL (
-    SELECT array_agg(near.key) AS keys, array_agg(near.value) AS values
-    FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-          ORDER BY kv.key {direction} LIMIT CASE WHEN measured.bytes <= r.bytes_max THEN r.count_max ELSE (
-              SELECT greatest(count(*), 1) FROM (
-                  SELECT sum(octet_length(near.key) + octet_length(near.value))
-                             OVER (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING) AS bytes
-                  FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
-                        ORDER BY kv.key {direction} LIMIT r.count_max) AS near
-              ) AS run WHERE run.bytes <= r.bytes_max) END
-    ) AS near
+    SELECT count(*) AS total,
+           array_agg(near.key) FILTER (WHERE near.fits) AS keys,
+           array_agg(near.value) FILTER (WHERE near.fits) AS values
+    FROM (SELECT near.key, near.value,
+                 near.number = 1 OR near.number <= r.count_max AND near.bytes <= r.bytes_max AS fits
+          FROM (SELECT near.key, near.value, row_number() OVER run AS number,
+                       sum(octet_length(near.key) + octet_length(near.value)) OVER run AS bytes
+                FROM (SELECT kv.key, kv.value FROM {schema}.kv WHERE kv.key >= r.begins AND kv.key < r.ends
+                      ORDER BY kv.key {direction} LIMIT r.count_max + 1) AS near
+                WINDOW run AS (ORDER BY near.key {direction} ROWS UNBOUNDED PRECEDING)) AS near
+          ORDER BY near.key {direction}) AS near
 ) AS page
 WHERE r.reverse = {reverse}
 """
@@ -318,7 +339,7 @@ def create_schema(schema: str) -> str:
 
 def commit_name() -> str:
     """The function's name: its text's digest is in it."""
-    text = _COMMIT + _COUNTER_ADD + str(COMMIT_PARAMETERS)
+    text = _COMMIT + _COUNTER_ADD + _NEWEST + str(COMMIT_PARAMETERS)
     return "commit_" + hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -337,7 +358,7 @@ def commit_functions(schema: str) -> str:
         write=RUN_WRITE,
         delete=RUN_DELETE,
         hasty=HASTY,
-        few=_FEW,
+        newest=_NEWEST,
         counter_bytes=limits.COUNTER_BYTES,
     )
 
@@ -350,7 +371,7 @@ def commit_call(schema: str) -> str:
 def read(schema: str, *, backwards: bool) -> str:
     """The read statement; without `backwards` a shorter one, for when no range is read in reverse."""
     name = settings.check_schema(schema)
-    text = _READ.format(schema=name) + _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
+    text = _READ.format(schema=name, newest=_NEWEST) + _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
     return text + _READ_RANGES.format(schema=name, direction="DESC", reverse=1) if backwards else text
 
 

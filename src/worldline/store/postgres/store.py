@@ -29,6 +29,7 @@ class Identity(msgspec.Struct, frozen=True):
     has_store: bool
     has_function: bool
     has_schema: bool
+    timeline: int  # 0 on a standby
 
 
 async def connect(address: Address, settings: Settings, env: envs.Env, *, statements: bool = True) -> Session:
@@ -76,7 +77,7 @@ async def prepare(address: Address, settings: Settings, env: envs.Env, *, create
 
 
 async def _recognise(session: Session, address: Address, settings: Settings) -> int:
-    """Where the stamps of this cluster begin, if this is still the store that was opened."""
+    """Where the stamps of this cluster's timeline begin, if this is still the store that was opened."""
     identity = await _identify(session, address, settings)
     if not (identity.has_table and identity.has_store and identity.has_function):
         raise errors.StoreMissing(f"{address.shown}: the store is gone; was the schema dropped?")
@@ -84,7 +85,7 @@ async def _recognise(session: Session, address: Address, settings: Settings) -> 
     if system != identity.system or layout != sql.LAYOUT:
         raise errors.StoreFailed(f"{address.shown} was replaced by another store; open it again")
     assert isinstance(base, int)
-    return base
+    return base + (identity.timeline - 1) * sql.TIMELINE_STEP
 
 
 def _check_found(identity: Identity, address: Address, *, create: bool) -> None:

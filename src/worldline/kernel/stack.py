@@ -1,0 +1,53 @@
+"""How deep user code may recurse: the same wherever it is called from, so that a replay fails where the first run did.
+
+A `RecursionError` is the code's own failure, and journaled as such. But Python counts all frames of a thread, and a
+step is made at different depths: by a cycle, by a restore, by a test, in a run that is fed or rebuilt. So user code is
+always entered at one depth: from a shallower stack through frames that do nothing, from a deeper one with the limit
+raised by as much for the time of the call. What is left to it is the process's recursion limit less `FRAMES`; a process
+that changes its limit changes that for its worlds too.
+
+Frames of C code are counted by some versions of Python and not seen here; there are none between a role and a step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+FRAMES: Final = 20  # at which user code is entered: about as deep as the ways to it in a host are
+
+_guess = [FRAMES]  # how many frames were above the last call: mostly it comes the same way again
+
+
+def call(function: Callable[..., Any], *given: Any) -> Any:
+    """Call user code, at its depth."""
+    above = _guess[0]
+    try:
+        known = sys._getframe(above).f_back is None  # noqa: SLF001 - there is no other way to a stack's depth
+    except ValueError:
+        known = False
+    if not known:
+        above = _guess[0] = _count(sys._getframe())  # noqa: SLF001
+    if above <= FRAMES:
+        return _deeper(FRAMES - above, function, given)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + above - FRAMES)
+    try:
+        return _deeper(0, function, given)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _deeper(frames: int, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    return function(*given) if frames == 0 else _deeper(frames - 1, function, given)
+
+
+def _count(frame: FrameType | None) -> int:
+    """The frames above one."""
+    count = -1
+    while frame is not None:
+        count += 1
+        frame = frame.f_back
+    return count

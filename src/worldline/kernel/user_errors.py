@@ -1,0 +1,132 @@
+"""What user code raises, told apart from what its environment did, and described without trusting it.
+
+An exception is an object of the user's: its `__str__`, its `code`, its class and the text they give may raise, lie, be
+of any size or have no bytes. Whatever they do, here comes out plain text that can be journaled: an exact `str`, bounded
+and well-formed. Addresses of objects are taken out of it, because a replay must come to the same text.
+
+A `MemoryError` is no part of a world's history: it says what the process lacked. It passes every guard, and
+`Machine.step` turns it into `errors.CannotStep`. Code that catches it itself cannot be told from code that met none.
+A `KeyboardInterrupt` passes only where a signal can arrive, which is a test's own thread (`here.interruptible`): worlds
+are hosted in threads that get none, so there it was raised by the code itself, and is a failure like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from worldline.base import errors, failures, limits
+from worldline.kernel import here
+
+TEXT_CHARACTERS_MAX: Final = 4_096
+CODE_CHARACTERS_MAX: Final = 200
+HINT: Final = (
+    "a workflow can await only what Worldline records: effects, workflows, wl.sleep, wl.wait, wl.gather and the like; "
+    "put asyncio and other I/O into an @effect"
+)
+
+_ADDRESS: Final = re.compile(r"(?<= at )0x[0-9a-fA-F]{6,16}\b")
+_LOOP_ERRORS: Final = (
+    "no running event loop", "no current event loop", "loop argument must", "be used inside a task",
+)  # fmt: skip
+_type_name: Final[Any] = type.__dict__["__name__"].__get__
+_traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__
+
+
+def let_pass(error: BaseException) -> bool:
+    """Whether the environment raised it and not the user's code, as far as can be told. Then the step will be dropped,
+    also if user code further out catches it.
+    """
+    kind = type(error)
+    if issubclass(kind, KeyboardInterrupt):
+        return here.interruptible.get()
+    if not issubclass(kind, MemoryError):
+        return False
+    hands = here.current.get()
+    if hands is not None:
+        hands.machine.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
+    return True
+
+
+def code_of(error: BaseException) -> str:
+    """The `code` that an exception carries, or the name of its class."""
+    return text_at(error, "code") or name_of(type(error))
+
+
+def text_at(error: BaseException, attribute: str) -> str:
+    """A short text that an exception has as an attribute. Empty if it has none, or reading it fails."""
+    try:
+        return plain_text(getattr(error, attribute, ""), characters_max=CODE_CHARACTERS_MAX)
+    except BaseException as raised:
+        if let_pass(raised):
+            raise
+        return ""
+
+
+def pause_us(error: failures.TryAgain) -> int:
+    """How long a `TryAgain` asks to wait, as far as that is a number and within bounds."""
+    try:
+        return int(max(0.0, min(float(error.after), limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
+    except BaseException as raised:
+        if let_pass(raised):
+            raise
+        return 0
+
+
+def message_of(error: BaseException) -> str:
+    """The class and the text of an exception, with a hint where asyncio was used."""
+    name = name_of(type(error))
+    if issubclass(type(error), RecursionError):
+        return f"{name}: maximum recursion depth exceeded"  # Python adds where, which depends on its version
+    text = text_of(error)
+    whole = f"{name}: {text}" if text else name
+    if _is_asyncio(error, text):
+        return f"{whole}: asyncio cannot be used inside a workflow; {HINT}"
+    return whole
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says: empty if it says nothing, or cannot."""
+    try:
+        return plain_text(str(error))
+    except BaseException as raised:
+        if let_pass(raised):
+            raise
+        return ""
+
+
+def repr_of(value: object) -> str:
+    """A value as its own `repr` has it, or only its type."""
+    try:
+        return plain_text(repr(value)) or f"<{name_of(type(value))}>"
+    except BaseException as raised:
+        if let_pass(raised):
+            raise
+        return f"<{name_of(type(value))}>"
+
+
+def name_of(kind: type) -> str:
+    """A class's name, whatever its metaclass makes of that."""
+    return plain_text(_type_name(kind), characters_max=CODE_CHARACTERS_MAX)
+
+
+def plain_text(text: object, *, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Text for the journal: an exact `str`, bounded and well-formed. Empty if it is no text at all."""
+    if not issubclass(type(text), str):
+        return ""
+    # A slice by the base class's own method: subclasses may lie about their content, and this makes a plain `str`.
+    cut = str.__getitem__(text, slice(characters_max))  # type: ignore[index]
+    return _ADDRESS.sub("0x...", cut).encode("utf-8", "backslashreplace").decode()
+
+
+def _is_asyncio(error: BaseException, text: str) -> bool:
+    """Whether it was raised because there is no event loop, or in asyncio's own code, which does not always say what it
+    lacks.
+    """
+    if issubclass(type(error), RuntimeError) and any(each in text for each in _LOOP_ERRORS):
+        return True
+    trace = _traceback(error)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    return plain_text(module).partition(".")[0] == "asyncio"

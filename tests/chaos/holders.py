@@ -1,0 +1,37 @@
+"""Which process holds a world, and when a worker has last shown that it lives."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.chaos.processes import Process
+from worldline.control import sdk
+from worldline.layers import leases
+from worldline.model import ids
+
+
+def worker_of(process: Process) -> ids.WorkerId:
+    """The id a worker has said it has."""
+    [line] = [line for line in (process.folder / "out").read_bytes().splitlines() if b'"ready"' in line]
+    return ids.WorkerId(bytes.fromhex(msgspec.json.decode(line)["worker"]))
+
+
+async def state(universe: sdk.Universe, world: str) -> leases.State:
+    at = await universe.world(world).address()
+    read = await universe.store.engine.read(*leases.reads(at))
+    return leases.decode(at, *(read.value(index) for index in range(3)))
+
+
+async def sign_us(universe: sdk.Universe, worker: ids.WorkerId) -> int:
+    """When a worker has last shown that it lives."""
+    read = await universe.store.engine.read(leases.get_life(worker))
+    life = leases.decode_life(worker, read.value(0))
+    return 0 if life is None else life.sign.heartbeat_us
+
+
+def holder(now: leases.State, processes: dict[str, Process]) -> str | None:
+    """The name of the process that holds the world, if one of these does."""
+    if now.holder is None:
+        return None
+    named = {worker_of(process): name for name, process in processes.items()}
+    return named.get(ids.WorkerId(now.holder.worker))

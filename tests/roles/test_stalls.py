@@ -1,0 +1,131 @@
+"""A handler that does not return costs its worker, and not the worlds beside it: others run them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from worldline.control import measuring, observing, reasons, talking
+from worldline.kernel import values
+from worldline.layers import leases
+from worldline.model import inbox, payload
+from worldline.roles import telemetry
+
+
+@dataclass(frozen=True)
+class Add(wl.Request[int]):
+    number: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    pass
+
+
+class App:
+    def __init__(self) -> None:
+        self.program = app = wl.Program("p")
+        self.gate = gate = threading.Event()
+        self.inside = inside = threading.Event()
+
+        @app.reducer()
+        @dataclass
+        class Sums:
+            total: int = 0
+
+            @wl.on
+            def add(self, event: Add) -> int:
+                self.total += event.number
+                return self.total
+
+            @wl.on
+            def stall(self, event: Stall) -> None:
+                inside.set()
+                gate.wait(100)
+                self.total += 100
+
+
+async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit: Kit) -> None:
+    app, meter = App(), measuring.Meter()
+    observed = observing.Observed(telemetry.Telling([("meter", meter.tell)]))
+    first = await kit.process(app.program, observed=observed)
+    worlds = [await first.universe.ensure(f"w{number}", app.program) for number in range(8)]
+    for world in worlds:
+        assert await world.ask(Add(1), timeout=10) == 1
+    bad, at = worlds[0], await worlds[0].address()
+    try:
+        item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
+        await talking.enqueue(first.universe, at, item)
+        await asyncio.to_thread(app.inside.wait, 20)
+        asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
+        second = await kit.process(app.program)
+        assert [await each for each in asked] == [2] * 7, "those who wait in the process that hangs are answered"
+        for world in worlds[1:]:
+            assert await second.universe.world(world.name).ask(Add(1), timeout=60) == 3
+            assert second.host.worlds.holds(await world.address())
+        life = await kits_life(first)
+        assert life.sign.draining
+        assert life.alive((await first.engine.read()).time_us), "it goes on renewing the lease of the one that hangs"
+        assert first.host.worlds.holds(at)
+        assert meter.value("worldline_worlds_refused_total", "hung") == 1
+        await bad.send(Add(5))  # not lost: it waits in the inbox
+
+        async def said() -> bool:
+            why = await reasons.why(second.universe, second.universe.world("w0"))
+            return any(each.kind == "refused" and "does not return" in each.error for each in why.reasons)
+
+        await aio.until(said)
+    finally:
+        app.gate.set()
+    assert await bad.ask(Add(0), timeout=30) == 106, "each input once"
+    assert first.host.worlds.refusal(at) is None
+
+    async def again() -> bool:
+        return not (await kits_life(first)).sign.draining
+
+    await aio.until(again)
+    await second.close()
+    assert await worlds[3].ask(Add(1), timeout=30) == 4, "it takes worlds again"
+    await first.close()
+
+
+async def kits_life(process: kits.Process) -> leases.Life:
+    worker = process.host.worlds.worker
+    life = leases.decode_life(worker, (await process.engine.read(leases.get_life(worker))).value(0))
+    assert life is not None
+    return life
+
+
+async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit) -> None:
+    """Their leases are taken, and the thread that would restore them is not to be had."""
+    app = App()
+    async with memory_kit.hosting(app.program) as universe:
+        for number in range(3):
+            assert await (await universe.ensure(f"w{number}", app.program)).ask(Add(1), timeout=10) == 1
+    first = await memory_kit.process(app.program)
+    bad = first.universe.world("w0")
+    assert await bad.ask(Add(1), timeout=10) == 2
+    try:
+        item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
+        await talking.enqueue(first.universe, await bad.address(), item)
+        await asyncio.to_thread(app.inside.wait, 20)
+        others = [first.universe.world(name) for name in ("w1", "w2")]
+        asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in others]
+
+        async def waiting() -> bool:
+            return len(first.host.worlds._taker.waiting) == 2
+
+        await aio.until(waiting)
+        second = await memory_kit.process(app.program)
+        assert [await each for each in asked] == [2, 2]
+        assert all([second.host.worlds.holds(await world.address()) for world in others])
+    finally:
+        app.gate.set()
+    assert await bad.ask(Add(0), timeout=30) == 102
+    await first.close()
+    await second.close()
