@@ -286,7 +286,9 @@ def _cell_key(value: object) -> str:
     key = value if type(value) is str else str(values.plain(value))
     if type(key) is not str:
         raise errors.BadInput("the key of a cell must be plain text or a plain value")
-    key.encode()  # what has no bytes is refused here, before anything is changed
+    size = len(key.encode())  # what has no bytes is refused here, before anything is changed
+    if size > limits.CELL_KEY_BYTES_MAX:
+        raise errors.TooLarge("the key of a cell", size=size, limit=limits.CELL_KEY_BYTES_MAX)
     return key
 
 
