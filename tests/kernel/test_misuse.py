@@ -5,6 +5,7 @@ process, live and replayed, and the world goes on.
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.kernel import driver, runs, user_errors, values
+from worldline.kernel import driver, events, runs, user_errors, values
 
 
 class Yields:
@@ -184,6 +185,17 @@ def test_a_key_is_bounded() -> None:
         with pytest.raises(errors.Error, match="the key of a cell is 4097 bytes"):
             world.ask(Count("k" * (limits.CELL_KEY_BYTES_MAX + 1)))
         world.prove()
+
+
+class Strange(enum.Enum):
+    ONE = object()
+
+
+def test_a_key_is_the_same_text_in_every_process() -> None:
+    """The text of an object would be its address."""
+    with pytest.raises(errors.EncodeError, match="object cannot be stored"):
+        events._cell_key(Strange.ONE)
+    assert events._cell_key((1, "a")) == "(1, 'a')"
 
 
 def test_text_of_errors_is_the_same_in_every_process() -> None:

@@ -275,7 +275,7 @@ class Closing:
 
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
-        if self.refused >= REFUSALS_MAX:
+        if self.refused >= CLOSINGS_MAX:
             here.current.set(Nowhere())  # type: ignore[arg-type]
         raise Dropped(name)
 
