@@ -142,24 +142,32 @@ class ForgedAwait(runs.Await):
     pass
 
 
-@raises
-async def yields_a_number(tools: Tools) -> Any:
-    return await Yields(1)
+def yielding(make: Callable[[], tuple[Any, ...]]) -> Callable[[Tools], Awaitable[Any]]:
+    async def do(tools: Tools) -> Any:
+        return await Yields(*make())
+
+    return do
 
 
-@raises
-async def yields_nothing(tools: Tools) -> Any:
-    return await Yields(None)
-
-
-@raises
-async def yields_a_future(tools: Tools) -> Any:
-    return await Yields(concurrent.futures.Future())
-
-
-@raises
-async def yields_an_exception(tools: Tools) -> Any:
-    return await Yields(ValueError("x"))
+YIELDED: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "yields_a_number": lambda: (1,),
+    "yields_nothing": lambda: (None,),
+    "yields_a_future": lambda: (concurrent.futures.Future(),),
+    "yields_an_exception": lambda: (ValueError("x"),),
+    "forged_number": lambda: (runs.All((99,)),),
+    "forged_negative": lambda: (runs.All((-7,)),),
+    "forged_text": lambda: (runs.All(("a",)),),  # type: ignore[arg-type]
+    "forged_none": lambda: (runs.All(None),),  # type: ignore[arg-type]
+    "forged_first": lambda: (runs.First((5, 6)),),
+    "forged_subclass": lambda: (ForgedAll((0,)),),
+    "forged_kind": lambda: (ForgedAwait(),),
+}
+ENDING: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "forged_empty": lambda: (runs.All(()), runs.First(())),
+}
+for table, kind in ((YIELDED, Kind.RAISES), (ENDING, Kind.ANY)):
+    for name, make in table.items():
+        found[name] = Await(name, yielding(make), kind)
 
 
 @raises
@@ -170,46 +178,6 @@ async def yields_on_and_on(tools: Tools) -> Any:
 @raises
 async def bad_iterator(tools: Tools) -> Any:
     return await BadIterator()
-
-
-@raises
-async def forged_number(tools: Tools) -> Any:
-    return await Yields(runs.All((99,)))
-
-
-@raises
-async def forged_negative(tools: Tools) -> Any:
-    return await Yields(runs.All((-7,)))
-
-
-@raises
-async def forged_text(tools: Tools) -> Any:
-    return await Yields(runs.All(("a",)))  # type: ignore[arg-type]
-
-
-@raises
-async def forged_none(tools: Tools) -> Any:
-    return await Yields(runs.All(None))  # type: ignore[arg-type]
-
-
-@any_end
-async def forged_empty(tools: Tools) -> Any:
-    return await Yields(runs.All(()), runs.First(()))
-
-
-@raises
-async def forged_first(tools: Tools) -> Any:
-    return await Yields(runs.First((5, 6)))
-
-
-@raises
-async def forged_subclass(tools: Tools) -> Any:
-    return await Yields(ForgedAll((0,)))
-
-
-@raises
-async def forged_kind(tools: Tools) -> Any:
-    return await Yields(ForgedAwait())
 
 
 @any_end

@@ -70,5 +70,11 @@ class Registry:
 
         return take
 
+    def table(self, kind: Kind, made: dict[str, Callable[[], Any]]) -> None:
+        """Behaviours of one expression each."""
+        for name, do in made.items():
+            do.__name__ = name
+            self.add(kind)(do)
+
     def list(self) -> list[Behaviour]:
         return list(self.found.values())

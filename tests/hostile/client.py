@@ -25,6 +25,7 @@ from worldline.model.journal import Kind
 ACT_SECONDS = 20.0
 SOON_SECONDS = 3.0
 AT_ONCE = 16
+REFUSED = "cannot make its step"
 BAD = (Kind.FAILED, Kind.REJECTED)
 
 
@@ -76,7 +77,7 @@ class Attack:
                     async with asyncio.timeout(_patience(hostile, part.place.blocks)):
                         fine = await _do(world, act, begun)
                 except TimeoutError:
-                    why = await _why(world)
+                    why = await _why(world, hostile)
                     if part.place.blocks and "blocked: " in why:
                         continue
                     if not self._excused(hostile, why):
@@ -85,10 +86,11 @@ class Attack:
                 self._judge(hostile, part, act, fine)
 
     def _excused(self, hostile: Hostile, why: str) -> bool:
-        """Whether a world may be refused as it is: its steps cannot be made where it is sick."""
-        if hostile.sick:
+        """Whether a world is refused, as it may be where it is sick, and `why` shows the reason."""
+        excused = hostile.sick and REFUSED in why
+        if excused:
             self.refused.append(f"{hostile}: {why}")
-        return hostile.sick
+        return excused
 
     def _judge(self, hostile: Hostile, part: Part, act: Act, fine: bool | None) -> None:
         if fine is None or not act.judged:
@@ -103,7 +105,7 @@ class Attack:
         try:
             answered = await world.ask(Ping(), timeout=_patience(hostile, False))
         except TimeoutError:
-            why = await _why(world)
+            why = await _why(world, hostile)
             if not self._excused(hostile, why):
                 self._problem(hostile, f"its world does not answer any more: {why}")
         else:
@@ -119,12 +121,18 @@ def _patience(hostile: Hostile, blocks: bool) -> float:
     return SOON_SECONDS if blocks or hostile.sick else ACT_SECONDS
 
 
-async def _why(world: wl.World) -> str:
-    try:
-        found = await reasons.why(world.universe, world)
-    except BaseException as error:  # noqa: BLE001 - the world is hostile to those who look, too
-        return f"why: {type.__getattribute__(type(error), '__qualname__')}"
-    return "; ".join(f"{each.kind}: {each.what} {each.error}"[:300] for each in found.reasons) or found.note
+async def _why(world: wl.World, hostile: Hostile) -> str:
+    """Why a world has not done something yet. A sick one is given time until it is refused."""
+    began = time.monotonic()
+    while True:
+        try:
+            found = await reasons.why(world.universe, world)
+        except BaseException as error:  # noqa: BLE001 - the world is hostile to those who look, too
+            return f"why: {type.__getattribute__(type(error), '__qualname__')}"
+        why = "; ".join(f"{each.kind}: {each.what} {each.error}"[:300] for each in found.reasons) or found.note
+        if REFUSED in why or not hostile.sick or time.monotonic() - began > ACT_SECONDS:
+            return why
+        await asyncio.sleep(0.2)
 
 
 async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Never
 
 import worldline as wl
@@ -146,144 +147,63 @@ class TimeoutBroken(TimeoutError):
         raise ValueError("no text")
 
 
-@raises
-def value_error() -> Never:
-    raise ValueError("plain")
+def raising(make: Callable[[], Any]) -> Callable[[], Never]:
+    def do() -> Never:
+        raise make()
+
+    return do
 
 
-@raises
-def broken() -> Never:
-    raise Broken
-
-
-@raises
-def broken_base() -> Never:
-    raise BrokenBase
-
-
-@raises
-def text_is_a_number() -> Never:
-    raise StrIsInt
-
-
-@raises
-def text_with_surrogates() -> Never:
-    raise ValueError("\ud800 \udfff")
-
-
-@raises
-def huge_text() -> Never:
-    raise ValueError("x" * 3_000_000)
-
-
-@raises
-def huge_name() -> Never:
-    raise type("N" * 100_000, (Exception,), {})
-
-
-@raises
-def surrogate_name() -> Never:
-    raise type("N\ud800", (Exception,), {})
-
-
-@raises
-def nameless() -> Never:
-    raise Nameless
-
-
-@raises
-def code_raises() -> Never:
-    raise CodeRaises
-
-
-@raises
-def code_interrupts() -> Never:
-    raise CodeExits
-
-
-@raises
-def code_is_a_number() -> Never:
-    raise Coded(7)
-
-
-@raises
-def code_is_huge() -> Never:
-    raise Coded("c" * 3_000_000)
-
-
-@raises
-def code_has_surrogates() -> Never:
-    raise Coded("\udc80")
-
-
-@raises
-def code_lies() -> Never:
-    raise Coded(LyingText("code"))
-
-
-@raises
-def code_of_ours() -> Never:
-    raise Coded("refused")
-
-
-@raises
-def code_of_a_lost_id() -> Never:
-    raise Coded("id_reused")
-
-
-@raises
-def disguised() -> Never:
-    raise Disguised
-
-
-@raises
-def class_raises() -> Never:
-    raise ClassRaises
-
-
-@raises
-def no_attributes() -> Never:
-    raise NoAttributes
-
-
-@raises
-def refused() -> Never:
-    raise wl.Refused("no")
-
-
-@raises
-def refused_broken() -> Never:
-    raise RefusedBroken("no")
-
-
-@raises
-def fatal_broken() -> Never:
-    raise FatalBroken("no")
-
-
-@raises
-def fatal_with_odd_code() -> Never:
-    raise wl.Fatal("no", code=LyingText("c"))
-
-
-@raises
-def fatal_with_a_number_for_code() -> Never:
-    raise wl.Fatal("no", code=7)  # type: ignore[arg-type]
-
-
-@raises
-def try_again_never() -> Never:
-    raise wl.TryAgain("no", after=float("nan"))
-
-
-@raises
-def try_again_with_text() -> Never:
-    raise wl.TryAgain("no", after="soon")  # type: ignore[arg-type]
-
-
-@raises
-def diverged() -> Never:
-    raise DivergedLike("a divergence of my own")
+RAISED: dict[str, Callable[[], Any]] = {
+    "value_error": lambda: ValueError("plain"),
+    "broken": lambda: Broken,
+    "broken_base": lambda: BrokenBase,
+    "text_is_a_number": lambda: StrIsInt,
+    "text_with_surrogates": lambda: ValueError("\ud800 \udfff"),
+    "huge_text": lambda: ValueError("x" * 3_000_000),
+    "huge_name": lambda: type("N" * 100_000, (Exception,), {}),
+    "surrogate_name": lambda: type("N\ud800", (Exception,), {}),
+    "nameless": lambda: Nameless,
+    "code_raises": lambda: CodeRaises,
+    "code_interrupts": lambda: CodeExits,
+    "code_is_a_number": lambda: Coded(7),
+    "code_is_huge": lambda: Coded("c" * 3_000_000),
+    "code_has_surrogates": lambda: Coded("\udc80"),
+    "code_lies": lambda: Coded(LyingText("code")),
+    "code_of_ours": lambda: Coded("refused"),
+    "code_of_a_lost_id": lambda: Coded("id_reused"),
+    "disguised": lambda: Disguised,
+    "class_raises": lambda: ClassRaises,
+    "no_attributes": lambda: NoAttributes,
+    "refused": lambda: wl.Refused("no"),
+    "refused_broken": lambda: RefusedBroken("no"),
+    "fatal_broken": lambda: FatalBroken("no"),
+    "fatal_with_odd_code": lambda: wl.Fatal("no", code=LyingText("c")),
+    "fatal_with_a_number_for_code": lambda: wl.Fatal("no", code=7),  # type: ignore[arg-type]
+    "try_again_never": lambda: wl.TryAgain("no", after=float("nan")),
+    "try_again_with_text": lambda: wl.TryAgain("no", after="soon"),  # type: ignore[arg-type]
+    "diverged": lambda: DivergedLike("a divergence of my own"),
+    "cancelled": lambda: wl.Cancelled("by myself"),
+    "cancelled_with_an_odd_reason": lambda: CancelledOdd,
+    "asyncio_cancelled": lambda: asyncio.CancelledError,
+    "timeout_broken": lambda: TimeoutBroken,
+    "keyboard_interrupt": lambda: KeyboardInterrupt,
+    "system_exit": lambda: SystemExit(1),
+    "generator_exit": lambda: GeneratorExit,
+    "stop_iteration": lambda: StopIteration("value"),
+    "stop_async_iteration": lambda: StopAsyncIteration,
+    "group": lambda: ExceptionGroup("several", [ValueError("a"), ExceptionGroup("inner", [Broken()])]),
+    "base_group": lambda: BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(2)]),
+    "assertion": lambda: AssertionError("only while a step runs"),
+    "encode_error": lambda: errors.EncodeError("mine"),
+    "decode_error": lambda: errors.DecodeError("mine"),
+    "store_error": lambda: wl.StoreError("mine"),
+    "continue_as_nothing": lambda: driver.ContinueAsNew,
+    "strayed": lambda: runs.Strayed("mine"),
+    "dropped": lambda: runs.Dropped("mine"),
+    "not_an_exception": lambda: 7,
+}
+plain.table(Kind.RAISES, {name: raising(make) for name, make in RAISED.items()})
 
 
 @raises
@@ -291,61 +211,6 @@ def diverged_without_report() -> Never:
     error = wl.Diverged("x")
     del error.report
     raise error
-
-
-@raises
-def cancelled() -> Never:
-    raise wl.Cancelled("by myself")
-
-
-@raises
-def cancelled_with_an_odd_reason() -> Never:
-    raise CancelledOdd
-
-
-@raises
-def asyncio_cancelled() -> Never:
-    raise asyncio.CancelledError
-
-
-@raises
-def timeout_broken() -> Never:
-    raise TimeoutBroken
-
-
-@raises
-def keyboard_interrupt() -> Never:
-    raise KeyboardInterrupt
-
-
-@raises
-def system_exit() -> Never:
-    raise SystemExit(1)
-
-
-@raises
-def generator_exit() -> Never:
-    raise GeneratorExit
-
-
-@raises
-def stop_iteration() -> Never:
-    raise StopIteration("value")
-
-
-@raises
-def stop_async_iteration() -> Never:
-    raise StopAsyncIteration
-
-
-@raises
-def group() -> Never:
-    raise ExceptionGroup("several", [ValueError("a"), ExceptionGroup("inner", [Broken()])])
-
-
-@raises
-def base_group() -> Never:
-    raise BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(2)])
 
 
 @raises
@@ -371,46 +236,6 @@ def no_traceback() -> Never:
         raise ValueError("without a trace")
     except ValueError as error:
         raise error.with_traceback(None) from None
-
-
-@raises
-def assertion() -> Never:
-    raise AssertionError("only while a step runs")
-
-
-@raises
-def encode_error() -> Never:
-    raise errors.EncodeError("mine")
-
-
-@raises
-def decode_error() -> Never:
-    raise errors.DecodeError("mine")
-
-
-@raises
-def store_error() -> Never:
-    raise wl.StoreError("mine")
-
-
-@raises
-def continue_as_nothing() -> Never:
-    raise driver.ContinueAsNew(None)
-
-
-@raises
-def strayed() -> Never:
-    raise runs.Strayed("mine")
-
-
-@raises
-def dropped() -> Never:
-    raise runs.Dropped("mine")
-
-
-@raises
-def not_an_exception() -> Never:
-    raise 7  # type: ignore[misc]  # noqa: B016 - hostile on purpose
 
 
 @plain.add(Kind.SICK)

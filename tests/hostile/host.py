@@ -21,11 +21,7 @@ READY_SECONDS = 120
 CHECK_SECONDS = 30
 
 # Few worlds are kept warm, so that hostile ones are let go and brought back all the time.
-# Claims run out soon: an effect that cancels the task it runs in is noticed by that.
-SETTINGS = Settings(
-    worker=WorkerSettings(max_worlds_warm=64, scan_ms=1_000),
-    adapter=AdapterSettings(claim_ttl_ms=2_000, renew_ms=600, scan_ms=500),
-)
+SETTINGS = Settings(worker=WorkerSettings(max_worlds_warm=64, scan_ms=1_000), adapter=AdapterSettings(scan_ms=500))
 
 
 async def serve(url: str, first: int, end: int) -> None:

@@ -131,34 +131,78 @@ def _deep(levels: int) -> list[Any]:
     return value
 
 
-@odd
-def an_object() -> Any:
-    return object()
+plain.table(
+    Kind.ODD,
+    {
+        "an_object": lambda: object(),
+        "fails_on_touch": lambda: FailsOnTouch(),
+        "exits_on_touch": lambda: ExitsOnTouch(),
+        "model_breaks": lambda: Modelled(_model_breaks),
+        "model_interrupts": lambda: Modelled(_model_interrupts),
+        "model_of_objects": lambda: Modelled({"a": object()}),
+        "lying_list": lambda: [LyingList([1]), object()],
+        "surrogates": lambda: "\ud800",
+        "surrogate_keys": lambda: {"\udfff": 1},
+        "not_a_number": lambda: math.nan,
+        "infinity": lambda: [-math.inf],
+        "deep_list": lambda: _deep(500),
+        "very_deep_list": lambda: _deep(30_000),
+        "odd_keys": lambda: {(1, 2): 3, frozenset([1]): 4},
+        "mixed_keys": lambda: {None: 1, object(): 2},
+        "great_number": lambda: 2**64,
+        "very_great_number": lambda: 10**5_000,
+        "an_enum_of_objects": lambda: Colour.RED,
+        "huge_text": lambda: "x" * 17_000_000,
+        "too_many_items": lambda: [0] * 1_000_001,
+        "a_generator": lambda: (number for number in range(3)),
+        "a_function": lambda: lambda: 7,
+        "a_class": lambda: Broken,
+        "an_exception": lambda: Broken(),
+        "a_module": lambda: math,
+        "a_context": lambda: contextvars.copy_context(),
+        "not_implemented": lambda: NotImplemented,
+        "a_program": lambda: wl.Program("inner"),
+        "a_complex_number": lambda: 1j,
+        "a_user_dict": lambda: UserDict(a=1),
+        "a_mixed_set": lambda: {"a", 1, (2, 3), object()},
+        "truthless": lambda: Truthless(),
+        "fails_to_die": lambda: FailsToDie(),
+    },
+)
 
 
-@odd
-def fails_on_touch() -> Any:
-    return FailsOnTouch()
+plain.table(
+    Kind.ANY,
+    {
+        "lying_dict": lambda: LyingDict(a=1),
+        "lying_int": lambda: LyingInt(7),
+        "lying_text": lambda: LyingText("seven"),
+        "raising_field": lambda: Raising(),
+        "number_keys": lambda: {1: "a", 2.5: "b", None: "c"},
+        "clashing_keys": lambda: {1: "a", "1": "b"},
+        "a_deque": lambda: deque([1, 2]),
+        "an_ordered_dict": lambda: OrderedDict(b=1, a=2),
+        "a_set": lambda: {"a", "b", "c"},
+        "a_decimal": lambda: decimal.Decimal("NaN"),
+        "a_range": lambda: range(10**9),
+        "a_bytearray": lambda: bytearray(b"abc"),
+        "a_memoryview": lambda: memoryview(b"abc"),
+    },
+)
 
 
-@odd
-def exits_on_touch() -> Any:
-    return ExitsOnTouch()
-
-
-@odd
-def model_breaks() -> Any:
-    return Modelled(_model_breaks)
-
-
-@odd
-def model_interrupts() -> Any:
-    return Modelled(_model_interrupts)
-
-
-@odd
-def model_of_objects() -> Any:
-    return Modelled({"a": object()})
+plain.table(
+    Kind.FINE,
+    {
+        "large_text": lambda: "x" * 200_000,
+        "many_items": lambda: list(range(20_000)),
+        "a_uuid": lambda: uuid.UUID(int=7),
+        "a_date": lambda: dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        "nothing": lambda: None,
+        "a_number": lambda: -7,
+        "defaults": lambda: Defaults([1, {"a": b"bytes"}]),
+    },
+)
 
 
 @any_end
@@ -166,46 +210,6 @@ def model_of_itself() -> Any:
     made = Modelled(None)
     made._made = made
     return made
-
-
-@odd
-def lying_list() -> Any:
-    return [LyingList([1]), object()]
-
-
-@any_end
-def lying_dict() -> Any:
-    return LyingDict(a=1)
-
-
-@any_end
-def lying_int() -> Any:
-    return LyingInt(7)
-
-
-@any_end
-def lying_text() -> Any:
-    return LyingText("seven")
-
-
-@odd
-def surrogates() -> Any:
-    return "\ud800"
-
-
-@odd
-def surrogate_keys() -> Any:
-    return {"\udfff": 1}
-
-
-@odd
-def not_a_number() -> Any:
-    return math.nan
-
-
-@odd
-def infinity() -> Any:
-    return [-math.inf]
 
 
 @odd
@@ -237,96 +241,6 @@ def own_struct() -> Any:
 
 
 @odd
-def deep_list() -> Any:
-    return _deep(500)
-
-
-@odd
-def very_deep_list() -> Any:
-    return _deep(100_000)
-
-
-@any_end
-def raising_field() -> Any:
-    return Raising()
-
-
-@odd
-def odd_keys() -> Any:
-    return {(1, 2): 3, frozenset([1]): 4}
-
-
-@odd
-def mixed_keys() -> Any:
-    return {None: 1, object(): 2}
-
-
-@any_end
-def number_keys() -> Any:
-    return {1: "a", 2.5: "b", None: "c"}
-
-
-@any_end
-def clashing_keys() -> Any:
-    return {1: "a", "1": "b"}
-
-
-@odd
-def great_number() -> Any:
-    return 2**64
-
-
-@odd
-def very_great_number() -> Any:
-    return 10**5_000
-
-
-@odd
-def an_enum_of_objects() -> Any:
-    return Colour.RED
-
-
-@odd
-def huge_text() -> Any:
-    return "x" * 17_000_000
-
-
-@fine
-def large_text() -> Any:
-    return "x" * 200_000
-
-
-@fine
-def many_items() -> Any:
-    return list(range(20_000))
-
-
-@odd
-def too_many_items() -> Any:
-    return [0] * 1_000_001
-
-
-@odd
-def a_generator() -> Any:
-    return (number for number in range(3))
-
-
-@odd
-def a_function() -> Any:
-    return lambda: 7
-
-
-@odd
-def a_class() -> Any:
-    return Broken
-
-
-@odd
-def an_exception() -> Any:
-    return Broken()
-
-
-@odd
 def a_coroutine() -> Any:
     async def never() -> None:
         return None
@@ -337,114 +251,9 @@ def a_coroutine() -> Any:
 
 
 @odd
-def a_module() -> Any:
-    return math
-
-
-@odd
-def a_context() -> Any:
-    return contextvars.copy_context()
-
-
-@odd
-def not_implemented() -> Any:
-    return NotImplemented
-
-
-@odd
 def a_future() -> Any:
     loop = asyncio.new_event_loop()
     try:
         return asyncio.Future(loop=loop)
     finally:
         loop.close()
-
-
-@odd
-def a_program() -> Any:
-    return wl.Program("inner")
-
-
-@odd
-def a_complex_number() -> Any:
-    return 1j
-
-
-@any_end
-def a_deque() -> Any:
-    return deque([1, 2])
-
-
-@any_end
-def an_ordered_dict() -> Any:
-    return OrderedDict(b=1, a=2)
-
-
-@odd
-def a_user_dict() -> Any:
-    return UserDict(a=1)
-
-
-@any_end
-def a_set() -> Any:
-    return {"a", "b", "c"}
-
-
-@odd
-def a_mixed_set() -> Any:
-    return {"a", 1, (2, 3), object()}
-
-
-@fine
-def a_uuid() -> Any:
-    return uuid.UUID(int=7)
-
-
-@any_end
-def a_decimal() -> Any:
-    return decimal.Decimal("NaN")
-
-
-@fine
-def a_date() -> Any:
-    return dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-
-
-@any_end
-def a_range() -> Any:
-    return range(10**9)
-
-
-@any_end
-def a_bytearray() -> Any:
-    return bytearray(b"abc")
-
-
-@any_end
-def a_memoryview() -> Any:
-    return memoryview(b"abc")
-
-
-@odd
-def truthless() -> Any:
-    return Truthless()
-
-
-@odd
-def fails_to_die() -> Any:
-    return FailsToDie()
-
-
-@fine
-def nothing() -> Any:
-    return None
-
-
-@fine
-def a_number() -> Any:
-    return -7
-
-
-@fine
-def defaults() -> Any:
-    return Defaults([1, {"a": b"bytes"}])

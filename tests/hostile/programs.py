@@ -21,12 +21,12 @@ from worldline.codec import digest
 
 SEED = int(os.environ.get("WORLDLINE_HOSTILE_SEED", "1"))
 SHARED = 25  # hostile programs of one name
-HASHED_EVERY = 20  # reading the source of all of them takes a minute; the others' hashes are their numbers
+HASHED_EVERY = 40  # reading the source of all of them takes a minute; the others' hashes are their numbers
 COUNT = int(os.environ.get("WORLDLINE_HOSTILE_PROGRAMS", "2000"))
 
 BEHAVIOURS = [*exceptions.plain.list(), *oddities.plain.list()]
 
-# An exit inside a task that the effect has made itself ends asyncio's loop, as `os._exit` would: not fuzzed.
+# An exit inside a task that the effect has made itself ends asyncio's loop: a limit that the guide names, not fuzzed.
 ENDS_THE_LOOP = ("keyboard_interrupt", "system_exit")
 
 

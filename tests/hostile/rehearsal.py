@@ -28,7 +28,7 @@ from worldline.kernel.runs import ENDED, RunStatus
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 
-HANG_SECONDS = 20.0
+HANG_SECONDS = 60.0
 BAD = (Kind.FAILED, Kind.REJECTED)
 
 
