@@ -13,7 +13,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import commands, runs, snapshots
+from worldline.kernel import commands, driver, runs, snapshots
 from worldline.model import ids
 
 app = wl.Program("closing")
@@ -244,3 +244,28 @@ def test_a_process_with_abandoned_coroutines_ends_and_prints_nothing() -> None:
     )
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "ignore", "-c", code], capture_output=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_code_that_catches_everything_is_not_kept_at_it() -> None:
+    """What its `finally` does is done a few times: if it is slow, dropping a run would be slow a hundred times over."""
+    odd = wl.Program("odd")
+    done: list[int] = []
+
+    @odd.workflow
+    async def insists() -> None:
+        while True:
+            try:
+                await wl.sleep(1)
+            except:
+                pass
+            finally:
+                done.append(1)
+
+    with testing.world(odd) as world:
+        world.start(insists(), id="r")
+        run = world.machine.runs["r"]
+        if run.coroutine is None:
+            driver.rebuild(world.machine, run)
+        done.clear()
+        run.cool()
+        assert 0 < len(done) <= 3 * runs.CLOSINGS_MAX

@@ -492,6 +492,40 @@ async def test_an_effect_that_cancels_itself_has_failed(memory_kit: Kit) -> None
     assert await call(memory_kit, app, go()) == ["cancelled", 2]
 
 
+@pytest.mark.parametrize("how", ["and waits", "and answers", "and fails", "twice", "within a deadline"])
+async def test_an_effect_that_cancels_its_own_task_has_failed(memory_kit: Kit, how: str) -> None:
+    """At once: nobody waits for its claim to run out. The answer that it gives all the same counts."""
+    app = wl.Program("p")
+    retry, limit = wl.Retry(attempts=2, first=0), 60 if how == "within a deadline" else None
+
+    @app.effect(retry=retry, timeout=limit, total_timeout=limit)
+    async def odd() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if how == "and answers":
+            return "answer"
+        if how == "and fails":
+            raise ValueError("odd")
+        try:
+            await asyncio.sleep(0)
+        finally:
+            if how == "twice":
+                task.cancel()
+        return "not reached"
+
+    @app.workflow
+    async def go() -> list[Any]:
+        try:
+            return [await odd()]
+        except wl.EffectFailed as error:
+            return [error.code, error.attempts]
+
+    known = {"and answers": ["answer"], "and fails": ["ValueError", 2]}
+    settings = kits.settings(adapter={"claim_ttl_ms": 3_600_000, "renew_ms": 1_000_000})
+    assert await call(memory_kit, app, go(), settings=settings) == known.get(how, ["cancelled", 2])
+
+
 async def test_large_values_go_both_ways(kit: Kit) -> None:
     app = wl.Program("p")
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import worldline as wl
+from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.model import ids
 from worldline.model.world import Status, WorldMeta
@@ -165,6 +167,17 @@ def test_labels_of_a_worker() -> None:
     assert placement.programs_of(said) == ["a", "b"]
     assert [name for name in said if placement.reserved(name)] == ["universe", "program:a", "program:b"]
     assert placement.reserved("name")
+
+
+async def test_a_worker_with_too_many_programs_is_refused_at_its_start() -> None:
+    """Its life sign could not be written, now or ever."""
+    programs = [wl.Program(f"program-{number}") for number in range(2_000)]
+    with pytest.raises(errors.TooLarge, match=f"of 2000 programs is .* the limit is {limits.WORKER_LABELS_BYTES_MAX}"):
+        async with wl.open("memory://", host=programs):
+            pass
+    async with wl.open("memory://", host=programs[:900]) as universe:
+        assert universe.host is not None
+        universe.host.check()
 
 
 def test_a_world_whose_needs_have_changed_moves_to_one_that_meets_them() -> None:

@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.control import sdk
+from worldline.control import reasons, sdk
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
 
@@ -288,3 +288,30 @@ async def test_a_crash_while_the_change_is_adopted(tmp_path: Path) -> None:
             await kit.aclose()
             if not made[0].dead.is_set():
                 break
+
+
+async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(memory_kit: Kit) -> None:
+    """It is blocked under the very code that started it: a class of the author's refuses what was recorded."""
+    app = wl.Program("p")
+
+    @dataclass
+    class Order:
+        name: str
+
+        def __post_init__(self) -> None:
+            raise ValueError("never")
+
+    @app.workflow
+    async def inner(order: Order) -> None:
+        raise AssertionError
+
+    @app.workflow
+    async def outer(order: Any) -> None:
+        await inner(order)
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await world.start(outer({"name": "a"}), id="r")
+        [blocked] = [each for each in (await reasons.why(universe, world)).reasons if each.stuck]
+    assert blocked.what == "run r/0 (inner) is blocked: the code does not fit its record"
+    assert "its arguments do not fit inner(): " in blocked.error

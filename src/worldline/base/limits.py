@@ -27,6 +27,7 @@ DIGEST_BYTES = 32
 NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
+CELL_KEY_BYTES_MAX = 4_096  # of a reducer with a key
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
 # --- Canonical values ----------------------------------------------------------------------------------
@@ -47,6 +48,7 @@ RUN_OPERATIONS_MAX = 100_000  # what one run may ask for before it has to contin
 STEP_ENTRIES_MAX = 2_048  # with more, what can wait goes on in the next step
 USER_VALUE_BYTES_MAX = CBOR_BYTES_MAX - 64 * KIB  # what users give, so that records around it still fit
 LABELS_MAX = 32
+WORKER_LABELS_BYTES_MAX = 40 * KIB  # of a life sign: a label for each program, about a thousand of them
 BLOB_BYTES_MAX = 1024 * MIB
 
 # --- Objects -------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def _runs(asking: Asking, machine: Machine) -> list[Reason]:
     for run in machine.live_runs():
         record = run.record
         if record.status is RunStatus.BLOCKED:
-            what = f"run {record.id} ({record.workflow}) is blocked: its code has changed under it"
+            what = f"run {record.id} ({record.workflow}) is blocked: the code does not fit its record"
             command = asking.command(f"runs cancel {asking.name} {record.id}")
             found.append(Reason("blocked", what, True, record.id, _since(record), None, record.blocked, command))
             continue

@@ -193,7 +193,10 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
     except StopIteration as stop:
         _finish(machine, run, stop.value, hands)
     except ContinueAsNew as again:
-        _continue(machine, run, again.workflow, again.arguments)
+        if run.continuing is None:  # raised by the code itself, with what it likes
+            _end(machine, run, RunStatus.FAILED, failure_of(again))
+        else:
+            _continue(machine, run, *run.continuing)
     except failures.Cancelled as cancelled:
         _end(machine, run, RunStatus.CANCELLED, runs.failure("cancelled", user_errors.text_of(cancelled)))
     except BaseException as error:  # whatever the user's code raises is the run's result
@@ -207,12 +210,28 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
 def _to_next_await(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
     for _ in range(FOREIGN_AWAITS_MAX):
-        if type(yielded) is All or type(yielded) is First:
+        if (type(yielded) is All or type(yielded) is First) and _is_possible(run, yielded):
             return yielded
         what = user_errors.name_of(type(yielded))
         yielded = stack.call(coroutine.throw, failures.NotDurable(f"awaited {what}: {user_errors.HINT}"))
     what = user_errors.name_of(type(yielded))
     raise failures.NotDurable(f"awaited {what} again and again: {user_errors.HINT}")
+
+
+def _is_possible(run: Run, waiting: All | First) -> bool:
+    """Whether a record names operations that the run has issued. One that the kernel's own API made always does; user
+    code can make others.
+    """
+    ops = waiting.ops
+    issued = run.issued
+    if type(ops) is tuple and ops and (type(waiting) is All or len(ops) == 2):
+        for number in ops:
+            if type(number) is not int or not 0 <= number < issued:
+                break
+        else:
+            return True
+    hands: Any = here.current.get()
+    return type(hands) is runs.Nowhere  # it was stopped, and what it awaits never comes
 
 
 def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Any:
@@ -406,10 +425,7 @@ def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
 
 
 class ContinueAsNew(BaseException):
-    def __init__(self, workflow: str, arguments: bytes) -> None:
-        super().__init__()
-        self.workflow = workflow
-        self.arguments = arguments
+    """Ends a run's code. What it goes on with is noted in the run."""
 
 
 def error_of(op: runs.Op) -> BaseException:

@@ -283,11 +283,20 @@ def _reject(machine: Machine, reason: str) -> str:
 
 
 def _cell_key(value: object) -> str:
-    key = value if type(value) is str else str(values.plain(value))
+    key = value if type(value) is str else _key_text(value)
     if type(key) is not str:
         raise errors.BadInput("the key of a cell must be plain text or a plain value")
-    key.encode()  # what has no bytes is refused here, before anything is changed
+    size = len(key.encode())  # what has no bytes is refused here, before anything is changed
+    if size > limits.CELL_KEY_BYTES_MAX:
+        raise errors.TooLarge("the key of a cell", size=size, limit=limits.CELL_KEY_BYTES_MAX)
     return key
+
+
+def _key_text(value: object) -> str:
+    made = values.plain(value)
+    if type(made) is not int and type(made) is not str:
+        values.dump(made)  # an enum may hold any object, whose text is its address
+    return str(made)
 
 
 # --- Between worlds ------------------------------------------------------------------------------------------

@@ -184,12 +184,12 @@ class Handling:
         assert run is self.run
         return call.target.signature.result(data)
 
-    def continuation(self, call: calls.Call[Any]) -> tuple[str, bytes]:
-        """The workflow and arguments that a run goes on with as new. What cannot be is refused while it still runs."""
-        self.workflow("wl.continue_as_new()")
+    def continue_with(self, call: calls.Call[Any]) -> None:
+        """Note the workflow and arguments that a run goes on with as new. What cannot be is refused while it runs."""
+        run = self.workflow("wl.continue_as_new()")
         call.awaited = True
         self._known(call)
-        return call.target.name, call.pack()
+        run.continuing = call.target.name, call.pack()
 
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""

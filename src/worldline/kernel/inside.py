@@ -5,6 +5,7 @@ All of them go through the `Handling` that is current; outside of one they refus
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -166,16 +167,18 @@ class Scope:
         """Start a call that ends with the block, without waiting."""
         hands = here.require("scope.start()")
         run = hands.workflow("scope.start()")
+        inner = self._entered()
         number = hands.issue_call(call, _kind(call))
-        self._entered().children.append(number)
+        inner.children.append(number)
         return Started(call, number, driver.child_id(run, number))
 
     def cancel(self, reason: str = "") -> None:
         """Cancel what the block is waiting for: it is left at its next await."""
         hands = here.require("scope.cancel()")
         run = hands.workflow("scope.cancel()")
+        number = self._entered().number
         if not run.rebuilding:
-            driver.interrupt(hands.machine, run, self._entered().number, reason)
+            driver.interrupt(hands.machine, run, number, reason)
 
     async def __aenter__(self) -> Scope:
         hands = here.require("wl.scope()")
@@ -225,7 +228,8 @@ class Scope:
             run.record.interrupts = [each for each in run.record.interrupts if each.scope != inner.number]
 
     def _entered(self) -> runs.Scope:
-        assert self._inner is not None, "use it as `async with wl.scope() as scope:`"
+        if self._inner is None:
+            raise errors.BadInput("a scope has to be entered: use it as `async with wl.scope() as scope:`")
         return self._inner
 
 
@@ -334,8 +338,13 @@ async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = N
 
 
 def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any, Any, Any]:
-    world, to = values.text(world, "a world's name"), values.text(to, "a run's id")
-    params = values.dump([values.schema_name(type(event)), values.dump(event), to])
+    # What no inbox can take is refused here: once the operation is recorded, its step has to be committed.
+    world = ids.check_name(values.text(world, "a world's name"), "a world's name")
+    to = values.text(to, "a run's id")
+    if to:
+        ids.check_chosen(to, "a run's id")
+    schema = ids.check_name(values.schema_name(type(event)), "an event's name")
+    params = values.dump([schema, values.dump(event), to])
     number = here.require(f"wl.{kind.name.lower()}()").issue(kind, world, params, to=world)
     (data,) = yield All((number,))
     return data
@@ -345,8 +354,8 @@ def continue_as_new(call: Call[Any], /) -> Never:
     """End this run's record and go on with a call under the same id, with nothing recorded yet."""
     if call.target.kind != "workflow":
         raise errors.BadInput("wl.continue_as_new() takes a workflow call")
-    workflow, arguments = here.require("wl.continue_as_new()").continuation(call)
-    raise driver.ContinueAsNew(workflow, arguments)
+    here.require("wl.continue_as_new()").continue_with(call)
+    raise driver.ContinueAsNew
 
 
 def patched(id: str, /) -> bool:
@@ -355,7 +364,17 @@ def patched(id: str, /) -> bool:
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """Silent while a run is rebuilt or a world replayed: each line is logged when it happens, once."""
+    """Silent while a run is rebuilt or a world replayed: each line is logged when it happens, once. So it never raises
+    either: what cannot be logged would stop the code the first time, and not when it is replayed.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except BaseException as error:
+            if user_errors.let_pass(error):
+                raise
+            _line_lost(error)
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging gave it
         hands = here.current.get()
@@ -371,6 +390,11 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
         if hands is not None and hands.run is not None:
             return f"[{hands.run.record.id}] {msg}", kwargs
         return msg, kwargs
+
+
+def _line_lost(error: BaseException) -> None:
+    with contextlib.suppress(Exception):
+        logging.getLogger("worldline.user").warning("a line cannot be logged: %s", user_errors.message_of(error))
 
 
 log = _Log(logging.getLogger("worldline.user"), {})

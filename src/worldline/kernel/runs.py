@@ -201,8 +201,8 @@ class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "alarmed", "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record", "scope_count",
-        "scopes", "strayed", "time_us", "waiting", "wheres",
+        "alarmed", "continuing", "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record",
+        "scope_count", "scopes", "strayed", "time_us", "waiting", "wheres",
     )  # fmt: skip
 
     def __init__(self, record: Record) -> None:
@@ -224,6 +224,7 @@ class Run:
         self.wheres: dict[int, Any] = {}
         self.patches: dict[str, bool] = {}
         self.made: list[Any] = []
+        self.continuing: tuple[str, bytes] | None = None  # what it goes on with as new
         self.strayed = ""  # how its code departs from the record, found while rebuilding
 
     def __del__(self) -> None:
@@ -274,7 +275,7 @@ class Closing:
 
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
-        if self.refused >= REFUSALS_MAX:
+        if self.refused >= CLOSINGS_MAX:
             here.current.set(Nowhere())  # type: ignore[arg-type]
         raise Dropped(name)
 
@@ -312,7 +313,7 @@ class Nowhere:
     def nothing(self, *given: Any, **details: Any) -> None:
         pass
 
-    made_call = emit = start = schedule = cancel_op = look_in_buffer = drop_step = nothing
+    made_call = continue_with = emit = start = schedule = cancel_op = look_in_buffer = drop_step = nothing
 
     def after(self, *given: Any) -> list[bool]:  # noqa: ARG002
         return [False]
@@ -328,9 +329,6 @@ class Nowhere:
 
     def patched(self, name: str) -> bool:  # noqa: ARG002
         return False
-
-    def continuation(self, call: Any) -> tuple[str, bytes]:
-        return call.target.name, b""
 
 
 class _Abandoned(msgspec.Struct, gc=False):

@@ -26,6 +26,7 @@ HINT: Final = (
 )
 
 _ADDRESS: Final = re.compile(r"(?<= at )0x[0-9a-fA-F]{6,16}\b")
+_THREAD: Final = re.compile(r" in thread '[^']*'")  # asyncio names it, and a replay runs in another
 _LOOP_ERRORS: Final = (
     "no running event loop", "no current event loop", "loop argument must", "be used inside a task",
 )  # fmt: skip
@@ -79,8 +80,11 @@ def message_of(error: BaseException) -> str:
     if issubclass(type(error), RecursionError):
         return f"{name}: maximum recursion depth exceeded"  # Python adds where, which depends on its version
     text = text_of(error)
+    is_asyncio = _is_asyncio(error, text)
+    if is_asyncio:
+        text = _THREAD.sub("", text)
     whole = f"{name}: {text}" if text else name
-    if _is_asyncio(error, text):
+    if is_asyncio:
         return f"{whole}: asyncio cannot be used inside a workflow; {HINT}"
     return whole
 
@@ -96,7 +100,9 @@ def text_of(error: BaseException) -> str:
 
 
 def repr_of(value: object) -> str:
-    """A value as its own `repr` has it, or only its type."""
+    """A value as its own `repr` has it, or only its type. Of a set, whose order differs by process, only that."""
+    if type(value) is set or type(value) is frozenset:
+        return f"<{name_of(type(value))}>"
     try:
         return plain_text(repr(value)) or f"<{name_of(type(value))}>"
     except BaseException as raised:

@@ -17,6 +17,7 @@ from worldline.kernel import user_errors
 NONE = b"\xf6"
 
 _PLAIN = (bool, int, str, bytes)
+_UNSORTED = "not supported between instances of"
 
 
 def dump(value: object) -> bytes:
@@ -46,7 +47,10 @@ def plain(value: object) -> Any:
         if user_errors.let_pass(error):
             raise
         what = user_errors.name_of(type(value))
-        raise errors.EncodeError(f"{what} cannot be stored: {user_errors.text_of(error)}") from error
+        why = user_errors.text_of(error)
+        if _UNSORTED in why:
+            why = "the items of a set cannot be sorted"  # Python says which two, and that differs by process
+        raise errors.EncodeError(f"{what} cannot be stored: {why}") from error
 
 
 def load(kind: Any, data: bytes) -> Any:
@@ -76,8 +80,11 @@ def text(value: object, what: str) -> str:
 
 def schema_name(kind: type) -> str:
     """The name an event type is known by in journals."""
-    name = getattr(kind, "__schema__", None)
-    return text(kind.__name__ if name is None else name, "an event's __schema__")
+    given = getattr(kind, "__schema__", None)
+    name = text(kind.__name__ if given is None else given, "an event's __schema__")
+    if len(name) > limits.NAME_BYTES_MAX:
+        raise errors.TooLarge("an event's name", size=len(name), limit=limits.NAME_BYTES_MAX)
+    return name
 
 
 def _model(value: object) -> Any:

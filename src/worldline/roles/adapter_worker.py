@@ -131,8 +131,8 @@ class AdapterWorker(committing.Claims):
 
     def _cancel(self, intent: ids.IntentId) -> None:
         task = self._tasks.get(intent)
-        if task is not None:
-            task.cancel()
+        if task is not None and not self._performer.cancel(intent):
+            task.cancel()  # it has not begun, or is being answered
 
     # --- The loop's turn ---------------------------------------------------------------------------------------
 
@@ -143,8 +143,10 @@ class AdapterWorker(committing.Claims):
         """One turn: claim what is due and there is room for, or rest until something may be."""
         self._watch.clear()
         rest_us = self._settings.scan_ms * 1000
-        kinds = [kind for kind in self._kinds.values() if self._room(kind)]
-        full = [kind for kind in self._kinds.values() if kind not in kinds]
+        kinds: list[Kind] = []
+        full: list[Kind] = []
+        for kind in self._kinds.values():
+            (kinds if self._room(kind) else full).append(kind)
         self._starved = bool(full)
         for kind in full:
             rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
@@ -268,8 +270,8 @@ class AdapterWorker(committing.Claims):
         held = self._performer.held()
         if not abandon:
             await self._let_answer(self._performer.answering())
-        for task in list(self._tasks.values()):
-            task.cancel()
+        for intent in list(self._tasks):
+            self._cancel(intent)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if not abandon:
             await self._performer.give_back(held)

@@ -26,10 +26,13 @@ current: ContextVar[Attempt | None] = ContextVar("worldline_attempt", default=No
 class Attempt:
     """What an effect may know about itself: `wl.attempt()`."""
 
-    def __init__(self, key: str, number: int, emit: Callable[[Any], None]) -> None:
+    def __init__(
+        self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         self.key = key
         self.number = number
         self._emit = emit
+        self.stopped = stopped  # whether the adapter has ended it; else only its own code can have cancelled it
         self.cancelled = False
 
     def emit(self, chunk: Any) -> None:
@@ -67,6 +70,32 @@ async def run(
         return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
     token = current.set(this)
     try:
+        ended = await _judged(effect, args, kwargs, this, timeout_us=timeout_us, threads=threads)
+    finally:
+        current.reset(token)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling() and not this.stopped():
+        await _take_back(task, this)
+    return ended
+
+
+async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
+    """The effect has cancelled the task that it runs in, which is the adapter's: what follows must not be cut short."""
+    while task.cancelling():
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)  # a cancellation that was asked for and not delivered yet arrives here
+    except asyncio.CancelledError:
+        if this.stopped():
+            raise
+
+
+async def _judged(
+    effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, *,
+    timeout_us: int | None, threads: Executor,
+) -> Ended:  # fmt: skip
+    """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
+    try:
         called = _call(effect, args, kwargs, threads)
         result = await (called if timeout_us is None else within(timeout_us, called))
         if type(result) is _Raised:
@@ -74,8 +103,7 @@ async def run(
         return Ended(True, data=values.dump(result))
     except asyncio.CancelledError:
         this.cancelled = True
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if this.stopped():
             raise
         return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
     except TimeoutError as error:
@@ -94,8 +122,6 @@ async def run(
     except BaseException as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
         # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
         return Ended(False, code=user_errors.code_of(error), message=user_errors.message_of(error))
-    finally:
-        current.reset(token)
 
 
 def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Awaitable[Any]:

@@ -70,6 +70,13 @@ class Claimed:
         self.claim = claim
         self.renew_at = renew_at  # by the loop's clock
         self.lost = False
+        self.stopped = False  # the adapter has ended the attempt
+
+    def cancel(self) -> None:
+        """End the attempt. It is told apart from one that cancels the task it runs in."""
+        self.stopped = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def stop(self) -> None:
         """Let it be. What is known of the claim afterwards is true."""
@@ -102,8 +109,8 @@ class Claimed:
             "effect %s: the claim was lost while it ran", self.claim.intent.hex(),
             extra=telemetry.about(self.claim.at, step=self.claim.work.step),
         )  # fmt: skip
-        if self._task is not None and not self._stopped:
-            self._task.cancel()
+        if not self._stopped:
+            self.cancel()
 
 
 class Performer:
@@ -139,7 +146,7 @@ class Performer:
         telling = self._telemetry.on
         began_us = self._env.wall_us() if telling else 0
         try:
-            policy, ended = await self._attempt(effect, claim, params, slot)
+            policy, ended = await self._attempt(effect, held, params, slot)
         finally:
             await held.stop()
             del self._held[claim.intent]
@@ -172,6 +179,13 @@ class Performer:
     def answering(self) -> list[bytes]:
         """The intents of attempts that have ended and are being answered."""
         return list(self._answering)
+
+    def cancel(self, intent: bytes) -> bool:
+        """End the attempt at this intent. Whether there is one."""
+        held = self._held.get(intent)
+        if held is not None:
+            held.cancel()
+        return held is not None
 
     def held(self) -> list[Claimed]:
         """The claims of all attempts that are running."""
@@ -206,8 +220,9 @@ class Performer:
     # --- One attempt ------------------------------------------------------------------------------------------
 
     async def _attempt(
-        self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot
+        self, effect: Effect[..., Any], held: Claimed, params: bytes | None, slot: Slot
     ) -> tuple[Policy, Ended]:
+        claim = held.claim
         work = claim.work
         try:
             arguments, options = handling.unpack_effect(
@@ -225,10 +240,14 @@ class Performer:
             left_us = work.deadline_us - (await self._engine.read()).time_us
             if left_us <= 0:
                 return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
-        this = attempts.Attempt(options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk))
+        in_time = asyncio.timeout(None if left_us is None else left_us / 1_000_000)
+        this = attempts.Attempt(
+            options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
+            lambda: held.stopped or in_time.expired(),
+        )  # fmt: skip
         try:
-            started = self._started(effect, arguments, this, policy.timeout_us, slot)
-            ended = await (started if left_us is None else attempts.within(left_us, started))
+            async with in_time:
+                ended = await self._started(effect, arguments, this, policy.timeout_us, slot)
         except TimeoutError:
             ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:

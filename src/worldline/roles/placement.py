@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.model import ids
 from worldline.model import world as world_model
@@ -41,6 +42,7 @@ _NEEDS = "needs:"
 # A world moves for balance only if its worker's load is above that of the other by more than this, after the move.
 SLACK_PERCENT = 10
 CODE_CHARACTERS = 16  # of a program's hash, as a label
+LABEL_HEADS_BYTES = 6  # of a name and a value, at most, where they are stored
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -77,7 +79,12 @@ def reserved(label: str) -> bool:
 def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: Mapping[str, bytes]) -> dict[str, str]:
     """All that a worker says about itself: its own labels, where it works, what it can run and which code that is."""
     code = {_PROGRAM + name: whole.hex()[:CODE_CHARACTERS] for name, whole in programs.items()}
-    return {**labels, UNIVERSE: universe.hex(), **code}
+    said = {**labels, UNIVERSE: universe.hex(), **code}
+    size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
+    if size > limits.WORKER_LABELS_BYTES_MAX:
+        what = f"what a life sign says of {len(programs)} programs"
+        raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX)
+    return said
 
 
 def programs_of(labels: Mapping[str, str]) -> list[str]:

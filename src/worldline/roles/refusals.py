@@ -16,6 +16,7 @@ import logging
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base import limits
 from worldline.model import ids
 from worldline.roles import placement, telemetry
 from worldline.roles.hosted import NEVER_US
@@ -26,6 +27,7 @@ PAUSE_FIRST_MS = 1_000
 PAUSE_MOST_MS = 300_000
 LABELS_MAX = 16  # said with the life sign, so that other processes can see them: `refused:WORLD=WHY`
 LABEL_CHARACTERS_MAX = 300
+assert limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) < limits.VALUE_BYTES_MAX - 1_024
 
 
 class Refusal(msgspec.Struct):
