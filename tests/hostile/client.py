@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,11 +23,22 @@ from worldline.control import reasons
 from worldline.kernel import commands
 from worldline.model.journal import Kind
 
+T = TypeVar("T")
+
 ACT_SECONDS = 20.0
-SOON_SECONDS = 3.0
-AT_ONCE = 16
+SOON_SECONDS = 0.5
+AT_ONCE = 12
 REFUSED = "cannot make its step"
+BLOCKED = "blocked: "
 BAD = (Kind.FAILED, Kind.REJECTED)
+
+
+class NoEnd(Exception):
+    """An act has no end. `why`: what its world says about that."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -42,7 +54,7 @@ def world_name(number: int) -> str:
 
 
 class Attack:
-    """All programs, a dozen at a time."""
+    """All programs, several at a time."""
 
     def __init__(self, universe: wl.Universe) -> None:
         self._universe = universe
@@ -74,14 +86,12 @@ class Attack:
             for act in part.acts:
                 self.acts += 1
                 try:
-                    async with asyncio.timeout(_patience(hostile, part.place.blocks)):
-                        fine = await _do(world, act, begun)
-                except TimeoutError:
-                    why = await _why(world, hostile)
-                    if part.place.blocks and "blocked: " in why:
+                    fine = await _to_its_end(_do(world, act, begun), world, hostile)
+                except NoEnd as error:
+                    if part.place.blocks and BLOCKED in error.why:
                         continue
-                    if not self._excused(hostile, why):
-                        self._problem(hostile, f"{part.label}: {type(act).__name__} has no end: {why}")
+                    if not self._excused(hostile, error.why):
+                        self._problem(hostile, f"{part.label}: {type(act).__name__} has no end: {error.why}")
                     return
                 self._judge(hostile, part, act, fine)
 
@@ -103,11 +113,10 @@ class Attack:
     async def _ping(self, hostile: Hostile) -> None:
         world = self._universe.world(world_name(hostile.number))
         try:
-            answered = await world.ask(Ping(), timeout=_patience(hostile, False))
-        except TimeoutError:
-            why = await _why(world, hostile)
-            if not self._excused(hostile, why):
-                self._problem(hostile, f"its world does not answer any more: {why}")
+            answered = await _to_its_end(world.ask(Ping()), world, hostile)
+        except NoEnd as error:
+            if not self._excused(hostile, error.why):
+                self._problem(hostile, f"its world does not answer any more: {error.why}")
         else:
             if answered != 1 and "thread" not in str(hostile):
                 self._problem(hostile, f"Ping was answered {answered}, not 1")
@@ -116,23 +125,27 @@ class Attack:
         self.problems.append(Problem(hostile, what))
 
 
-def _patience(hostile: Hostile, blocks: bool) -> float:
-    """How long an act may take. What may have no end is not waited for as long."""
-    return SOON_SECONDS if blocks or hostile.sick else ACT_SECONDS
+async def _to_its_end(doing: Coroutine[Any, Any, T], world: wl.World, hostile: Hostile) -> T:
+    """What comes of an act. `NoEnd` as soon as `why` shows that it may have none, or when time is up."""
+    task, why, began = asyncio.create_task(doing), "", time.monotonic()
+    may_have_none = hostile.sick or any(part.place.blocks for part in hostile.parts)
+    try:
+        while not task.done() and time.monotonic() - began < ACT_SECONDS and not (BLOCKED in why or REFUSED in why):
+            await asyncio.wait([task], timeout=SOON_SECONDS if may_have_none else ACT_SECONDS)
+            why = "" if task.done() else await _why(world)
+        if task.done():
+            return task.result()
+        raise NoEnd(why)
+    finally:
+        task.cancel()
 
 
-async def _why(world: wl.World, hostile: Hostile) -> str:
-    """Why a world has not done something yet. A sick one is given time until it is refused."""
-    began = time.monotonic()
-    while True:
-        try:
-            found = await reasons.why(world.universe, world)
-        except BaseException as error:  # noqa: BLE001 - the world is hostile to those who look, too
-            return f"why: {type.__getattribute__(type(error), '__qualname__')}"
-        why = "; ".join(f"{each.kind}: {each.what} {each.error}"[:300] for each in found.reasons) or found.note
-        if REFUSED in why or not hostile.sick or time.monotonic() - began > ACT_SECONDS:
-            return why
-        await asyncio.sleep(0.2)
+async def _why(world: wl.World) -> str:
+    try:
+        found = await reasons.why(world.universe, world)
+    except BaseException as error:  # noqa: BLE001 - the world is hostile to those who look, too
+        return f"why: {type.__getattribute__(type(error), '__qualname__')}"
+    return "; ".join(f"{each.kind}: {each.what} {each.error}"[:300] for each in found.reasons) or found.note
 
 
 async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:

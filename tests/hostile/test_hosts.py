@@ -14,7 +14,7 @@ from tests.hostile import attack, programs
 from tests.hostile.host import ROOT
 
 ANSWER_SECONDS_MAX = 2.0
-PROOFS = int(os.environ.get("WORLDLINE_HOSTILE_PROOFS", "200"))
+PROOFS = int(os.environ.get("WORLDLINE_HOSTILE_PROOFS", "100"))
 TEST_SECONDS = 900.0
 
 
