@@ -132,6 +132,21 @@ async def well(process: Process, *worlds: wl.World) -> None:
     assert process.host.failed is None
 
 
+async def test_what_is_logged_of_an_exception_can_be_written_anywhere(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own text may have no bytes; where it was raised is said all the same."""
+    app = program()
+    process = await memory_kit.process(app)
+    bad = await process.universe.ensure("w", app)
+    broken_step(monkeypatch, lambda: ValueError("\udcff"))
+    at = await bad.address()
+    await talking.enqueue(process.universe, at, event("Poison", Poison()))
+    await until_refused(process, at)
+    assert "in broken" in caplog.text.encode().decode()
+    assert "\\udcff" in caplog.text
+
+
 @every_escape
 async def test_a_step_that_breaks_on_an_input_from_the_inbox_stops_its_world_alone(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, escape: Callable[[], BaseException]

@@ -185,8 +185,8 @@ class Keeper:
         hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
         said = kernel_thread.describe(error)
         log.error(
-            "world %s cannot be saved: %s", hosted.at.world.hex(), said,
-            extra=telemetry.about(hosted.at), exc_info=error,
+            "world %s cannot be saved:\n%s", hosted.at.world.hex(), kernel_thread.trace(error),
+            extra=telemetry.about(hosted.at),
         )  # fmt: skip
         self._telemetry.tell(telemetry.SaveFailed(hosted.at, said))
 

@@ -10,6 +10,7 @@ back as `Escaped`. A signal is never meant here: Python delivers signals to the 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from worldline.model import ids
 from worldline.roles import refusing_loop
 
 T = TypeVar("T")
+
+TRACE_FRAMES_MAX = -20  # the innermost ones
 
 
 class Escaped(Exception):
@@ -82,3 +85,9 @@ def describe(error: BaseException) -> str:
         return user_errors.message_of(error)[: limits.REASON_CHARACTERS_MAX]
     except BaseException:  # noqa: BLE001 - there may be no memory for more than its name
         return user_errors.name_of(type(error))
+
+
+def trace(error: BaseException) -> str:
+    """Where an exception was raised, and what it says: for logs, whatever its own text does to them."""
+    lines = [line.rstrip() for line in traceback.format_tb(error.__traceback__, limit=TRACE_FRAMES_MAX)]
+    return "\n".join([*lines, describe(error)])

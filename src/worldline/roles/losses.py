@@ -92,8 +92,8 @@ class Losses:
         stepping = given.error is not None
         if not hosted.careful and (stepping or done.steps > 1):
             log.warning(
-                "world %s goes on one step at a time: %s", hosted.at.world.hex(), kernel_thread.describe(error),
-                extra=telemetry.about(hosted.at), exc_info=error,
+                "world %s goes on one step at a time:\n%s", hosted.at.world.hex(), kernel_thread.trace(error),
+                extra=telemetry.about(hosted.at),
             )  # fmt: skip
             self._careful[hosted.at] = None
             self._drop(hosted, handed, again=True)
@@ -125,8 +125,8 @@ class Losses:
     def _unfinished(self, given: cycling.Given, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
         log.error(
-            "world %s is restored: %s", given.hosted.at.world.hex(), kernel_thread.describe(error),
-            extra=telemetry.about(given.hosted.at), exc_info=error,
+            "world %s is restored:\n%s", given.hosted.at.world.hex(), kernel_thread.trace(error),
+            extra=telemetry.about(given.hosted.at),
         )  # fmt: skip
         handed, given.handed = given.handed, []
         self._drop(given.hosted, handed, again=True)

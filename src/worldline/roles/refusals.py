@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.model import ids
-from worldline.roles import placement, telemetry
+from worldline.roles import kernel_thread, placement, telemetry
 from worldline.roles.hosted import NEVER_US
 
 log = logging.getLogger("worldline.worker")
@@ -62,8 +62,8 @@ class Refusals:
         self._next_us = min(self._next_us, until_us)
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
         log.error(
-            "world %s is left alone %s: %s", at.world.hex(), again, why,
-            extra=telemetry.about(at), exc_info=cause if tries == 1 else None,
+            "world %s is left alone %s: %s%s", at.world.hex(), again, why,
+            "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}", extra=telemetry.about(at),
         )  # fmt: skip
         self._telemetry.tell(telemetry.WorldRefused(at, kind, why, tries))
         return tries
