@@ -554,9 +554,10 @@ class WorldWorker:
         self._over = self._over or errors.Closed("the host was closed")
         self._keeper.stop()
         await self._watch.close()
-        while tasks := [
-            task for task in [*self._beside.values(), *self._cycles, *self._acquiring.values()] if not task.done()
-        ]:  # a cycle that ends may begin to release a world
+        going = True
+        while going:  # a cycle that ends may begin to release a world
+            tasks = [*self._beside.values(), *self._cycles, *self._acquiring.values()]
+            going = not all(task.done() for task in tasks)
             await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if not abandon:

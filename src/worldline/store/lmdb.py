@@ -107,8 +107,8 @@ class _Store:
             try:
                 txn = self._begin_read()
                 try:
-                    version = 1 + _version(txn)
-                    answers = _read(txn, requests, kv.stamp(version, 0)) if requests else []
+                    version = _next_version(txn)
+                    answers = _read(txn, requests, version) if requests else []
                 finally:
                     txn.abort()
             except lmdb.MapResizedError:
@@ -312,15 +312,17 @@ def _apply(txn: lmdb.Transaction[bytes], batch: kv.Batch, stamps: Sequence[kv.St
         txn.put(append.prefix + stamps[index], append.value)
 
 
-def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request], stable: kv.Stamp) -> lmdb_engine.Answers:
+def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request], version: int) -> lmdb_engine.Answers:
     answers: lmdb_engine.Answers = []
     cursor: lmdb.Cursor[bytes] | None = None
+    stable = kv.ZERO_STAMP
     for request in requests:
         if isinstance(request, kv.Get):
             answers.append(txn.get(request.key))
             continue
         if cursor is None:
             cursor = txn.cursor()
+            stable = kv.stamp(version or 1 + _version(txn), 0)
         answers.append(_page(cursor, request, stable))
     return answers
 
@@ -336,6 +338,12 @@ def _page(cursor: lmdb.Cursor[bytes], request: kv.Range, stable: kv.Stamp) -> kv
             return kv.Page([], False, stable)
         items = itertools.takewhile(lambda item: item[0] < end, cursor.iternext())
     return kv.fill_page(items if found else (), request, stable)
+
+
+def _next_version(txn: lmdb.Transaction[bytes]) -> int:
+    """The version of the next append. 0 if the counter is gone: then only single keys can be read."""
+    value = txn.get(_VERSION_KEY)
+    return 0 if value is None else 1 + int.from_bytes(value, "big")
 
 
 def _version(txn: lmdb.Transaction[bytes]) -> int:
