@@ -100,7 +100,7 @@ class Cut:
 
     def _check(self) -> None:
         if self.off:
-            raise errors.StoreUnavailable("this process is dead")
+            raise errors.StoreFailed("this process is dead")  # for good: nothing tries to reach it again
 
 
 class Around:
