@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from worldline.kernel import interests
+from worldline.kernel import interests, source
 
 BASE = '''
 """A shop."""
@@ -334,3 +335,17 @@ def test_without_source_nothing_is_known() -> None:
 def test_a_local_name_hides_a_global_one(tmp_path: Path) -> None:
     text = EVENTS + "\n@app.workflow\nasync def flow(A: str) -> None:\n    await wl.wait(A)\n"
     assert interests.of(load(tmp_path, text, "waits").app.workflows["flow"]) is None
+
+
+def test_a_parser_that_is_disturbed_by_a_finaliser_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is collected while a program's source is parsed may print a traceback, which parses too."""
+    whole, disturbed = ast.parse, [True]
+
+    def parse(text: str) -> ast.Module:
+        if disturbed.pop() if disturbed else False:
+            raise SystemError("AST constructor recursion depth mismatch (before=1, after=2)")
+        return whole(text)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    assert ast.dump(source.parse("x = 1")) == ast.dump(whole("x = 1"))
+    assert not disturbed

@@ -284,7 +284,7 @@ def test_a_task_that_ends_the_loop_takes_no_answer_with_it(tmp_path: Path) -> No
             exiting = loop.create_task(exits(engine, b"exits/%d" % turn))
             after = [loop.create_task(engine.commit(create(name))) for name in names[3:]]
             with pytest.raises(SystemExit):
-                loop.run_until_complete(asyncio.gather(exiting, *before, *after))
+                loop.run_until_complete(asyncio.gather(exiting, *before, *after, return_exceptions=True))
             answered = asyncio.wait_for(asyncio.gather(*before, *after), 20)
             assert loop.run_until_complete(answered) == [[kv.Ok()]] * 6
             assert isinstance(exiting.exception(), SystemExit)

@@ -15,15 +15,28 @@ from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptor
 from typing import Any
 
 _WRAPPERS_MAX = 100
+_PARSES_MAX = 3
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
 
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
     """The syntax of a function or class; None where its source is not to be had."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(thing)))
+        return parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def parse(text: str) -> ast.Module:
+    """Syntax of a text. Python 3.11 fails with `SystemError` if garbage is collected meanwhile whose finaliser parses
+    something as well, as printing a traceback does: then the text is parsed once more.
+    """
+    for _ in range(_PARSES_MAX - 1):
+        try:
+            return ast.parse(text)
+        except SystemError:
+            continue
+    return ast.parse(text)
 
 
 def unwrapped(thing: Any) -> FunctionType | None:
