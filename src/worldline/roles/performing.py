@@ -240,14 +240,18 @@ class Performer:
             left_us = work.deadline_us - (await self._engine.read()).time_us
             if left_us <= 0:
                 return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
-        in_time = asyncio.timeout(None if left_us is None else left_us / 1_000_000)
+        in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
             options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
-            lambda: held.stopped or in_time.expired(),
+            lambda: held.stopped or (in_time is not None and in_time.expired()),
         )  # fmt: skip
         try:
-            async with in_time:
-                ended = await self._started(effect, arguments, this, policy.timeout_us, slot)
+            started = self._started(effect, arguments, this, policy.timeout_us, slot)
+            if in_time is None:
+                ended = await started
+            else:
+                async with in_time:
+                    ended = await started
         except TimeoutError:
             ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:
