@@ -21,7 +21,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/python -m worldline.control.demo
+	$(BIN)/python -m worldline.demo
 
 check: $(READY)
 	$(BIN)/ruff format --check --quiet .

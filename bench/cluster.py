@@ -11,7 +11,7 @@ from tests.servers import postgres as servers
 def main() -> None:
     server = servers.start()
     try:
-        command = [sys.executable, "-m", "worldline.control.cli", "bench", "--cluster", "--store", server.url()]
+        command = [sys.executable, "-m", "worldline.cli", "bench", "--cluster", "--store", server.url()]
         raise SystemExit(subprocess.run([*command, *sys.argv[1:]], check=False).returncode)
     finally:
         server.close()

@@ -81,7 +81,7 @@ async def _child(name: str, seconds: float, start: float) -> float:
     """One side, by the code it finds on its path."""
     import worldline as wl  # noqa: PLC0415 - whose it is shows only now
     from worldline.base import env_os  # noqa: PLC0415
-    from worldline.control.bench import workloads  # noqa: PLC0415
+    from worldline.bench import workloads  # noqa: PLC0415
 
     env = env_os.OsEnv()
     with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:

@@ -10,7 +10,7 @@ COMMANDS = {
     "store_lmdb": [sys.executable, "-m", "bench.store_lmdb", "--json"],
     "store_postgres": [sys.executable, "-m", "bench.store_postgres", "--json"],
     "cluster": [sys.executable, "-m", "bench.cluster", "--json"],
-    "worldline": [sys.executable, "-m", "worldline.control.cli", "bench", "--json"],
+    "worldline": [sys.executable, "-m", "worldline.cli", "bench", "--json"],
 }
 
 

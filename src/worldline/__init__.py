@@ -35,13 +35,13 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
-from worldline.control.measuring import Measure
-from worldline.control.observing import Journaled, Notice, Sinks
-from worldline.control.sdk import Run, Sent, Universe, World, open
-from worldline.kernel import http_call as http
-from worldline.kernel.calls import Call, Effect, Request, Retry, Workflow
-from worldline.kernel.events import Envelope
-from worldline.kernel.inside import (
+from worldline.client.sdk import Run, Sent, Universe, World, open
+from worldline.kernel.authoring import http_call as http
+from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.reducers import on
+from worldline.kernel.authoring.scripts import Script
+from worldline.kernel.authoring.workflow_api import (
     Scope,
     Started,
     Timer,
@@ -65,11 +65,11 @@ from worldline.kernel.inside import (
     uuid,
     wait,
 )
-from worldline.kernel.program import Program
-from worldline.kernel.reducers import on
+from worldline.kernel.events import Envelope
 from worldline.kernel.schedules import Scheduled
-from worldline.kernel.scripts import Script
-from worldline.roles.attempts import Attempt, attempt
+from worldline.observe.measures import Measure
+from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
 
 __version__ = "0.1.0.dev0"

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.control import doctor, sdk
-from worldline.kernel.program import Program
+from worldline.client import sdk
+from worldline.inspect import doctor
+from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, lease
 from worldline.sim import checkers, reading

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos import account_client, fates, history
+from worldline import cli
 from worldline.base import env as envs
-from worldline.control import cli, compose
+from worldline.host import compose
 from worldline.store import kv, postgres  # noqa: F401 - loaded before the fork, as everything else is
 
 PR_SET_PDEATHSIG = 1

@@ -18,7 +18,7 @@ from tests.chaos import account, account_client, holders
 from tests.chaos.bank import HOSTS, Bank
 from worldline.base import errors
 from worldline.model.settings import WorkerSettings
-from worldline.roles import service
+from worldline.roles.cluster import operations
 
 TTL_SECONDS = account_client.TTL_SECONDS
 BACKLOG = WorkerSettings().max_inbox_batch * 3 // 2
@@ -105,26 +105,26 @@ class Nemesis:
         store = self._bank.universe.store
         at = await self._bank.universe.world(account.WORLD).address()
         try:
-            await service.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
+            await operations.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
         except errors.NotFound:
             return f"refused: {other} is late with its life sign"
         told = await self._succeeded(holder)
-        await service.unassign_world(store.engine, store.env, at)
+        await operations.unassign_world(store.engine, store.env, at)
         return told
 
     async def _revoke(self, holder: str) -> str:
         del holder
         store = self._bank.universe.store
         at = await self._bank.universe.world(account.WORLD).address()
-        return f"to epoch {await service.revoke_lease(store.engine, store.env, at)}"
+        return f"to epoch {await operations.revoke_lease(store.engine, store.env, at)}"
 
     async def _drain(self, holder: str) -> str:
         store = self._bank.universe.store
         worker = holders.worker_of(self._bank.lives[holder])
         try:
-            await service.drain_worker(store.engine, store.env, worker, draining=True)
+            await operations.drain_worker(store.engine, store.env, worker, draining=True)
             told = await self._succeeded(holder)
-            await service.drain_worker(store.engine, store.env, worker, draining=False)
+            await operations.drain_worker(store.engine, store.env, worker, draining=False)
         except errors.NotFound:
             return f"refused: {holder} has no life sign"
         return told

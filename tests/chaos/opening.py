@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tests.chaos import history
 from worldline.base import env_os
-from worldline.control import compose, sdk
-from worldline.kernel.program import Program
+from worldline.client import sdk
+from worldline.host import compose
+from worldline.kernel.authoring.program import Program
 from worldline.layers import format as formats
 from worldline.model import ids
 from worldline.model.settings import Settings

@@ -27,14 +27,15 @@ from tests.roles import kit as kits
 from tests.roles import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.control import doctor, proving, sdk
+from worldline.client import sdk
+from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
-from worldline.kernel.program import Program
 from worldline.layers import cas
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
-from worldline.roles import restoring
+from worldline.roles.world import restore
 from worldline.sim import checkers
 from worldline.sim.audit import Audit
 
@@ -130,7 +131,7 @@ class Run:
         checkers.same_contents(history.but_hints(contents), history.but_hints(copy), audit)
         for name in ("bank", "shop"):
             await checkers.replayed(self.universe, name, audit)
-            assert (await proving.prove(self.universe, self.universe.world(name))).holds
+            assert (await prove.prove(self.universe, self.universe.world(name))).holds
         assert audit.violations == []
         assert (await doctor.examine(self.universe, repair=False)).findings == []
         seen = {(call.name, call.key) for call in ledger.read(self.crew.ledger)}
@@ -149,7 +150,7 @@ def _root(machine: Machine, program: Program, at: ids.Address) -> bytes:
         run.record.log = [msgspec.structs.replace(each, time_us=0) for each in run.record.log]
     parts = kernel_snapshots.save(copy)
     copy.close()
-    return cas.address(restoring.root_bytes([cas.address(part) for part in parts]))
+    return cas.address(restore.root_bytes([cas.address(part) for part in parts]))
 
 
 def _comparable(entries: list[journal.Entry]) -> list[tuple[Kind, bytes]]:

@@ -14,7 +14,7 @@ from tests.chaos import history, opening
 from tests.chaos.history import Committed
 from tests.roles import scenario
 from worldline.codec import tuples
-from worldline.control import compose
+from worldline.host import compose
 from worldline.keys import journal as journal_keys
 from worldline.keys import ready as ready_keys
 from worldline.model import ids

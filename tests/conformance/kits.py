@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.store import kv, lmdb, memory, postgres
+from worldline.store import kv, memory, postgres
+from worldline.store.lmdb import driver as lmdb_driver
 
 # Small, so that a test folder is quick to make; still beyond what any case here writes.
 LMDB_MAP_BYTES = 256 * 1024 * 1024
@@ -115,6 +116,6 @@ async def open_place(
 ) -> kv.Engine:
     env = env_os.OsEnv() if env is None else env
     if place.engine == "lmdb":
-        return await lmdb.open(Path(place.where), env, create=create, map_bytes=map_bytes)
+        return await lmdb_driver.open(Path(place.where), env, create=create, map_bytes=map_bytes)
     assert place.engine == "postgres"
     return await postgres.open(place.where, env, create=create)

@@ -14,7 +14,10 @@ import pytest
 
 from tests.servers import s3
 from worldline.base import env_os, errors, limits
-from worldline.store import objects, objects_folder, objects_memory, objects_s3
+from worldline.store.objects import folder as objects_folder
+from worldline.store.objects import interface as objects
+from worldline.store.objects import memory as objects_memory
+from worldline.store.objects import s3 as objects_s3
 
 KINDS = ["memory", "folder", "s3"]
 MIB = 1024 * 1024

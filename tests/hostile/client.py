@@ -19,7 +19,7 @@ from tests.hostile import innocent
 from tests.hostile.making import Act, Ask, Cancel, Door, Ping, Run, Send
 from tests.hostile.programs import Hostile, Part
 from worldline.base import errors
-from worldline.control import reasons
+from worldline.inspect import why as reasons
 from worldline.kernel import commands
 from worldline.model.journal import Kind
 

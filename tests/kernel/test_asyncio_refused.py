@@ -23,7 +23,7 @@ from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
-from worldline.roles import refusing_loop
+from worldline.roles.world import no_asyncio
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("asyncio")
@@ -179,7 +179,7 @@ def run_of(call: wl.Call[Any]) -> Failure:
 @pytest.mark.parametrize("flow", REFUSED, ids=lambda flow: flow.name)
 async def test_in_a_thread_that_runs_worlds(flow: wl.Workflow[..., Any]) -> None:
     ran.clear()
-    with ThreadPoolExecutor(1, initializer=refusing_loop.refuse_asyncio) as kernel:
+    with ThreadPoolExecutor(1, initializer=no_asyncio.refuse_asyncio) as kernel:
         failure = await asyncio.get_running_loop().run_in_executor(kernel, run_of, flow())
     assert HINT in failure.message, failure
     for _ in range(3):

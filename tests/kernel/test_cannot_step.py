@@ -17,7 +17,7 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, here, schedules, snapshots, values
+from worldline.kernel import commands, context, schedules, snapshots, values
 from worldline.kernel.machine import Machine
 from worldline.model import ids, inbox, payload, step
 
@@ -261,6 +261,6 @@ async def interrupts() -> None:
 def test_an_interrupt_ends_a_test_and_fails_a_run_in_a_host() -> None:
     with testing.world(interrupting) as world, pytest.raises(KeyboardInterrupt):
         world.run(interrupts())
-    assert not here.interruptible.get()
+    assert not context.interruptible.get()
     stepped = Machine(interrupting).step(*start(interrupts(), 1))
     assert any(b"KeyboardInterrupt" in draft.payload for draft in stepped.drafts)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from worldline.kernel import interests, source
+from worldline.kernel.code import interests, source
 
 BASE = '''
 """A shop."""

@@ -10,7 +10,7 @@ import pytest
 import worldline as wl
 from worldline.codec import structs
 from worldline.kernel import commands, schedules, values
-from worldline.kernel.calls import Call
+from worldline.kernel.authoring.calls import Call
 from worldline.kernel.events import Answer
 from worldline.kernel.machine import Ended
 from worldline.kernel.runs import Failure

@@ -14,7 +14,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel import here, user_errors
+from worldline.kernel import context, user_errors
 from worldline.kernel.machine import Machine
 from worldline.kernel.runs import RunStatus
 from worldline.model import ids, inbox, payload, step
@@ -275,7 +275,7 @@ def tell(world: testing.TestWorld) -> None:
 @pytest.fixture
 def uninterrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a host's thread: a test's own thread lets a KeyboardInterrupt pass."""
-    monkeypatch.setattr(here, "interruptible", _Never())
+    monkeypatch.setattr(context, "interruptible", _Never())
 
 
 class _Never:

@@ -13,7 +13,8 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import reducers, values
+from worldline.kernel import values
+from worldline.kernel.authoring import reducers
 from worldline.kernel.runs import Failure
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind

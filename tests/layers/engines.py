@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from worldline.base import env as envs
-from worldline.store import kv, lmdb, memory
+from worldline.store import kv, memory
+from worldline.store.lmdb import driver as lmdb_driver
 
 NAMES = ["memory", "lmdb"]
 MAP_BYTES = 64 * 1024 * 1024
@@ -19,7 +20,7 @@ async def opened(name: str, folder: Path, env: envs.Env) -> AsyncIterator[kv.Eng
     if name == "memory":
         engine = memory.MemoryEngine(env)
     else:
-        engine = await lmdb.open(folder / "store", env, create=True, map_bytes=MAP_BYTES)
+        engine = await lmdb_driver.open(folder / "store", env, create=True, map_bytes=MAP_BYTES)
     try:
         yield engine
     finally:

@@ -19,7 +19,10 @@ from worldline.keys import cas as keys
 from worldline.keys import universes as universe_keys
 from worldline.layers import blobs, cas
 from worldline.model import blob, payload
-from worldline.store import blob_cache, objects, objects_folder, objects_memory
+from worldline.store.objects import cache as blob_cache
+from worldline.store.objects import folder as objects_folder
+from worldline.store.objects import interface as objects
+from worldline.store.objects import memory as objects_memory
 
 LIMIT = limits.INLINE_BYTES_MAX
 SMALL = b"s" * LIMIT

@@ -9,7 +9,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.control.host import Host, Role
+from worldline.host.process import Host, Role
 from worldline.model.settings import Settings
 
 

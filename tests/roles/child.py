@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import worldline as wl
-from worldline.control import talking
+from worldline.client import delivery
 from worldline.model.settings import Settings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ async def _obey(universe: wl.Universe, verb: str, name: str) -> str:
     world = await universe.ensure(name, app)
     assert universe.host is not None
     if verb == "hold":
-        held = await talking.hosted(universe, await world.address())
+        held = await delivery.hosted(universe, await world.address())
         return "no" if held is None else str(held.lease.epoch)
     if verb == "holds":
         return str(universe.host.worlds.holds(await world.address()))

@@ -18,10 +18,12 @@ import worldline as wl
 from tests import aio
 from tests.roles.crashing import Counting
 from worldline.base import env_os
-from worldline.control import compose, sdk
+from worldline.client import sdk
+from worldline.host import compose
 from worldline.layers import format as formats
 from worldline.model.settings import Settings
-from worldline.store import lmdb, objects_folder
+from worldline.store.lmdb import driver as lmdb_driver
+from worldline.store.objects import folder as objects_folder
 
 AT_ONCE = 64
 
@@ -75,7 +77,7 @@ async def each(count: int, do: Any) -> float:
 
 async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float]:
     env = env_os.OsEnv()
-    engine = Counting(await lmdb.open(folder, env, create=True), keep=False)
+    engine = Counting(await lmdb_driver.open(folder, env, create=True), keep=False)
     await formats.ensure(engine, env, create=True)
     store = compose.Store(str(folder), engine, await objects_folder.open(folder / "objects", create=True), env)
     found = await sdk._find_universe(store, "default", create=True)

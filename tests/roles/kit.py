@@ -22,8 +22,9 @@ import msgspec
 import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
+from worldline.client import sdk
 from worldline.codec import digest, structs
-from worldline.control import compose, observing, sdk
+from worldline.host import compose
 from worldline.kernel import commands
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.machine import Ended, Machine
@@ -36,8 +37,12 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.roles import committing, restoring
-from worldline.store import kv, objects, objects_folder, objects_memory
+from worldline.observe import sinks
+from worldline.roles.world import restore, step_batch
+from worldline.store import kv
+from worldline.store.objects import folder as objects_folder
+from worldline.store.objects import interface as objects
+from worldline.store.objects import memory as objects_memory
 
 Wrap = Callable[[kv.Engine], Any]
 
@@ -193,7 +198,7 @@ class Kit:
         *programs: wl.Program,
         settings: Settings = SETTINGS,
         wrap: Wrap = lambda engine: engine,
-        observed: observing.Observed | None = None,
+        observed: sinks.Observed | None = None,
     ) -> Process:
         """Another process on this store. Without programs it is a client."""
         engine = await self._store.open()
@@ -301,7 +306,7 @@ async def opened(engine: kv.Engine, at: ids.Address) -> list[works.Open]:
 
 
 async def hinted(engine: kv.Engine, at: ids.Address) -> bool:
-    read = await engine.read(ready.get(at, priority=committing.READY_PRIORITY))
+    read = await engine.read(ready.get(at, priority=step_batch.READY_PRIORITY))
     return read.value(0) is not None
 
 
@@ -342,8 +347,8 @@ async def prove(world: wl.World, program: wl.Program) -> journal.Head:
     read = await engine.read(snapshot_layer.latest_range(at, up_to=0))
     [birth] = snapshot_layer.decode(at, read.page(0))
     head = await world.head()
-    material = await restoring.gather(engine, world.universe.blobs, at, baseline=birth.record, up_to=head.height)
-    restored = await asyncio.get_running_loop().run_in_executor(None, restoring.build, material, program)
+    material = await restore.gather(engine, world.universe.blobs, at, baseline=birth.record, up_to=head.height)
+    restored = await asyncio.get_running_loop().run_in_executor(None, restore.build, material, program)
     restored.machine.close()
     assert restored.head == head
     return head

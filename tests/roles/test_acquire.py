@@ -9,7 +9,8 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import holding, witness
+from worldline.roles.cluster import expiry
+from worldline.roles.world import lease as world_lease
 
 SETTINGS = WorkerSettings()
 WORKER = scenario.worker_id(1)
@@ -17,7 +18,7 @@ WORKER = scenario.worker_id(1)
 
 def beat(store: scenario.Store, number: int) -> leases.Life:
     life = ids.Incarnation(scenario.ident("life", number))
-    return scenario.now(holding.beat(store.engine, store.env, WORKER, life, SETTINGS))
+    return scenario.now(world_lease.beat(store.engine, store.env, WORKER, life, SETTINGS))
 
 
 def test_heartbeat_of_our_own_in_between_costs_one_more_attempt() -> None:
@@ -26,11 +27,11 @@ def test_heartbeat_of_our_own_in_between_costs_one_more_attempt() -> None:
     me = beat(store, 1)
 
     async def meddle() -> None:
-        await holding.beat(store.engine, store.env, WORKER, ids.Incarnation(me.sign.incarnation), SETTINGS)
+        await world_lease.beat(store.engine, store.env, WORKER, ids.Incarnation(me.sign.incarnation), SETTINGS)
 
     started_us = store.time_us
     engine = engines.Meddled(store.engine, meddle)
-    lease = scenario.now(holding.acquire(engine, store.env, at, me, witness.Witness(store.env)))
+    lease = scenario.now(world_lease.acquire(engine, store.env, at, me, expiry.Witness(store.env)))
     assert lease.epoch == 1
     assert store.time_us - started_us < scenario.SECOND
 
@@ -41,8 +42,8 @@ def test_process_whose_id_was_taken_over_is_refused_at_once() -> None:
     zombie = beat(store, 1)
     store.env.advance_us(SETTINGS.lease_ttl_ms * 1000)
     restarted = beat(store, 2)
-    scenario.now(holding.acquire(store.engine, store.env, at, restarted, witness.Witness(store.env)))
+    scenario.now(world_lease.acquire(store.engine, store.env, at, restarted, expiry.Witness(store.env)))
     before = store.everything()
     with pytest.raises(errors.Exists):
-        scenario.now(holding.acquire(store.engine, store.env, at, zombie, witness.Witness(store.env)))
+        scenario.now(world_lease.acquire(store.engine, store.env, at, zombie, expiry.Witness(store.env)))
     assert store.everything() == before

@@ -17,7 +17,7 @@ from tests.roles import apart
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.control.host import ALL, EMBEDDED, Host, Role
+from worldline.host.process import ALL, EMBEDDED, Host, Role
 from worldline.keys import inbox as inbox_keys
 from worldline.model.settings import JanitorSettings
 from worldline.model.work import WorkKind, WorkState

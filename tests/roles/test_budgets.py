@@ -15,13 +15,13 @@ from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.base import errors, limits
-from worldline.control import sdk
+from worldline.client import sdk
 from worldline.kernel import values
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
 from worldline.model import ids, inbox, payload
-from worldline.roles import committing
+from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 
@@ -99,7 +99,7 @@ async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hi
 
 
 def hint(batch: kv.Batch, at: ids.Address) -> None:
-    ready.mark(batch, at, priority=committing.READY_PRIORITY, seen=None, append=0)
+    ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=None, append=0)
 
 
 async def drained(universe: sdk.Universe, at: ids.Address) -> None:

@@ -14,14 +14,14 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.control import talking
+from worldline.client import delivery
 from worldline.kernel import runs, values
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
-from worldline.roles import performing
+from worldline.roles.effects import perform
 from worldline.sim import reading
 from worldline.store import kv
 
@@ -223,7 +223,7 @@ async def test_a_claim_that_is_let_be_is_not_renewed_any_more() -> None:
 
     performer: Any = Renewing()
     claim: Any = object()
-    held = performing.Claimed(claim, 0.0)
+    held = perform.Claimed(claim, 0.0)
     held.renew(performer)
     stopping = asyncio.create_task(held.stop())
     await asyncio.sleep(0)
@@ -298,11 +298,11 @@ async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
     settings = kits.settings(adapter={"renew_ms": 20})
     hosting = await memory_kit.process(app)
     hosting.host.adapter._kinds.clear()
-    performing = await memory_kit.process(app, settings=settings)
+    perform = await memory_kit.process(app, settings=settings)
     world = await hosting.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")
     await outside.called(1)
-    assert not performing.host.worlds.holds(await world.address())
+    assert not perform.host.worlds.holds(await world.address())
     await run.cancel("not wanted any more")
 
     async def stopped() -> bool:
@@ -418,8 +418,8 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
             inbox.TimerFired(timer.intent, timer.work.due_us - 1),
         ]
         for item in items:
-            sending = await talking.enqueue(universe, at, item)
-            await talking.applied(universe, sending)
+            sending = await delivery.enqueue(universe, at, item)
+            await delivery.applied(universe, sending)
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)
@@ -439,7 +439,7 @@ async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
         at, engine = await world.address(), universe.store.engine
         [effect] = await kits.opened(engine, at)
         answer = payload.inline(values.dump("in time"))
-        await talking.enqueue(universe, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
+        await delivery.enqueue(universe, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
         assert await run.result(20) == "in time"
         state = (await world.head()).state
         outside.let(1)

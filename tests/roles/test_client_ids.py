@@ -11,7 +11,7 @@ from tests.roles.kit import Kit
 from tests.roles.sums import AddUp, program
 from worldline.base import errors
 from worldline.model import inbox, payload
-from worldline.roles import service
+from worldline.roles.cluster import operations
 
 
 async def test_one_id_is_one_input(kit: Kit) -> None:
@@ -71,7 +71,7 @@ async def test_ids_that_clients_may_not_use(memory_kit: Kit, bad: str) -> None:
                     await refused
         item, at = inbox.Event("AddUp", payload.EMPTY), await here.address()
         with pytest.raises(errors.BadInput, match="an id m"):
-            await service.enqueue_ingress(
+            await operations.enqueue_ingress(
                 universe.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
             )
         assert (await here.head()).height == 0

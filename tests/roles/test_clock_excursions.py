@@ -11,7 +11,7 @@ from tests import aio
 from tests.roles import apart, conftest
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.control.host import Role
+from worldline.host.process import Role
 from worldline.model.journal import Kind
 
 HOUR_SECONDS = 3_600

@@ -16,14 +16,16 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import errors
-from worldline.control import measuring, observing, talking
+from worldline.client import delivery
 from worldline.kernel import commands, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.machine import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.world import Status
-from worldline.roles import committing, losses, refusals, restoring, telemetry
-from worldline.roles.hosted import Handover
+from worldline.observe import measures, sinks
+from worldline.roles import telemetry
+from worldline.roles.world import losses, refusals, restore, step_batch
+from worldline.roles.world.held_world import Handover
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def event(name: str, value: Any) -> inbox.Event:
     return inbox.Event(name, payload.inline(values.dump(value)))
 
 
-def metered() -> tuple[measuring.Meter, observing.Observed]:
-    meter = measuring.Meter()
-    return meter, observing.Observed(telemetry.Telling([("meter", meter.tell)]))
+def metered() -> tuple[measures.Meter, sinks.Observed]:
+    meter = measures.Meter()
+    return meter, sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
 
 
 async def until_refused(process: Process, at: ids.Address) -> str:
@@ -141,7 +143,7 @@ async def test_what_is_logged_of_an_exception_can_be_written_anywhere(
     bad = await process.universe.ensure("w", app)
     broken_step(monkeypatch, lambda: ValueError("\udcff"))
     at = await bad.address()
-    await talking.enqueue(process.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(process.universe, at, event("Poison", Poison()))
     await until_refused(process, at)
     assert "in broken" in caplog.text.encode().decode()
     assert "\\udcff" in caplog.text
@@ -159,7 +161,7 @@ async def test_a_step_that_breaks_on_an_input_from_the_inbox_stops_its_world_alo
     broken_step(monkeypatch, escape)
     at = await bad.address()
     for item in (event("Add", Add(1)), event("Poison", Poison()), event("Add", Add(2))):
-        await talking.enqueue(process.universe, at, item)
+        await delivery.enqueue(process.universe, at, item)
     assert "cannot be made" in await until_refused(process, at)
     await well(process, *others)
     assert meter.value("worldline_worlds_refused_total", "step") >= 1
@@ -227,15 +229,15 @@ async def test_a_batch_that_cannot_be_built_stops_its_world_alone(
     bad, other = await process.universe.ensure("bad", app), await process.universe.ensure("other", app)
     await well(process, bad, other)
     at = await bad.address()
-    whole = committing.build
+    whole = step_batch.build
 
-    def broken(hosted: Any, *args: Any, **options: Any) -> committing.Built:
+    def broken(hosted: Any, *args: Any, **options: Any) -> step_batch.Built:
         if hosted.at == at:
             raise error
         return whole(hosted, *args, **options)
 
-    monkeypatch.setattr(committing, "build", broken)
-    await talking.enqueue(process.universe, at, event("Add", Add(1)))
+    monkeypatch.setattr(step_batch, "build", broken)
+    await delivery.enqueue(process.universe, at, event("Add", Add(1)))
     await until_refused(process, at)
     await well(process, other)
     monkeypatch.undo()
@@ -276,15 +278,15 @@ async def test_a_restore_that_breaks_stops_its_world_alone(
     async with memory_kit.hosting() as client:
         bad, _ = await client.create("bad", app), await client.create("other", app)
         at = await bad.address()
-        await talking.enqueue(client, at, event("Add", Add(1)))
-        whole = restoring.build
+        await delivery.enqueue(client, at, event("Add", Add(1)))
+        whole = restore.build
 
-        def broken(material: restoring.Material, *args: Any) -> restoring.Restored:
+        def broken(material: restore.Material, *args: Any) -> restore.Restored:
             if material.at == at:
                 raise escape()
             return whole(material, *args)
 
-        monkeypatch.setattr(restoring, "build", broken)
+        monkeypatch.setattr(restore, "build", broken)
         process = await memory_kit.process(app)
         await until_refused(process, at)
         await well(process, process.universe.world("other"))
@@ -310,19 +312,19 @@ async def test_a_change_of_code_that_cannot_be_adopted_stops_its_world_alone(
         return whole(machine)
 
     machines: dict[str, Machine] = {}
-    build = restoring.build
+    build = restore.build
 
-    def noted(material: restoring.Material, *args: Any) -> restoring.Restored:
+    def noted(material: restore.Material, *args: Any) -> restore.Restored:
         restored = build(material, *args)
         if material.at == at:
             machines["bad"] = restored.machine
         return restored
 
-    monkeypatch.setattr(restoring, "build", noted)
+    monkeypatch.setattr(restore, "build", noted)
     monkeypatch.setattr(commands, "fits", broken)
     process = await memory_kit.process(program(factor=10))
     machines["bad"] = None  # type: ignore[assignment]
-    await talking.enqueue(process.universe, at, event("Add", Add(1)))
+    await delivery.enqueue(process.universe, at, event("Add", Add(1)))
     await until_refused(process, at)
     assert await process.universe.world("other").ask(Add(1), timeout=10) == 11
     assert process.host.failed is None
@@ -405,11 +407,11 @@ async def test_what_this_process_lacks_for_too_long_is_for_another(
     await well(first, world)
     at = await world.address()
     broken_step(monkeypatch, MemoryError)
-    await talking.enqueue(first.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(first.universe, at, event("Poison", Poison()))
     await until_refused(first, at)
 
     async def free() -> bool:
-        return not await talking.is_hosted(first.universe, at)
+        return not await delivery.is_hosted(first.universe, at)
 
     await aio.until(free)
     monkeypatch.undo()
@@ -434,13 +436,13 @@ async def test_what_this_process_will_always_lack_is_for_another_at_once(
     await well(first, world, other)
     at = await world.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await talking.enqueue(first.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(first.universe, at, event("Poison", Poison()))
     assert "no such time zone" in await until_refused(first, at)
     monkeypatch.undo()
     takes = []
     monkeypatch.setattr(first.host.worlds._taker, "take", lambda at: takes.append(at))
     for number in range(20):
-        await talking.enqueue(first.universe, at, event("Add", Add(number)))
+        await delivery.enqueue(first.universe, at, event("Add", Add(number)))
         await well(first, other)
     assert takes == []
     second = await memory_kit.process(app)
@@ -458,11 +460,11 @@ async def test_three_workers_do_not_pass_a_poisoned_world_round(
     processes = [await memory_kit.process(app) for _ in range(3)]
     world = await processes[0].universe.create("w", app)
     at = await world.address()
-    await talking.enqueue(processes[0].universe, at, event("Poison", Poison()))
+    await delivery.enqueue(processes[0].universe, at, event("Poison", Poison()))
     for process in processes:
         await until_refused(process, at)
     for number in range(50):
-        await talking.enqueue(processes[number % 3].universe, at, event("Add", Add(1)))
+        await delivery.enqueue(processes[number % 3].universe, at, event("Add", Add(1)))
         await asyncio.sleep(0.02)
     for process in processes:
         assert process.host.worlds._refusals.tries(at) <= 6, "each pause is twice the last"
@@ -479,7 +481,7 @@ async def test_a_person_has_a_refused_world_tried_at_once(memory_kit: Kit, monke
     await well(process, world)
     at = await world.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await talking.enqueue(process.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(process.universe, at, event("Poison", Poison()))
     await until_refused(process, at)
     monkeypatch.undo()
     await asyncio.sleep(0.5)  # it has been looked at since

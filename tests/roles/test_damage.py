@@ -14,14 +14,16 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
-from worldline.control import host, talking
+from worldline.client import delivery
+from worldline.host import process as processes
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
-from worldline.roles import placement, refusals
+from worldline.roles.cluster import placement
+from worldline.roles.world import refusals
 from worldline.store import kv
 
 
@@ -157,7 +159,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         engine = client.store.engine
         for number, world in enumerate(worlds):
             at = await world.address()
-            await talking.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(number)))))
+            await delivery.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(number)))))
         bad = await worlds[1].address()
         key = {
             "meta": world_keys.meta_key(bad), "epoch": lease_keys.epoch_key(bad), "index": world_keys.index_key(bad),
@@ -171,8 +173,8 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         else:
             await change(engine, key)
         process = await memory_kit.process(app.program)
-        roles = (host.Role.ORCHESTRATOR, host.Role.JANITOR)
-        beside = host.Host(
+        roles = (processes.Role.ORCHESTRATOR, processes.Role.JANITOR)
+        beside = processes.Host(
             process.universe.store, process.universe.id, [app.program], blobs=process.universe.blobs,
             settings=kits.SETTINGS, roles=roles,
         )  # fmt: skip

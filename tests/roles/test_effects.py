@@ -14,9 +14,9 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.kernel.calls import Options
+from worldline.kernel.authoring.calls import Options
 from worldline.model.journal import Kind
-from worldline.roles import performing
+from worldline.roles.effects import perform
 from worldline.roles.hub import Chunk
 
 
@@ -75,7 +75,7 @@ def test_backoff_is_what_was_declared(retry: wl.Retry, delays_ms: list[int]) -> 
     @app.effect(retry=retry)
     async def touch() -> None: ...
 
-    policy = performing.policy_of(touch, Options())
+    policy = perform.policy_of(touch, Options())
     assert [policy.delay_us(attempt) for attempt in (1, 2, 3, 4)] == [each * 1_000 for each in delays_ms]
     assert policy.delay_us(10_000) == retry.most_us or retry.factor == 1 or retry.first == 0
 

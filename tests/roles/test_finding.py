@@ -13,7 +13,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
-from worldline.control import sdk, talking
+from worldline.client import delivery, sdk
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -21,7 +21,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
-from worldline.roles import committing
+from worldline.roles.world import step_batch
 from worldline.sim import reading
 from worldline.store import kv, transact
 
@@ -114,7 +114,7 @@ async def test_whoever_dies_in_the_middle_leaves_the_hint(memory_kit: Kit) -> No
         async with memory_kit.hosting(app, settings=kits.settings(worker={"max_inbox_batch": 1})):
             left = 60
             while left:
-                hint = ready.get(at, priority=committing.READY_PRIORITY)
+                hint = ready.get(at, priority=step_batch.READY_PRIORITY)
                 read = await client.store.engine.read(inboxes.read_range(at, count_max=100), hint)
                 left = len(read.page(0).items)
                 assert not left or read.value(1) is not None
@@ -132,7 +132,7 @@ async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Ki
         await aio.until(lambda: is_cleared(client, at))
         late.before_clear = lambda: enqueue_silently(client, at, 10)
         batch = kv.Batch()
-        ready.leave(batch, at, priority=committing.READY_PRIORITY, stamp=committing.any_stamp(memory_kit.env))
+        ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=step_batch.any_stamp(memory_kit.env))
         await client.store.engine.commit(batch)  # for nothing: there is nothing unread when it is seen
         await until_total(world, app, 11)
     await process.close()
@@ -225,7 +225,7 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
             world = await client.create(f"other-{number}", other)
             at = await world.address()
             batch = kv.Batch()
-            ready.leave(batch, at, priority=0, stamp=committing.any_stamp(kit.env))
+            ready.leave(batch, at, priority=0, stamp=step_batch.any_stamp(kit.env))
             await client.store.engine.commit(batch)
         await client.create("paused", mine)
         await client.world("paused").send(Add(1))
@@ -313,7 +313,7 @@ async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
         batch.expect(snapshot_keys.baseline_key(at), raw)
         batch.put(snapshot_keys.baseline_key(at), raw[:-1] + bytes([raw[-1] ^ 1]))
         assert isinstance((await client.store.engine.commit(batch))[0], kv.Ok)
-        await talking.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
+        await delivery.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
         await good.send(Add(1))
         async with memory_kit.hosting(app) as universe:
             await until_total(universe.world("good"), app, 1)

@@ -10,7 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.control import queues
+from worldline.inspect import queue_check
 
 MANY = 12_000
 LEASED = kits.settings(worker={"lease_ttl_ms": 3_600_000}, adapter={"claim_ttl_ms": 3_600_000, "renew_ms": 1_000_000})
@@ -53,5 +53,5 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
             return not await kits.opened(engine, at)
 
         await aio.until(nothing_open, seconds=60)
-        assert await queues.faults(universe, at, app) == []
+        assert await queue_check.faults(universe, at, app) == []
         assert not (await world.machine()).unfinished

@@ -12,9 +12,10 @@ import worldline as wl
 from tests import aio
 from tests.roles.kit import Kit
 from worldline.base import env as envs
-from worldline.control import dumping, measuring, observing
 from worldline.model.settings import Settings
-from worldline.roles import hanging, telemetry
+from worldline.observe import dump, measures, sinks
+from worldline.roles import telemetry
+from worldline.roles import watchdog as watchdogs
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,16 @@ class App:
         self.go = go
 
 
-def observed(*listeners: telemetry.Listener) -> observing.Observed:
-    return observing.Observed(telemetry.Telling([(str(number), each) for number, each in enumerate(listeners)]))
+def observed(*listeners: telemetry.Listener) -> sinks.Observed:
+    return sinks.Observed(telemetry.Telling([(str(number), each) for number, each in enumerate(listeners)]))
 
 
 async def test_a_handler_that_does_not_return_is_told_once_and_goes_on(memory_kit: Kit) -> None:
-    app, meter = App(), measuring.Meter()
+    app, meter = App(), measures.Meter()
     notices: list[wl.Notice] = []
 
     def note(fact: telemetry.Fact) -> None:
-        notices.extend(observing.notices(fact))
+        notices.extend(sinks.notices(fact))
 
     settings = Settings(hang_ms=200)
     process = await memory_kit.process(app.program, settings=settings, observed=observed(meter.tell, note))
@@ -80,7 +81,7 @@ async def test_a_handler_that_does_not_return_is_told_once_and_goes_on(memory_ki
         found = process.host.dump()
         assert [(each.worlds, each.age_ms >= 200) for each in found.cycles] == [(1, True)]
         assert [(each.name, each.busy) for each in found.worlds] == [("slow", True)]
-        assert "stall" in dumping.stacks(), "where it hangs"
+        assert "stall" in dump.stacks(), "where it hangs"
     finally:
         app.gate.set()
     assert await asked == "went on", "nothing is cut short"
@@ -92,7 +93,7 @@ async def test_an_effect_that_blocks_the_loop_is_seen_as_lag() -> None:
     env = envs.FixedEnv(7)
     facts: list[telemetry.Fact] = []
     telling = telemetry.Telling([("all", facts.append)])
-    watchdog = hanging.Watchdog(env, dict, hang_ms=1_000, telemetry=telling)
+    watchdog = watchdogs.Watchdog(env, dict, hang_ms=1_000, telemetry=telling)
     asyncio.get_running_loop().call_later(0.01, env.advance_us, 3_500_000)
     await watchdog.tick()
     assert facts == [telemetry.Lagged(2_500_000)]
@@ -101,7 +102,7 @@ async def test_an_effect_that_blocks_the_loop_is_seen_as_lag() -> None:
 async def test_a_watchdog_that_is_woken_ends_without_a_look() -> None:
     facts: list[telemetry.Fact] = []
     telling = telemetry.Telling([("all", facts.append)])
-    watchdog = hanging.Watchdog(envs.FixedEnv(7), dict, hang_ms=1_000, telemetry=telling)
+    watchdog = watchdogs.Watchdog(envs.FixedEnv(7), dict, hang_ms=1_000, telemetry=telling)
     watchdog.wake()
     for _ in range(10):
         await watchdog.tick()
@@ -132,9 +133,9 @@ async def test_a_dump_says_what_is_going_on_and_nothing_of_its_contents(memory_k
 async def test_long_lists_are_cut_and_say_so(memory_kit: Kit) -> None:
     app = App()
     process = await memory_kit.process(app.program, settings=Settings())
-    for number in range(dumping.LISTED_MAX + 3):
+    for number in range(dump.LISTED_MAX + 3):
         world = await process.universe.ensure(f"w{number}", app.program)
         assert await process.host.worlds.hold(await world.address()) is not None
     found = process.host.dump()
-    assert (len(found.worlds), found.worlds_omitted) == (dumping.LISTED_MAX, 3)
+    assert (len(found.worlds), found.worlds_omitted) == (dump.LISTED_MAX, 3)
     assert [each.world for each in found.worlds] == sorted(each.world for each in found.worlds)

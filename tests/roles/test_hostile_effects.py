@@ -11,7 +11,7 @@ import pytest
 import worldline as wl
 from tests.kernel import test_hostile_exceptions as hostile
 from worldline.kernel import user_errors, values
-from worldline.roles import attempts
+from worldline.roles.effects import attempt as attempts
 
 app = wl.Program("hostile effects")
 

@@ -14,8 +14,8 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.control.host import Role
-from worldline.control.presence import Presence
+from worldline.host.process import Role
+from worldline.host.process_lock import Presence
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
@@ -24,9 +24,9 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
-from worldline.roles import janitor as janitors
-from worldline.roles import service
-from worldline.roles.janitor import Janitor
+from worldline.roles.cluster import janitor as janitors
+from worldline.roles.cluster import operations
+from worldline.roles.cluster.janitor import Janitor
 from worldline.store import kv
 
 WINDOW_MS = 60_000
@@ -67,7 +67,7 @@ async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> 
     """Whether this id had been seen before."""
     item = inbox.Event("Add", payload.EMPTY)
     store = process.universe.store
-    done = await service.enqueue_ingress(
+    done = await operations.enqueue_ingress(
         store.engine, store.env, at, item, client_id=client_id, window_us=WINDOW_MS * 1000
     )
     return done.repeated
@@ -177,13 +177,13 @@ async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     at = await (await client.universe.create("w", program())).address()
     settings = WorkerSettings(lease_ttl_ms=300, heartbeat_ms=75)
     worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
-    me = await service.heartbeat_worker(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
-    lease = await service.acquire_lease(engine, env, at, me)
+    me = await operations.heartbeat_worker(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
+    lease = await operations.acquire_lease(engine, env, at, me)
     each = janitor(client)
     await kit.jump(1)
-    await service.heartbeat_worker(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
+    await operations.heartbeat_worker(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
     await round_of(each)
-    assert [life.worker for life in await service.list_workers(engine)] == [living]
+    assert [life.worker for life in await operations.list_workers(engine)] == [living]
     state = leases.decode(at, *[(await engine.read(get)).value(0) for get in leases.reads(at)])
     assert (state.holder, state.epoch.number) == (None, lease.epoch)
 
@@ -194,27 +194,27 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     engine, env = client.engine, kit.env
     first, second = [await (await client.universe.create(f"w{n}", program())).address() for n in range(2)]
     gone, living = [
-        await service.heartbeat_worker(
+        await operations.heartbeat_worker(
             engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
         )
         for _ in range(2)
     ]
     for at in (first, second):
-        await service.acquire_lease(engine, env, at, gone)
-    await service.retire_worker(engine, env, gone)
-    kept = await service.acquire_lease(engine, env, second, living)
+        await operations.acquire_lease(engine, env, at, gone)
+    await operations.retire_worker(engine, env, gone)
+    kept = await operations.acquire_lease(engine, env, second, living)
     batch = kv.Batch()  # as if whoever took it had not known of the record
     stray = lease_keys.held_key(gone.worker, second)
     batch.absent(stray)
     batch.put(stray, lease_keys.HELD.pack(lease_keys.Held(1)))
     await engine.commit(batch)
-    assert len(await service.list_worker_worlds(engine, gone.worker)) == 2
+    assert len(await operations.list_worker_worlds(engine, gone.worker)) == 2
     each = janitor(client)
     await round_of(each)
-    assert await service.list_worker_worlds(engine, gone.worker) == [(first, 1)]
-    assert await service.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
-    await service.acquire_lease(engine, env, first, living)
-    assert await service.list_worker_worlds(engine, gone.worker) == []
+    assert await operations.list_worker_worlds(engine, gone.worker) == [(first, 1)]
+    assert await operations.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
+    await operations.acquire_lease(engine, env, first, living)
+    assert await operations.list_worker_worlds(engine, gone.worker) == []
 
 
 # --- The loop --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import hypothesis
 from hypothesis import strategies
 
 from worldline.base import env as envs
-from worldline.roles.limiter import AHEAD_US, Limit, Slot
+from worldline.roles.effects.limiter import AHEAD_US, Limit, Slot
 
 
 async def settle() -> None:

@@ -21,7 +21,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.model import inbox, payload
-from worldline.roles import committing
+from worldline.roles.world import step_batch
 from worldline.store import kv
 from worldline.store.postgres import groups, sql
 from worldline.store.postgres import settings as postgres_settings
@@ -136,7 +136,7 @@ async def _add_one(client: kits.Process, world: wl.World, *, hinted: bool = Fals
     item = inbox.Event(values.schema_name(Add), payload.inline(values.dump(Add(1))))
     index = inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
     if hinted:
-        ready.mark(batch, at, priority=committing.READY_PRIORITY, seen=None, append=index)
+        ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=None, append=index)
     return batch
 
 

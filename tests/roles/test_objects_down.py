@@ -13,7 +13,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.base import errors
 from worldline.model.journal import Kind
-from worldline.store import objects_memory
+from worldline.store.objects import memory as objects_memory
 
 LARGE = "x" * 30_000
 

@@ -17,9 +17,9 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings, Settings
-from worldline.roles import orchestrator as orchestrators
-from worldline.roles import placement, service
-from worldline.roles.orchestrator import Orchestrator
+from worldline.roles.cluster import operations, placement
+from worldline.roles.cluster import orchestrator as orchestrators
+from worldline.roles.cluster.orchestrator import Orchestrator
 
 LEASE_TTL_MS = 3_000  # nobody is to be taken for dead because the machine is busy
 
@@ -185,20 +185,20 @@ async def test_a_drained_worker_gives_its_worlds_to_the_others(kit: Kit) -> None
     worlds = await make(client, app, 6)
     await tell(worlds)
     second = await joined(kit, app, named("b"))
-    await service.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
+    await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
     placing = orchestrator(client)
     assert await settle(placing, client, worlds) == [second.host.worker] * 6
 
     async def empty() -> bool:
-        return await service.list_worker_worlds(client.engine, first.host.worker) == []
+        return await operations.list_worker_worlds(client.engine, first.host.worker) == []
 
     await aio.until(empty)
     await tell(worlds)
     assert await holders(client, worlds) == [second.host.worker] * 6
     assert await totals(worlds, app) == [2] * 6
     assert await first.host.worlds.hold(await worlds[0].address()) is None
-    await service.drain_worker(client.engine, kit.env, first.host.worker, draining=False)
-    await service.drain_worker(client.engine, kit.env, second.host.worker, draining=True)
+    await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=False)
+    await operations.drain_worker(client.engine, kit.env, second.host.worker, draining=True)
     await settle(placing, client, worlds)
     await tell(worlds)
     assert await holders(client, worlds) == [first.host.worker] * 6
@@ -212,18 +212,18 @@ async def test_draining_needs_no_orchestrator(kit: Kit) -> None:
     worlds = await make(client, app, 3)
     await tell(worlds)
     for world in worlds:
-        await service.assign_world(client.engine, kit.env, await world.address(), first.host.worker)
+        await operations.assign_world(client.engine, kit.env, await world.address(), first.host.worker)
     second = await joined(kit, app, named("b"))
-    await service.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
+    await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
 
     async def empty() -> bool:
-        return await service.list_worker_worlds(client.engine, first.host.worker) == []
+        return await operations.list_worker_worlds(client.engine, first.host.worker) == []
 
     await aio.until(empty)
     await tell(worlds)
     assert await holders(client, worlds) == [second.host.worker] * 3
     assert await totals(worlds, app) == [2] * 3
-    [life] = [each for each in await service.list_workers(client.engine) if each.worker == first.host.worker]
+    [life] = [each for each in await operations.list_workers(client.engine) if each.worker == first.host.worker]
     assert life.sign.draining, "its own heartbeats leave that alone"
 
 
@@ -245,7 +245,7 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
 
     async def failed_over() -> bool:
         await placing.turn()
-        return first.host.worker not in [each.worker for each in await service.list_workers(client.engine)]
+        return first.host.worker not in [each.worker for each in await operations.list_workers(client.engine)]
 
     await aio.until(failed_over)
     await tell(worlds)
@@ -264,24 +264,24 @@ async def test_a_world_assigned_to_another_is_not_taken_as_long_as_that_one_stan
     client = await kit.process()
     [world] = await make(client, app, 1)
     at = await world.address()
-    await service.assign_world(client.engine, kit.env, at, second.host.worker)
+    await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     assert await first.host.worlds.hold(at) is None
     await tell([world])
     assert await holders(client, [world]) == [second.host.worker]
-    await service.assign_world(client.engine, kit.env, at, first.host.worker)
+    await operations.assign_world(client.engine, kit.env, at, first.host.worker)
 
     async def moved() -> bool:
         return await holders(client, [world]) == [first.host.worker]
 
     await aio.until(moved)
     await tell([world])
-    await service.assign_world(client.engine, kit.env, at, second.host.worker)
+    await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     await second.kill()
     await kit.jump(1.1 * LEASE_TTL_MS / 1000)
     await tell([world])
     assert await holders(client, [world]) == [first.host.worker], "the dead cannot claim anything"
     with pytest.raises(errors.NotFound):
-        await service.assign_world(client.engine, kit.env, at, second.host.worker)
+        await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     assert await totals([world], app) == [3]
 
 
@@ -346,7 +346,7 @@ async def test_a_world_that_was_thrown_out_of_memory_is_not_kept_from_others(
         await world.change(labels={"pin": "b"})
     worker._drop(worker.peek(at), again=again)
     if how == "assigned":
-        await service.assign_world(client.engine, kit.env, at, second.host.worker)
+        await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     await tell([world])  # it may be the first once more that takes this
 
     async def moved() -> bool:

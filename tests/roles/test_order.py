@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from worldline.base import errors
 from worldline.model import payload
-from worldline.roles import hosted
+from worldline.roles.world import held_world
 
 app = wl.Program("ordered")
 
@@ -121,7 +121,7 @@ async def test_what_cannot_wait_for_the_inbox_goes_through_it(memory_kit: Kit) -
         held.busy = False
         host.host.worlds.poke(held.at)  # type: ignore[union-attr]
         await sending
-        assert isinstance(deferred[0], hosted.Deferred)
+        assert isinstance(deferred[0], held_world.Deferred)
         assert await here.ask(Notes(), timeout=20) == list(range(6))
 
 

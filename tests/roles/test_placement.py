@@ -14,8 +14,8 @@ from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.model import ids
 from worldline.model.world import Status, WorldMeta
-from worldline.roles import placement
-from worldline.roles.placement import Active, Choice, Site
+from worldline.roles.cluster import placement
+from worldline.roles.cluster.placement import Active, Choice, Site
 
 U = ids.UniverseId(bytes(16))
 

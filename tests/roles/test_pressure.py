@@ -13,7 +13,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.control import measuring, observing, pressure
+from worldline.client import backpressure
 from worldline.kernel import commands, values
 from worldline.keys import work as keys
 from worldline.layers import work as works
@@ -22,7 +22,9 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import PressureSettings, Settings
 from worldline.model.world import Status
-from worldline.roles import committing, telemetry
+from worldline.observe import measures, sinks
+from worldline.roles import telemetry
+from worldline.roles.world import step_batch
 from worldline.store import kv
 
 BOUND = 6
@@ -243,8 +245,8 @@ async def test_inboxes_are_looked_into_now_and_then_only(memory_kit: Kit) -> Non
 
 async def test_too_many_open_effects_refuse_outside_producers_alone(kit: Kit) -> None:
     app = App()
-    meter = measuring.Meter()
-    observed = observing.Observed(telemetry.Telling([("meter", meter.tell)]))
+    meter = measures.Meter()
+    observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
     host = await kit.process(app.program, settings=settings())
     client = await kit.process(settings=settings(open_effects_max=3), observed=observed)
     for name in ("a", "b"):
@@ -368,16 +370,16 @@ async def test_bounds_of_zero_are_none(memory_kit: Kit) -> None:
     ],
 )
 def test_only_what_asks_for_new_work_is_refused(item: inbox.Item, expected: bool) -> None:
-    assert pressure.is_refusable(item) is expected
+    assert backpressure.is_refusable(item) is expected
 
 
 def test_effects_are_counted_without_timers() -> None:
     universe = ids.UniverseId(bytes(16))
     at = ids.Address(universe, ids.WorldId(bytes(16)))
-    ranges = works.effects_ranges(universe, timers=committing.TIMER_QUEUE, count_max=10)
+    ranges = works.effects_ranges(universe, timers=step_batch.TIMER_QUEUE, count_max=10)
     for queue, inside in [
         ("a/default/x", True),
-        (committing.TIMER_QUEUE, False),
+        (step_batch.TIMER_QUEUE, False),
         ("zoo/default/x", True),
         ("worldline/timer", True),
         ("worldline/timersx", True),

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 
 from tests import aio
-from tests.control import cli_kit
+from tests.cli import cli_kit
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 from tests.roles.test_finding import enqueue_silently
-from worldline.control import queues, talking
+from worldline.client import delivery
+from worldline.inspect import queue_check
 from worldline.kernel import values
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
-from worldline.roles import committing, holding, service
+from worldline.roles.cluster import operations
+from worldline.roles.world import lease as world_lease
+from worldline.roles.world import step_batch
 from worldline.store import kv
 
 
@@ -29,14 +32,14 @@ def event(correlation: str = "") -> inbox.Event:
 @pytest.mark.parametrize(
     ("item", "priority"),
     [
-        (event(), committing.READY_PRIORITY),
-        (event("asked"), committing.READY_URGENT),
-        (inbox.Control("run", payload.EMPTY), committing.READY_URGENT),
-        (inbox.TimerFired(bytes(16), 0, "run"), committing.READY_PRIORITY),
+        (event(), step_batch.READY_PRIORITY),
+        (event("asked"), step_batch.READY_URGENT),
+        (inbox.Control("run", payload.EMPTY), step_batch.READY_URGENT),
+        (inbox.TimerFired(bytes(16), 0, "run"), step_batch.READY_PRIORITY),
     ],
 )
 def test_how_urgent_an_input_is(item: inbox.Item, priority: int) -> None:
-    assert committing.priority_of(item) == priority
+    assert step_batch.priority_of(item) == priority
 
 
 async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
@@ -46,12 +49,12 @@ async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
     later = await (await client.create("later", app)).address()
     urgent = await (await client.create("urgent", app)).address()
     batch = kv.Batch()
-    ready.leave(batch, later, priority=committing.READY_LATER, stamp=committing.any_stamp(memory_kit.env))
+    ready.leave(batch, later, priority=step_batch.READY_LATER, stamp=step_batch.any_stamp(memory_kit.env))
     await client.store.engine.commit(batch)
     for at in normal:
-        await talking.enqueue(client, at, event())
-    await talking.enqueue(client, urgent, event())
-    await talking.enqueue(client, urgent, event("asked"))
+        await delivery.enqueue(client, at, event())
+    await delivery.enqueue(client, urgent, event())
+    await delivery.enqueue(client, urgent, event("asked"))
     process = await memory_kit.process(app)
     order = _watch_takes(process.host.worlds)
 
@@ -82,13 +85,13 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
     client = (await memory_kit.process()).universe
     client.programs[app.name] = app
     at = await (await client.create("w", app)).address()
-    await talking.enqueue(client, at, event(correlation))
-    assert await queues.faults(client, at, app) == []
+    await delivery.enqueue(client, at, event(correlation))
+    assert await queue_check.faults(client, at, app) == []
     for begin, end in cli_kit.derived(client.id):
         for key, raw in (await client.store.engine.read(kv.Range(begin, end))).page(0).items:
             await cli_kit.put(client, key, raw, None)
-    wrong = await queues.faults(client, at, app)
-    assert [each.fault for each in wrong or []] == [queues.Fault.MISSING_READY]
+    wrong = await queue_check.faults(client, at, app)
+    assert [each.fault for each in wrong or []] == [queue_check.Fault.MISSING_READY]
     assert await kits.unread(client.store.engine, at) == 1
 
 
@@ -124,16 +127,16 @@ async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unr
     client = (await memory_kit.process()).universe
     engine, env = client.store.engine, client.store.env
     at = await (await client.create("w", program())).address()
-    me = await service.heartbeat_worker(
+    me = await operations.heartbeat_worker(
         engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings()
     )
-    lease = await service.acquire_lease(engine, env, at, me)
+    lease = await operations.acquire_lease(engine, env, at, me)
     if unread:
         await enqueue_silently(client, at, 1)
-    priority = committing.READY_PRIORITY if unread else committing.READY_LATER
+    priority = step_batch.READY_PRIORITY if unread else step_batch.READY_LATER
     if hinted:
         batch = kv.Batch()
-        ready.leave(batch, at, priority=priority, stamp=committing.any_stamp(env))
+        ready.leave(batch, at, priority=priority, stamp=step_batch.any_stamp(env))
         await engine.commit(batch)
     before = (await engine.read(ready.get(at, priority=priority))).value(0)
     seen: list[bool] = []
@@ -142,7 +145,7 @@ async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unr
         read = await engine.read(*leases.reads(at), ready.get(at, priority=priority))
         seen.append(not unread or read.value(1) is not None or read.value(3) is not None)
 
-    await holding.release(Watched(engine, look), env, lease, hint=True)
+    await world_lease.release(Watched(engine, look), env, lease, hint=True)
     after = (await engine.read(ready.get(at, priority=priority))).value(0)
     assert all(seen)
     assert len(seen) == 2

@@ -17,7 +17,8 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.control import reasons, sdk
+from worldline.client import sdk
+from worldline.inspect import why
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
 
@@ -312,6 +313,6 @@ async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.start(outer({"name": "a"}), id="r")
-        [blocked] = [each for each in (await reasons.why(universe, world)).reasons if each.stuck]
+        [blocked] = [each for each in (await why.why(universe, world)).reasons if each.stuck]
     assert blocked.what == "run r/0 (inner) is blocked: the code does not fit its record"
     assert "its arguments do not fit inner(): " in blocked.error

@@ -15,11 +15,11 @@ from tests.roles.kit import Kit
 from tests.roles.sums import Add, AddUp, program
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.control import recent
+from worldline.client import known_worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
 from worldline.model.world import Status
-from worldline.roles import committing
+from worldline.roles.world import step_batch
 from worldline.store import kv
 
 
@@ -54,7 +54,7 @@ async def client_of(kit: Kit) -> tuple[kits.Process, Counting]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read stays fresh, however slow the machine is."""
-    monkeypatch.setattr(recent, "FRESH_US", 10**12)
+    monkeypatch.setattr(known_worlds, "FRESH_US", 10**12)
 
 
 async def unread(process: kits.Process, world: wl.World) -> int:
@@ -88,8 +88,8 @@ async def test_what_was_read_is_not_trusted_for_long(memory_kit: Kit) -> None:
     await world.send(Add(1))
     known = process.universe.recent._known
     at = await world.address()
-    long_ago_us = known[at].ours_us - recent.FRESH_US - 1
-    known[at] = recent.Known(known[at].world, known[at].height, known[at].store_us, long_ago_us)
+    long_ago_us = known[at].ours_us - known_worlds.FRESH_US - 1
+    known[at] = known_worlds.Known(known[at].world, known[at].height, known[at].store_us, long_ago_us)
     before = engine.reads
     await world.send(Add(1))
     assert engine.reads == before + 1
@@ -142,7 +142,7 @@ async def test_an_input_without_a_read_leaves_a_hint_and_is_followed(kit: Kit) -
         world = await client.create("w", app)
         at = await world.address()
         await world.send(Add(1))
-        hint = ready.get(at, priority=committing.READY_PRIORITY)
+        hint = ready.get(at, priority=step_batch.READY_PRIORITY)
         first = (await client.store.engine.read(hint)).value(0)
         sent = await world.send(Add(1))
         second = (await client.store.engine.read(hint)).value(0)
@@ -157,9 +157,9 @@ async def test_an_input_without_a_read_leaves_a_hint_and_is_followed(kit: Kit) -
 
 
 def test_as_many_worlds_are_known_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "WORLDS_MAX", 2)
+    monkeypatch.setattr(known_worlds, "WORLDS_MAX", 2)
     env = envs.FixedEnv()
-    known = recent.Recent(env)
+    known = known_worlds.Recent(env)
     store = scenario.Store()
     made = [store.create_world(number) for number in range(3)]
     for world in [*made[:2], made[0], made[2]]:
@@ -167,10 +167,10 @@ def test_as_many_worlds_are_known_as_there_is_room_for(monkeypatch: pytest.Monke
     for world, kept in zip(made, (True, False, True), strict=True):
         with known.sending(world.at) as found:
             assert (found is not None) is kept
-    env.advance_us(recent.FRESH_US)
+    env.advance_us(known_worlds.FRESH_US)
     with known.sending(made[0].at) as found:
         assert found is not None
-        assert known.time_us(found) == 5 + recent.FRESH_US
+        assert known.time_us(found) == 5 + known_worlds.FRESH_US
     env.advance_us(1)
     with known.sending(made[0].at) as found:
         assert found is None

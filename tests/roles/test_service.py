@@ -14,7 +14,7 @@ from tests.roles.kit import Kit, Process
 from tests.roles.sums import Add
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.control.host import Role
+from worldline.host.process import Role
 from worldline.kernel import values
 from worldline.layers import leases
 from worldline.layers import work as works
@@ -22,7 +22,8 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles import holding, service, witness
+from worldline.roles.cluster import expiry, operations
+from worldline.roles.world import lease as world_lease
 from worldline.store import kv
 
 SETTINGS = WorkerSettings(lease_ttl_ms=60_000, heartbeat_ms=15_000, max_worlds_warm=7, labels={"zone": "eu"})
@@ -58,12 +59,12 @@ class Desk:
         self.incarnation = ids.Incarnation(envs.new_id(env))
 
     async def beat(self) -> leases.Life:
-        return await service.heartbeat_worker(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
+        return await operations.heartbeat_worker(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
 
     async def other(self) -> leases.Life:
         """Another worker that lives."""
         worker, incarnation = ids.WorkerId(envs.new_id(self.env)), ids.Incarnation(envs.new_id(self.env))
-        return await service.heartbeat_worker(self.engine, self.env, worker, incarnation, SETTINGS)
+        return await operations.heartbeat_worker(self.engine, self.env, worker, incarnation, SETTINGS)
 
     async def state(self) -> leases.State:
         read = await self.engine.read(*leases.reads(self.at))
@@ -89,23 +90,23 @@ async def test_a_worker_comes_is_drained_and_goes(kit: Kit) -> None:
         assert (life.sign.beat, life.sign.capacity, life.sign.labels) == (beat, 7, {"zone": "eu"})
     life = await at.beat()
     for draining in (True, True, False, False):
-        life = await service.drain_worker(at.engine, at.env, at.worker, draining=draining)
+        life = await operations.drain_worker(at.engine, at.env, at.worker, draining=draining)
         assert life.sign.draining is draining
         assert (await at.beat()).sign.draining is draining, "a heartbeat does not end it"
-    assert [each.worker for each in await service.list_workers(at.engine)] == [at.worker]
+    assert [each.worker for each in await operations.list_workers(at.engine)] == [at.worker]
     for _ in range(2):
-        await service.retire_worker(at.engine, at.env, life)
-        assert await service.list_workers(at.engine) == []
+        await operations.retire_worker(at.engine, at.env, life)
+        assert await operations.list_workers(at.engine) == []
     with pytest.raises(errors.NotFound):
-        await service.drain_worker(at.engine, at.env, at.worker, draining=True)
+        await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
 
 
 async def test_a_drained_worker_gets_no_lease(kit: Kit) -> None:
     at = await desk(kit)
     me = await at.beat()
-    await service.drain_worker(at.engine, at.env, at.worker, draining=True)
+    await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
     with pytest.raises(errors.Exists, match="being emptied"):
-        await service.acquire_lease(at.engine, at.env, at.at, me)
+        await operations.acquire_lease(at.engine, at.env, at.at, me)
 
 
 # --- Leases ------------------------------------------------------------------------------------------------------
@@ -114,33 +115,33 @@ async def test_a_drained_worker_gets_no_lease(kit: Kit) -> None:
 async def test_a_lease_is_taken_kept_and_released(kit: Kit) -> None:
     at = await desk(kit)
     me, other = await at.beat(), await at.other()
-    lease = await service.acquire_lease(at.engine, at.env, at.at, me)
+    lease = await operations.acquire_lease(at.engine, at.env, at.at, me)
     assert lease.epoch == 1
-    assert await service.acquire_lease(at.engine, at.env, at.at, me) == lease
+    assert await operations.acquire_lease(at.engine, at.env, at.at, me) == lease
     with pytest.raises(errors.Exists, match="held by worker"):
-        await service.acquire_lease(at.engine, at.env, at.at, other)
+        await operations.acquire_lease(at.engine, at.env, at.at, other)
     for beat in (2, 3):
-        life = await service.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
+        life = await operations.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
         assert life.sign.beat == beat
-    assert await service.list_worker_worlds(at.engine, at.worker) == [(at.at, 1)]
-    assert await service.release_lease(at.engine, at.env, lease) is True
-    assert await service.release_lease(at.engine, at.env, lease) is False
-    assert await service.list_worker_worlds(at.engine, at.worker) == []
+    assert await operations.list_worker_worlds(at.engine, at.worker) == [(at.at, 1)]
+    assert await operations.release_lease(at.engine, at.env, lease) is True
+    assert await operations.release_lease(at.engine, at.env, lease) is False
+    assert await operations.list_worker_worlds(at.engine, at.worker) == []
     with pytest.raises(errors.Fenced):
-        await service.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
-    second = await service.acquire_lease(at.engine, at.env, at.at, other)
+        await operations.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
+    second = await operations.acquire_lease(at.engine, at.env, at.at, other)
     assert second.epoch == 2
-    assert await service.release_lease(at.engine, at.env, lease) is False, "what has moved on is left alone"
+    assert await operations.release_lease(at.engine, at.env, lease) is False, "what has moved on is left alone"
     assert (await at.state()).holder is not None
 
 
 async def test_a_lease_is_revoked_once(kit: Kit) -> None:
     at = await desk(kit)
     me = await at.beat()
-    assert await service.revoke_lease(at.engine, at.env, at.at) == 0, "nobody has it"
-    lease = await service.acquire_lease(at.engine, at.env, at.at, me)
+    assert await operations.revoke_lease(at.engine, at.env, at.at) == 0, "nobody has it"
+    lease = await operations.acquire_lease(at.engine, at.env, at.at, me)
     for _ in range(2):
-        assert await service.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == 2
+        assert await operations.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == 2
     assert (await at.state()).holder is None
     assert await kits.hinted(at.engine, at.at), "somebody is to go on with it"
     batch = kv.Batch()
@@ -148,8 +149,8 @@ async def test_a_lease_is_revoked_once(kit: Kit) -> None:
     leases.release(batch, lease)
     [outcome] = await at.engine.commit(batch)
     assert isinstance(outcome, kv.Conflict), "the one that had it is fenced"
-    again = await service.acquire_lease(at.engine, at.env, at.at, await at.other())
-    assert await service.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == again.epoch == 3
+    again = await operations.acquire_lease(at.engine, at.env, at.at, await at.other())
+    assert await operations.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == again.epoch == 3
     assert (await at.state()).holder is not None, "the repeat of an old call hits nobody else"
 
 
@@ -157,19 +158,19 @@ async def test_a_world_is_assigned_and_free_again(kit: Kit) -> None:
     at = await desk(kit)
     me, other = await at.beat(), await at.other()
     for _ in range(2):
-        await service.assign_world(at.engine, at.env, at.at, at.worker, reason="so")
+        await operations.assign_world(at.engine, at.env, at.at, at.worker, reason="so")
     assignment = (await at.state()).assignment
     assert assignment is not None
     assert (assignment.worker, assignment.reason, assignment.revision) == (at.worker, "so", 1)
     with pytest.raises(errors.Exists, match="assigned to worker"):
-        await service.acquire_lease(at.engine, at.env, at.at, other)
+        await operations.acquire_lease(at.engine, at.env, at.at, other)
     for _ in range(2):
-        await service.unassign_world(at.engine, at.env, at.at)
+        await operations.unassign_world(at.engine, at.env, at.at)
     assert (await at.state()).assignment is None
-    assert (await service.acquire_lease(at.engine, at.env, at.at, other)).epoch == 1
-    await service.drain_worker(at.engine, at.env, at.worker, draining=True)
+    assert (await operations.acquire_lease(at.engine, at.env, at.at, other)).epoch == 1
+    await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
     with pytest.raises(errors.NotFound):
-        await service.assign_world(at.engine, at.env, at.at, me.worker)
+        await operations.assign_world(at.engine, at.env, at.at, me.worker)
 
 
 # --- Into worlds -------------------------------------------------------------------------------------------------
@@ -183,18 +184,20 @@ async def test_an_input_is_enqueued_once(kit: Kit) -> None:
     at = await desk(kit)
     for client_id in ("chosen", envs.new_id(at.env)):
         first, second = [
-            await service.enqueue_ingress(
+            await operations.enqueue_ingress(
                 at.engine, at.env, at.at, event(1), client_id=client_id, window_us=WINDOW_US
             )
             for _ in range(2)
         ]  # fmt: skip
         assert (first.stamp, first.repeated, second.repeated) == (second.stamp, False, True)
         with pytest.raises(errors.IdReused):
-            await service.enqueue_ingress(at.engine, at.env, at.at, event(2), client_id=client_id, window_us=WINDOW_US)
+            await operations.enqueue_ingress(
+                at.engine, at.env, at.at, event(2), client_id=client_id, window_us=WINDOW_US
+            )
     assert await at.unread() == 2
     nowhere = ids.Address(at.at.universe, ids.WorldId(bytes(16)))
     with pytest.raises(errors.NotFound):
-        await service.enqueue_ingress(at.engine, at.env, nowhere, event(1), client_id="x", window_us=WINDOW_US)
+        await operations.enqueue_ingress(at.engine, at.env, nowhere, event(1), client_id="x", window_us=WINDOW_US)
 
 
 async def test_a_message_is_delivered_once(kit: Kit) -> None:
@@ -204,7 +207,7 @@ async def test_a_message_is_delivered_once(kit: Kit) -> None:
         bytes(15) + b"m", *sender, 3, MessageMode.TYPED, "Add", payload.inline(values.dump(Add(5))),
     )  # fmt: skip
     first, second = [
-        await service.send_message(at.engine, at.env, at.at, message, window_us=WINDOW_US) for _ in range(2)
+        await operations.send_message(at.engine, at.env, at.at, message, window_us=WINDOW_US) for _ in range(2)
     ]
     assert (first.stamp, first.repeated, second.repeated) == (second.stamp, False, True)
     assert await at.unread() == 1
@@ -223,11 +226,11 @@ async def test_an_effect_and_a_timer_by_hand(kit: Kit) -> None:
         await kits.begin(at.world, app.workflows["work"](), id="r")
         effect = await opened(at, WorkKind.EFFECT)
         intent = effect.intent
-        [due] = await service.list_due(at.engine, at.at.universe, queue=effect.work.queue, count_max=10)
+        [due] = await operations.list_due(at.engine, at.at.universe, queue=effect.work.queue, count_max=10)
         assert (due.pointer.at, due.pointer.intent) == (at.at, intent)
 
         async def claim(token: ids.Token) -> works.Open:
-            return await service.claim_effect(
+            return await operations.claim_effect(
                 at.engine, at.env, at.at, intent, worker=me, token=token, ttl_us=60 * SECOND_US
             )
 
@@ -235,31 +238,33 @@ async def test_an_effect_and_a_timer_by_hand(kit: Kit) -> None:
         assert await claim(first) == claimed
         with pytest.raises(errors.Exists, match="not due"):
             await claim(second)
-        await twice_later(lambda: service.renew_effect(
+        await twice_later(lambda: operations.renew_effect(
             at.engine, at.env, at.at, intent, token=first, ttl_us=60 * SECOND_US
         ))  # fmt: skip
 
         async def fail() -> bool:
-            return await service.fail_effect(at.engine, at.env, at.at, intent, token=first, due_us=0, error="not now")
+            return await operations.fail_effect(
+                at.engine, at.env, at.at, intent, token=first, due_us=0, error="not now"
+            )
 
         assert [await fail(), await fail()] == [True, False]
         receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(values.dump(8)), 2, effect.work.correlation)
         with pytest.raises(errors.Closed, match="not claimed under this token"):
-            await service.ack_effect(at.engine, at.env, at.at, first, receipt)
+            await operations.ack_effect(at.engine, at.env, at.at, first, receipt)
         with pytest.raises(errors.Closed, match="not claimed under this token"):
-            await service.renew_effect(at.engine, at.env, at.at, intent, token=first, ttl_us=SECOND_US)
+            await operations.renew_effect(at.engine, at.env, at.at, intent, token=first, ttl_us=SECOND_US)
         assert (await claim(second)).work.attempt == 2
-        assert await service.ack_effect(at.engine, at.env, at.at, second, receipt) is True
+        assert await operations.ack_effect(at.engine, at.env, at.at, second, receipt) is True
         timer = await opened(at, WorkKind.TIMER)
 
         async def due_now() -> bool:
             return (await at.engine.read()).time_us >= timer.work.due_us
 
         await aio.until(due_now)
-        assert await service.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is True
+        assert await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is True
         assert await (await at.world.attach("r")).result(30) == 8
-        assert await service.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is False
-        assert await service.ack_effect(at.engine, at.env, at.at, second, receipt) is False
+        assert await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is False
+        assert await operations.ack_effect(at.engine, at.env, at.at, second, receipt) is False
         with pytest.raises(errors.NotFound):
             await claim(first)
 
@@ -272,9 +277,9 @@ async def test_answers_and_firings_come_once(kit: Kit) -> None:
     async with apart.host(kit, app, roles=[Role.WORLDS]):
         await kits.begin(at.world, app.workflows["work"](), id="r")
         intent = (await opened(at, WorkKind.EFFECT)).intent
-    await service.claim_effect(at.engine, at.env, at.at, intent, worker=me, token=token, ttl_us=SECOND_US)
+    await operations.claim_effect(at.engine, at.env, at.at, intent, worker=me, token=token, ttl_us=SECOND_US)
     receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(values.dump(8)), 1)
-    answers = [await service.ack_effect(at.engine, at.env, at.at, token, receipt) for _ in range(2)]
+    answers = [await operations.ack_effect(at.engine, at.env, at.at, token, receipt) for _ in range(2)]
     assert answers == [True, False]
     assert await at.unread() == 1
     async with apart.host(kit, app, roles=[Role.WORLDS]):
@@ -284,7 +289,7 @@ async def test_answers_and_firings_come_once(kit: Kit) -> None:
         return (await at.engine.read()).time_us >= timer.work.due_us
 
     await aio.until(due_now)
-    fired = [await service.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) for _ in range(2)]
+    fired = [await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) for _ in range(2)]
     assert fired == [True, False]
     assert await at.unread() == 1
 
@@ -301,7 +306,7 @@ async def test_a_timer_does_not_fire_before_its_time(kit: Kit) -> None:
         await kits.begin(at.world, app.workflows["late"](), id="r")
         timer = await opened(at, WorkKind.TIMER)
     with pytest.raises(errors.Exists, match="not due"):
-        await service.fire_timer(at.engine, at.env, at.at, timer.intent, worker=at.worker)
+        await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=at.worker)
 
 
 async def opened(at: Desk, kind: WorkKind) -> works.Open:
@@ -328,23 +333,23 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
     me, other, gone = await at.beat(), await at.other(), await at.other()
 
     async def may_take(life: leases.Life | None = me, *, dead: Sequence[bytes] = ()) -> bool:
-        others = witness.Witness(kit.env, lambda worker: worker in dead)
-        return await holding.may_take(at.engine, [await at.state()], life, others) == [at.at]
+        others = expiry.Witness(kit.env, lambda worker: worker in dead)
+        return await world_lease.may_take(at.engine, [await at.state()], life, others) == [at.at]
 
     assert await may_take()
-    lease = await service.acquire_lease(at.engine, at.env, at.at, other)
+    lease = await operations.acquire_lease(at.engine, at.env, at.at, other)
     assert not await may_take()
     assert await may_take(other), "it is its own"
     assert await may_take(dead=[other.worker])
     assert await may_take(None), "whoever has no life sign yet finds out by trying"
-    await service.release_lease(at.engine, at.env, lease)
-    await service.assign_world(at.engine, at.env, at.at, other.worker)
+    await operations.release_lease(at.engine, at.env, lease)
+    await operations.assign_world(at.engine, at.env, at.at, other.worker)
     assert not await may_take()
     assert await may_take(dead=[other.worker])
-    await service.drain_worker(at.engine, at.env, other.worker, draining=True)
+    await operations.drain_worker(at.engine, at.env, other.worker, draining=True)
     assert await may_take(), "what is being emptied wants nothing"
-    await service.drain_worker(at.engine, at.env, other.worker, draining=False)
-    await service.unassign_world(at.engine, at.env, at.at)
-    await service.acquire_lease(at.engine, at.env, at.at, gone)
-    await service.retire_worker(at.engine, at.env, gone)
+    await operations.drain_worker(at.engine, at.env, other.worker, draining=False)
+    await operations.unassign_world(at.engine, at.env, at.at)
+    await operations.acquire_lease(at.engine, at.env, at.at, gone)
+    await operations.retire_worker(at.engine, at.env, gone)
     assert await may_take(), "its holder has no life sign"

@@ -15,7 +15,8 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
-from worldline.control import compose, sdk
+from worldline.client import sdk
+from worldline.host import compose
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.layers import inbox as inboxes

@@ -10,10 +10,12 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.control import measuring, observing, reasons, talking
+from worldline.client import delivery
+from worldline.inspect import why as reasons
 from worldline.kernel import values
 from worldline.layers import leases
 from worldline.model import inbox, payload
+from worldline.observe import measures, sinks
 from worldline.roles import telemetry
 
 
@@ -51,8 +53,8 @@ class App:
 
 
 async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit: Kit) -> None:
-    app, meter = App(), measuring.Meter()
-    observed = observing.Observed(telemetry.Telling([("meter", meter.tell)]))
+    app, meter = App(), measures.Meter()
+    observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
     first = await kit.process(app.program, observed=observed)
     worlds = [await first.universe.ensure(f"w{number}", app.program) for number in range(8)]
     for world in worlds:
@@ -60,7 +62,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     bad, at = worlds[0], await worlds[0].address()
     try:
         item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
-        await talking.enqueue(first.universe, at, item)
+        await delivery.enqueue(first.universe, at, item)
         await asyncio.to_thread(app.inside.wait, 20)
         asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
         second = await kit.process(app.program)
@@ -112,7 +114,7 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
     assert await bad.ask(Add(1), timeout=10) == 2
     try:
         item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
-        await talking.enqueue(first.universe, await bad.address(), item)
+        await delivery.enqueue(first.universe, await bad.address(), item)
         await asyncio.to_thread(app.inside.wait, 20)
         others = [first.universe.world(name) for name in ("w1", "w2")]
         asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in others]

@@ -12,7 +12,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.model import ids
 from worldline.model.work import WorkState
-from worldline.roles import holding
+from worldline.roles.world import lease as world_lease
 
 EFFECTS = 7
 
@@ -45,15 +45,15 @@ async def test_claims_are_taken_back_page_by_page(
 
     await aio.until(claimed)
     await process.kill()
-    monkeypatch.setattr(holding, "CLAIMS_PAGE", page)
+    monkeypatch.setattr(world_lease, "CLAIMS_PAGE", page)
     asked: list[ids.WorkerId] = []
 
     def is_dead(worker: ids.WorkerId) -> bool:
         asked.append(worker)
         return True
 
-    assert await holding.take_back_claims(engine, memory_kit.env, at, is_dead) == EFFECTS
+    assert await world_lease.take_back_claims(engine, memory_kit.env, at, is_dead) == EFFECTS
     assert await states() == [WorkState.WAITING] * EFFECTS
     assert len(asked) == 1, "one process is asked after once"
-    assert await holding.take_back_claims(engine, memory_kit.env, at, is_dead) == 0
+    assert await world_lease.take_back_claims(engine, memory_kit.env, at, is_dead) == 0
     await memory_kit.aclose()

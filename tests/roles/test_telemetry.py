@@ -17,11 +17,12 @@ from tests.roles.child import Add, Counter
 from tests.roles.child import app as counting
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.control import measuring, observing
 from worldline.kernel import replay as replays
 from worldline.kernel.machine import Machine
 from worldline.model.journal import Entry, Kind
 from worldline.model.settings import Settings
+from worldline.observe import measures as measured
+from worldline.observe import sinks
 from worldline.roles import loop, telemetry
 from worldline.testing import loopless
 
@@ -69,8 +70,8 @@ def program() -> wl.Program:
     return app
 
 
-def listening(*listeners: telemetry.Listener) -> observing.Observed:
-    return observing.Observed(telemetry.Telling([(f"listener {i}", each) for i, each in enumerate(listeners)]))
+def listening(*listeners: telemetry.Listener) -> sinks.Observed:
+    return sinks.Observed(telemetry.Telling([(f"listener {i}", each) for i, each in enumerate(listeners)]))
 
 
 async def live(universe: wl.Universe, app: wl.Program) -> list[Entry]:
@@ -85,7 +86,7 @@ async def live(universe: wl.Universe, app: wl.Program) -> list[Entry]:
 
 
 async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
-    app, meter = program(), measuring.Meter()
+    app, meter = program(), measured.Meter()
     process = await kit.process(app, settings=PATIENT, observed=listening(meter.tell))
     found = await live(process.universe, app)
     kinds = Count(entry.kind for entry in found)
@@ -128,7 +129,7 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
 
 
 async def test_a_lost_lease_and_a_late_life_sign_are_told(kit: Kit) -> None:
-    meter = measuring.Meter()
+    meter = measured.Meter()
     made: list[Pausing] = []
 
     def wrap(engine: Any) -> Pausing:
@@ -170,7 +171,7 @@ async def test_a_role_in_trouble_says_so(memory_kit: Kit) -> None:
         await role.join()
     told = [(fact.code, fact.bug) for fact in facts if isinstance(fact, telemetry.Troubled)]
     assert told == [("conflicted", False), ("ZeroDivisionError", True)]
-    assert [notice.kind for fact in facts for notice in observing.notices(fact)] == ["role_error"] * 2
+    assert [notice.kind for fact in facts for notice in sinks.notices(fact)] == ["role_error"] * 2
 
 
 async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +183,7 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 
     app = program()
     caplog.set_level(logging.WARNING, logger="worldline.telemetry")
-    with observing.observed(wl.Sinks(metrics=explode, log=explode, replay=cancel)) as observed:
+    with sinks.observed(wl.Sinks(metrics=explode, log=explode, replay=cancel)) as observed:
         async with kit.hosting(app, observed=observed) as universe:
             found = await live(universe, app)
             await kits.prove(universe.world("w"), app)
@@ -196,7 +197,7 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
     captured: list[wl.Journaled] = []
     app = program()
-    with observing.observed(wl.Sinks(replay=captured.append)) as observed:
+    with sinks.observed(wl.Sinks(replay=captured.append)) as observed:
         async with kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             found = await live(universe, app)
             head = await universe.world("w").head()
@@ -215,7 +216,7 @@ async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
 async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) -> None:
     notices: list[wl.Notice] = []
     app = program()
-    with observing.observed(wl.Sinks(log=notices.append)) as observed:
+    with sinks.observed(wl.Sinks(log=notices.append)) as observed:
         async with memory_kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             await live(universe, app)
             at = await universe.world("w").address()
@@ -232,7 +233,7 @@ async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) ->
 
 async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
     measures: list[wl.Measure] = []
-    with observing.observed(wl.Sinks(metrics=measures.append)) as observed:
+    with sinks.observed(wl.Sinks(metrics=measures.append)) as observed:
         async with memory_kit.hosting(counting, settings=PATIENT, observed=observed) as universe:
             world = await universe.ensure("w", counting)
             for _ in range(5):
@@ -241,8 +242,8 @@ async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
             head = await world.head()
     added: Count[str] = Count()
     for measure in measures:
-        assert measuring.METRICS[measure.name].kind == measure.kind
-        assert tuple(measure.labels) == measuring.METRICS[measure.name].labels
+        assert measured.METRICS[measure.name].kind == measure.kind
+        assert tuple(measure.labels) == measured.METRICS[measure.name].labels
         if measure.kind == "counter":
             added[measure.name] += int(measure.value)
     assert added["worldline_steps_total"] == head.step
@@ -250,15 +251,15 @@ async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
 
 
 def test_labels_without_end_are_counted_together() -> None:
-    meter = measuring.Meter()
-    for number in range(measuring.SERIES_MAX + 50):
+    meter = measured.Meter()
+    for number in range(measured.SERIES_MAX + 50):
         meter.add("worldline_effects_opened_total", 1, f"effect {number}")
-    assert len(meter.counters) == measuring.SERIES_MAX + 1
-    assert meter.value("worldline_effects_opened_total", measuring.OTHER) == 50
+    assert len(meter.counters) == measured.SERIES_MAX + 1
+    assert meter.value("worldline_effects_opened_total", measured.OTHER) == 50
 
 
 def test_nobody_listening_costs_no_facts() -> None:
     assert not telemetry.NOTHING.on
     assert not telemetry.Telling([]).on
-    with observing.observed() as observed:
+    with sinks.observed() as observed:
         assert not observed.telemetry.on

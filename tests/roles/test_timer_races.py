@@ -13,15 +13,15 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from tests.roles.test_timers import Arm, Rang, program, timers, until_rung
 from worldline.base import errors
-from worldline.control import sdk
-from worldline.control.host import Role
+from worldline.client import sdk
+from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases
 from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.journal import Kind
-from worldline.roles import timer_worker
-from worldline.roles.hosted import Handover, Superseded
+from worldline.roles import timers as timer_worker
+from worldline.roles.world.held_world import Handover, Superseded
 from worldline.store import kv
 
 

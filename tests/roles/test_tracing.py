@@ -15,9 +15,9 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
-from worldline.control import host as hosts
-from worldline.control import observing, tracing
-from worldline.control.host import Role
+from worldline.host import process as hosts
+from worldline.host.process import Role
+from worldline.observe import sinks, tracing
 from worldline.roles import telemetry
 
 # Quick to notice what others did; and nothing runs out on a machine that is slow for a moment.
@@ -69,7 +69,7 @@ class Traced:
         provider = TracerProvider(sampler=sampler)
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         made = tracing.Tracing(provider.get_tracer(tracing.SCOPE))
-        self.observed = observing.Observed(telemetry.Telling([("spans", made.tell)]))
+        self.observed = sinks.Observed(telemetry.Telling([("spans", made.tell)]))
         self.foreign = provider.get_tracer("somebody else")
 
     @property

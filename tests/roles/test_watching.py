@@ -6,7 +6,7 @@ import asyncio
 
 from tests import aio
 from worldline.base import env as envs
-from worldline.roles import watching
+from worldline.roles import wakeup
 from worldline.store import kv, memory
 
 PREFIX = b"w/"
@@ -24,7 +24,7 @@ class Role:
 
     def __init__(self, engine: kv.Engine) -> None:
         self.engine = engine
-        self.watch = watching.Watch(engine, [PREFIX])
+        self.watch = wakeup.Watch(engine, [PREFIX])
         self.woken = 0
 
     async def look(self) -> None:

@@ -16,11 +16,12 @@ from worldline.base import env as envs
 from worldline.layers import leases
 from worldline.model import ids, lease
 from worldline.model.settings import WorkerSettings
-from worldline.roles import holding, witness
+from worldline.roles.cluster import expiry
+from worldline.roles.world import lease as world_lease
 
 SETTINGS = WorkerSettings()
 TTL_US = SETTINGS.lease_ttl_ms * 1000
-LONG_US = TTL_US + TTL_US // witness.MARGIN
+LONG_US = TTL_US + TTL_US // expiry.MARGIN
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def stale(seen: leases.Life | None) -> bool:
 
 def test_a_sign_is_stale_when_it_was_seen_unchanged_for_its_ttl_and_a_margin() -> None:
     env = envs.FixedEnv()
-    eyes = witness.Witness(env)
+    eyes = expiry.Witness(env)
     assert not stale(eyes.look(sign(1, beat=1)))
     env.advance_us(LONG_US - 1)
     assert not stale(eyes.look(sign(1, beat=1)))
@@ -73,7 +74,7 @@ def test_a_sign_is_stale_when_it_was_seen_unchanged_for_its_ttl_and_a_margin() -
 
 def test_a_wall_clock_that_jumps_makes_nothing_stale() -> None:
     env = envs.FixedEnv()
-    eyes = witness.Witness(env)
+    eyes = expiry.Witness(env)
     eyes.look(sign(1, beat=1))
     env.jump_wall_us(10 * LONG_US)
     assert not stale(eyes.look(sign(1, beat=1)))
@@ -81,17 +82,17 @@ def test_a_wall_clock_that_jumps_makes_nothing_stale() -> None:
 
 def test_only_so_many_signs_are_remembered() -> None:
     env = envs.FixedEnv()
-    eyes = witness.Witness(env)
-    for number in range(witness.SIGNS_MAX + 1):
+    eyes = expiry.Witness(env)
+    for number in range(expiry.SIGNS_MAX + 1):
         life = sign(1, beat=1)
         eyes.look(leases.Life(ids.WorkerId(number.to_bytes(16, "big")), life.sign, life.raw))
-    assert len(eyes._signs) == witness.SIGNS_MAX
+    assert len(eyes._signs) == expiry.SIGNS_MAX
 
 
 def test_every_heartbeat_changes_the_sign_also_if_the_clock_stands_still() -> None:
     store = scenario.Store()
     worker, incarnation = ids.WorkerId(b"worker-1........"), ids.Incarnation(b"incarnation-1...")
-    beats = [scenario.now(holding.beat(store.engine, store.env, worker, incarnation, SETTINGS)) for _ in range(3)]
+    beats = [scenario.now(world_lease.beat(store.engine, store.env, worker, incarnation, SETTINGS)) for _ in range(3)]
     assert len({each.raw for each in beats}) == 3
 
 

@@ -10,14 +10,17 @@ import pytest
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.control import compose, sdk
+from worldline.client import sdk
+from worldline.host import compose
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import holding, witness
+from worldline.roles.cluster import expiry
+from worldline.roles.world import lease as world_lease
 from worldline.sim import programs
-from worldline.store import kv, objects
+from worldline.store import kv
+from worldline.store.objects import interface as objects
 
 
 def test_an_answer_is_found_again_long_after_it_was_given() -> None:
@@ -136,7 +139,7 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
         me = await worker(calm.universe.store.engine, env)
         meddling.first = lambda: world.change(status=status)
         with pytest.raises((errors.Closed, errors.NotFound)):
-            await holding.acquire(meddling, env, at, me, witness.Witness(env))  # type: ignore[arg-type]
+            await world_lease.acquire(meddling, env, at, me, expiry.Witness(env))  # type: ignore[arg-type]
 
     kit.calmly(scenario, hosts=1)
 
@@ -150,7 +153,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         at = await calm.universe.world("counter-0").address()
         me = await worker(store.engine, store.env)
         meddling = Meddling(store.engine)
-        meddling.first = lambda: holding.acquire(store.engine, store.env, at, me, witness.Witness(store.env))
+        meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.Witness(store.env))
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
         universe = sdk.Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
         await universe.world("counter-0").change(status=status)

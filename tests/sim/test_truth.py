@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from worldline.control import compose
+from worldline.host import compose
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.loop import Host, SimLoop
 from worldline.sim.truth import Trace, Truth

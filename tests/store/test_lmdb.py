@@ -15,8 +15,9 @@ import pytest
 from tests.store.lmdb_child import VALUE, Child, create, names
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits
-from worldline.store import kv, lmdb_engine
-from worldline.store import lmdb as engines
+from worldline.store import kv
+from worldline.store.lmdb import driver as engines
+from worldline.store.lmdb import engine as lmdb_engine
 
 TINY = 1 * limits.MIB
 

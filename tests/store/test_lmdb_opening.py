@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from worldline.base import env_os, limits
-from worldline.store import lmdb, lmdb_folder
+from worldline.store.lmdb import driver as lmdb_driver
+from worldline.store.lmdb import folder as lmdb_folder
 
 DISK_BYTES = 4 * 1024 * 1024
 
@@ -43,7 +44,7 @@ asyncio.run(main())
 
 def _make(folder: Path) -> None:
     async def make() -> None:
-        await (await lmdb.open(folder, env_os.OsEnv(), create=True)).close()
+        await (await lmdb_driver.open(folder, env_os.OsEnv(), create=True)).close()
 
     asyncio.run(make())
 

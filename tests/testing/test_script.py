@@ -9,7 +9,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import scripts
+from worldline.kernel.authoring import scripts
 
 app = wl.Program("scripts")
 

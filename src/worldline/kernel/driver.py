@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
-from worldline.kernel import handling, here, runs, stack, user_errors, values
+from worldline.kernel import context, handling, runs, stack, user_errors, values
 from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -186,7 +186,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
     coroutine = run.coroutine
     assert coroutine is not None
     hands = handling.Handling(machine, time_us=run.time_us, seed=run.record.seed, run=run)
-    token = here.current.set(hands)
+    token = context.current.set(hands)
     try:
         run.waiting = _to_next_await(coroutine, run, resume)
         hands.check_lost()
@@ -204,7 +204,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
             raise
         _end(machine, run, RunStatus.FAILED, failure_of(error))
     finally:
-        here.current.reset(token)
+        context.current.reset(token)
 
 
 def _to_next_await(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
@@ -230,7 +230,7 @@ def _is_possible(run: Run, waiting: All | First) -> bool:
                 break
         else:
             return True
-    hands: Any = here.current.get()
+    hands: Any = context.current.get()
     return type(hands) is runs.Nowhere  # it was stopped, and what it awaits never comes
 
 
@@ -286,7 +286,7 @@ def _feed_rebuilding(machine: Machine, run: Run, resume: Resume | None, time_us:
     run.time_us = time_us
     assert run.coroutine is not None
     hands = handling.Handling(machine, time_us=time_us, seed=run.record.seed, run=run)
-    token = here.current.set(hands)
+    token = context.current.set(hands)
     try:
         run.waiting = _to_next_await(run.coroutine, run, resume)
     except BaseException as error:
@@ -297,7 +297,7 @@ def _feed_rebuilding(machine: Machine, run: Run, resume: Resume | None, time_us:
             run.strayed or f"run {run.record.id!r} ({run.record.workflow}): the code {ended} where the journal goes on"
         ) from error
     finally:
-        here.current.reset(token)
+        context.current.reset(token)
     if run.strayed:
         raise failures.Diverged(run.strayed)
 

@@ -13,7 +13,9 @@ import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
-from worldline.kernel import driver, handling, here, reducers, runs, schedules, stack, user_errors, values
+from worldline.kernel import context as contexts
+from worldline.kernel import driver, handling, runs, schedules, stack, user_errors, values
+from worldline.kernel.authoring import reducers
 from worldline.kernel.runs import Held, OpKind, Outcome, Run
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -174,7 +176,7 @@ def _call(
     before: dict[tuple[str, str], bytes | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
-    token = here.current.set(hands)
+    token = contexts.current.set(hands)
     try:
         key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
         cell = machine.cells.get(key)
@@ -197,7 +199,7 @@ def _call(
             raise
         raise _Failed(error, handler) from error
     finally:
-        here.current.reset(token)
+        contexts.current.reset(token)
     return result
 
 

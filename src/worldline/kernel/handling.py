@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
-from worldline.kernel import calls, here, runs, schedules, user_errors, values
+from worldline.kernel import context, runs, schedules, user_errors, values
+from worldline.kernel.authoring import calls
 from worldline.kernel.runs import All, First, Op, OpKind, Run
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
@@ -272,7 +273,7 @@ class Handling:
         self.refused += 1
         if self.refused >= runs.REFUSALS_MAX:
             self.lost = f"it asked {self.refused} times for what is refused, the last time so: {error}"
-            here.current.set(runs.Nowhere())  # type: ignore[arg-type]
+            context.current.set(runs.Nowhere())  # type: ignore[arg-type]
 
     def check_lost(self) -> None:
         if self.lost:
@@ -341,7 +342,7 @@ def check_same(run: Run, number: int, wanted: Op) -> None:
 def _stray(run: Run, report: str) -> runs.Strayed:
     """Note how a run departs from its record. From here on, until it awaits something, nothing it does counts."""
     run.strayed = run.strayed or report
-    here.current.set(runs.Closing())  # type: ignore[arg-type]
+    context.current.set(runs.Closing())  # type: ignore[arg-type]
     return runs.Strayed(run.strayed)
 
 

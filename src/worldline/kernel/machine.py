@@ -22,7 +22,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import digest, structs
 from worldline.kernel import commands, driver, events, runs, schedules, values
-from worldline.kernel.program import Program
+from worldline.kernel.authoring.program import Program
 from worldline.kernel.runs import Held, OpKind, Outcome, Parked, Record, Run, RunStatus
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps

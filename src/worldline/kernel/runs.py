@@ -20,7 +20,7 @@ import msgspec
 
 from worldline.base import limits
 from worldline.codec import digest, structs
-from worldline.kernel import here, user_errors
+from worldline.kernel import context, user_errors
 from worldline.model.inbox import ReceiptStatus
 
 CLOSINGS_MAX = 10
@@ -276,7 +276,7 @@ class Closing:
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
         if self.refused >= CLOSINGS_MAX:
-            here.current.set(Nowhere())  # type: ignore[arg-type]
+            context.current.set(Nowhere())  # type: ignore[arg-type]
         raise Dropped(name)
 
 
@@ -344,7 +344,7 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """End a coroutine, so that nothing it still does has any effect. One that will not end is abandoned as it is."""
     if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
-    token = here.current.set(Closing())  # type: ignore[arg-type]
+    token = context.current.set(Closing())  # type: ignore[arg-type]
     try:
         for _ in range(CLOSINGS_MAX):
             with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
@@ -354,7 +354,7 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
         abandoned = _Abandoned(coroutine)
         abandoned.itself = abandoned
     finally:
-        here.current.reset(token)
+        context.current.reset(token)
 
 
 def failure(code: str, message: str, *, attempts: int = 0) -> bytes:

@@ -28,7 +28,8 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import digest, structs
-from worldline.kernel import calls, values
+from worldline.kernel import values
+from worldline.kernel.authoring import calls
 from worldline.model import ids
 
 if TYPE_CHECKING:

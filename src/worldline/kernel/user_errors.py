@@ -16,7 +16,7 @@ import re
 from typing import Any, Final
 
 from worldline.base import errors, failures, limits
-from worldline.kernel import here
+from worldline.kernel import context
 
 TEXT_CHARACTERS_MAX: Final = 4_096
 CODE_CHARACTERS_MAX: Final = 200
@@ -40,10 +40,10 @@ def let_pass(error: BaseException) -> bool:
     """
     kind = type(error)
     if issubclass(kind, KeyboardInterrupt):
-        return here.interruptible.get()
+        return context.interruptible.get()
     if not issubclass(kind, MemoryError):
         return False
-    hands = here.current.get()
+    hands = context.current.get()
     if hands is not None:
         hands.machine.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
     return True

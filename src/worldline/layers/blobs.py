@@ -17,7 +17,9 @@ from worldline.codec import digest
 from worldline.keys import cas as keys
 from worldline.layers import cas, universes
 from worldline.model import blob, ids, payload
-from worldline.store import blob_cache, kv, objects, transact
+from worldline.store import kv, transact
+from worldline.store.objects import cache as blob_cache
+from worldline.store.objects import interface as objects
 
 READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
 

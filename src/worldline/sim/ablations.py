@@ -13,13 +13,14 @@ from unittest import mock
 
 import msgspec
 
+from worldline.client import delivery
 from worldline.codec import digest, tuples
-from worldline.control import talking
 from worldline.kernel import machine, user_errors
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
-from worldline.roles import cycling, hosted, witness
+from worldline.roles.cluster import expiry
+from worldline.roles.world import cycle, held_world
 from worldline.sim import reading
 from worldline.sim.loop import Host
 from worldline.sim.truth import Truth
@@ -180,28 +181,28 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(machine.Machine, "_receipt", _taking_all(machine.Machine._receipt)):  # noqa: SLF001
                 yield
         case "overtaken":
-            with mock.patch.object(cycling.Cycle, "_settle_overtaken", _nothing):
+            with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
                 yield
         case "inbox-first":
-            with mock.patch.object(cycling.Cycle, "_read", _not_first(cycling.Cycle._read)):  # noqa: SLF001
+            with mock.patch.object(cycle.Cycle, "_read", _not_first(cycle.Cycle._read)):  # noqa: SLF001
                 yield
         case "inbox-whole":
-            with mock.patch.object(cycling, "_defer", lambda handed: handed):
+            with mock.patch.object(cycle, "_defer", lambda handed: handed):
                 yield
         case "look-again":
-            with mock.patch.object(talking, "_already", _nothing):
+            with mock.patch.object(delivery, "_already", _nothing):
                 yield
         case "due":
             with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):
                 yield
         case "witness":
-            with mock.patch.object(witness.Witness, "look", lambda _, life: life):
+            with mock.patch.object(expiry.Witness, "look", lambda _, life: life):
                 yield
         case "unprintable":
             with mock.patch.object(user_errors, "text_at", _careless):
                 yield
         case "containment":
-            escaping = mock.patch.object(cycling.Cycle, "_step", _uncontained)
+            escaping = mock.patch.object(cycle.Cycle, "_step", _uncontained)
             with mock.patch.object(user_errors, "text_at", _careless), escaping:
                 yield
         case "memory":
@@ -216,20 +217,20 @@ def _careless(error: BaseException, attribute: str) -> str:
 
 
 def _uncontained(
-    self: cycling.Cycle, each: cycling.Given, budget: hosted.Budget, time_us: int
-) -> cycling.Worked:  # fmt: skip
+    self: cycle.Cycle, each: cycle.Given, budget: held_world.Budget, time_us: int
+) -> cycle.Worked:  # fmt: skip
     done = each.hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
-    return cycling.Worked(each, done)
+    return cycle.Worked(each, done)
 
 
 async def _nothing(*_: object) -> None:
     pass
 
 
-def _not_first(real: Callable[[cycling.Cycle, Sequence[cycling.Given]], Awaitable[int]]) -> Callable[..., object]:
+def _not_first(real: Callable[[cycle.Cycle, Sequence[cycle.Given]], Awaitable[int]]) -> Callable[..., object]:
     """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
 
-    async def read(self: cycling.Cycle, given: Sequence[cycling.Given]) -> int:
+    async def read(self: cycle.Cycle, given: Sequence[cycle.Given]) -> int:
         handed = [(each, each.handed) for each in given if each.handed and not each.hosted.unread]
         for each, _ in handed:
             each.handed = []

@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from worldline.base import errors
-from worldline.control import loading
-from worldline.kernel.scripts import Script
+from worldline.host import program_files
+from worldline.kernel.authoring.scripts import Script
 from worldline.sim import ablations, boundaries, profiles, run, scenarios
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
@@ -63,10 +63,10 @@ def load(target: str) -> scenarios.Scenario | None:
     """The scenario that a target names: a function of the file, `scenario` unless named."""
     if not target:
         return None
-    path, name = loading.split(target)
-    loaded = loading.load(str(path))
+    path, name = program_files.split(target)
+    loaded = program_files.load(str(path))
     wanted = name or scenarios.SCENARIO
-    drive, script = loading.member(loaded, wanted), loading.member(loaded, "script")
+    drive, script = program_files.member(loaded, wanted), program_files.member(loaded, "script")
     if not callable(drive):
         raise errors.BadInput(f"{path.name} has no {wanted!r}; write `async def {wanted}(universe): ...` in it")
     return scenarios.Scenario(loaded.programs, drive, script if isinstance(script, Script) else None)

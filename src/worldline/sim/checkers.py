@@ -12,12 +12,14 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
-from worldline.control import compose, doctor, proving, sdk
+from worldline.client import sdk
+from worldline.host import compose
+from worldline.inspect import doctor, prove
 from worldline.keys import work as work_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import journal
 from worldline.model.work import WorkState
-from worldline.roles import restoring
+from worldline.roles.world import restore
 from worldline.sim import hostile, lateness, programs, reading, scenarios, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster
@@ -180,7 +182,7 @@ def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Au
 async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
     """R3, R4, D1, E2: from birth, and from every snapshot there is."""
     world = universe.world(name)
-    proof = await proving.prove(universe, world)
+    proof = await prove.prove(universe, world)
     if proof.difference is not None or proof.unverifiable:
         audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
     at, engine = await world.address(), universe.store.engine
@@ -188,13 +190,13 @@ async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
     head = await world.head()
     program = universe.programs[(await world.describe()).meta.program]
     for saved in snapshot_layer.decode(at, read.page(0)):
-        material = await restoring.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
-        restored = restoring.build(material, program)
+        material = await restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
+        restored = restore.build(material, program)
         _same_end(name, saved.record.step, head, restored, audit)
         restored.machine.close()
 
 
-def _same_end(name: str, step: int, head: journal.Head, restored: restoring.Restored, audit: Audit) -> None:
+def _same_end(name: str, step: int, head: journal.Head, restored: restore.Restored, audit: Audit) -> None:
     if (restored.head.height, restored.head.chain) != (head.height, head.chain):
         audit.broken("R3", f"{name}: another end when replayed from step {step}")
     if restored.entries and restored.machine.state != head.state:

@@ -1,6 +1,6 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
-Hosts are put together as `control.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
+Hosts are put together as `client.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
 started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (everybody, or only a
 core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
@@ -12,9 +12,10 @@ import random
 from collections.abc import Awaitable, Callable
 
 from worldline.base import env as envs
-from worldline.control import compose, sdk
-from worldline.control import host as hosts
-from worldline.control.host import EMBEDDED, Role
+from worldline.client import sdk
+from worldline.host import compose
+from worldline.host import process as hosts
+from worldline.host.process import EMBEDDED, Role
 from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
@@ -24,7 +25,7 @@ from worldline.layers import universes, worlds
 from worldline.model import ids, inbox, payload
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
-from worldline.roles import service
+from worldline.roles.cluster import operations
 from worldline.sim import (
     ablations,
     doors,
@@ -44,7 +45,8 @@ from worldline.sim.loop import Host, SimLoop
 from worldline.sim.machines import Member
 from worldline.sim.profiles import Profile
 from worldline.sim.truth import Applied, Trace, Truth
-from worldline.store import kv, objects
+from worldline.store import kv
+from worldline.store.objects import interface as objects
 
 OPERATOR = "operator"  # the host of whoever takes leases away
 JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
@@ -294,7 +296,7 @@ class Cluster:
     async def _revoke(self, at: ids.Address) -> None:
         """Somebody takes a lease away, as an operator may at any time."""
         operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
-        await service.revoke_lease(operator, self.env, at)
+        await operations.revoke_lease(operator, self.env, at)
 
     # --- Heal and quiesce -----------------------------------------------------------------------------------
 

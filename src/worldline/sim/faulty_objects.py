@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.sim.faults import Faults
-from worldline.store import objects
+from worldline.store.objects import interface as objects
 
 FLIPS_MAX = 2  # damage on the way does not come for ever; damage at rest is another matter
 

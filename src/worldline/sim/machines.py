@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from worldline.control import sdk
-from worldline.control.host import Role
+from worldline.client import sdk
+from worldline.host.process import Role
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.faults import HostEngine
 from worldline.sim.loop import Host

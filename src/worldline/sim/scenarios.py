@@ -22,11 +22,11 @@ from unittest import mock
 import msgspec
 
 from worldline.base import errors
-from worldline.control.sdk import Universe
-from worldline.kernel import scripts
-from worldline.kernel.calls import Effect
-from worldline.kernel.program import Program
-from worldline.roles import attempts
+from worldline.client.sdk import Universe
+from worldline.kernel.authoring import scripts
+from worldline.kernel.authoring.calls import Effect
+from worldline.kernel.authoring.program import Program
+from worldline.roles.effects import attempt
 
 SCENARIO = "scenario"
 FOR_EVER_SECONDS = 1_000_000
@@ -105,11 +105,11 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
     if script is None:
         yield
         return
-    reading, run = scripts.Reading(script), attempts.run
+    reading, run = scripts.Reading(script), attempt.run
 
     async def answer(
-        effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, *, timeout_us: int | None, threads: Executor
-    ) -> attempts.Ended:
+        effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, *, timeout_us: int | None, threads: Executor
+    ) -> attempt.Ended:
         if effect.name not in script.answers:
             return await run(effect, arguments, this, timeout_us=timeout_us, threads=threads)
         said = reading.attempt(effect, arguments)
@@ -117,10 +117,10 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
                 await asyncio.sleep(FOR_EVER_SECONDS if said.after_us is None else said.after_us / 1_000_000)
         except TimeoutError:
-            return attempts.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
-        return attempts.Ended(
+            return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
+        return attempt.Ended(
             said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us
         )
 
-    with mock.patch.object(attempts, "run", answer):
+    with mock.patch.object(attempt, "run", answer):
         yield

@@ -5,7 +5,7 @@ exported from a store on the code as it is now; `simulate` runs a scenario on a 
 plugin shows the journals of worlds whose test failed.
 """
 
-from worldline.kernel.scripts import Script, Unscripted
+from worldline.kernel.authoring.scripts import Script, Unscripted
 from worldline.testing.everywhere import crash_everywhere
 from worldline.testing.replaying import replay
 from worldline.testing.simulating import Broken, simulate

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from worldline.base import failures
-from worldline.kernel.program import Program
-from worldline.kernel.scripts import Script
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.scripts import Script
 from worldline.testing import worlds
 from worldline.testing.worlds import TestWorld
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worldline.kernel import here
-from worldline.roles import refusing_loop
+from worldline.kernel import context
+from worldline.roles.world import no_asyncio
 
 
 @contextmanager
 def loopless() -> Iterator[None]:
     """Hide this thread's event loop, if there is one, and let an interrupt end the test."""
-    token = here.interruptible.set(True)
+    token = context.interruptible.set(True)
     try:
-        with refusing_loop.without_asyncio():
+        with no_asyncio.without_asyncio():
             yield
     finally:
-        here.interruptible.reset(token)
+        context.interruptible.reset(token)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from worldline.control.sdk import Universe
-from worldline.kernel.program import Program
-from worldline.kernel.scripts import Script
+from worldline.client.sdk import Universe
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.scripts import Script
 
 SEEDS = 1_000
 

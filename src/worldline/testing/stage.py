@@ -16,12 +16,14 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, handling, runs, scripts
+from worldline.kernel import commands, handling, runs
+from worldline.kernel.authoring import scripts
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
-from worldline.roles import attempts, performing
+from worldline.roles.effects import attempt as attempts
+from worldline.roles.effects import perform
 from worldline.testing.life import Life
 
 STEPS_MAX = 100_000
@@ -144,7 +146,7 @@ class Stage:
             return  # the program has lost it: like in production, it stays open
         asked.attempt += 1
         arguments, options = handling.unpack_effect(asked.wanted.params)
-        policy = performing.policy_of(effect, options)
+        policy = perform.policy_of(effect, options)
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)
         try:
@@ -158,7 +160,7 @@ class Stage:
         if answer.after_us is not None:
             self._at(self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect=True)
 
-    def _conclude(self, actor: Actor, asked: Asked, policy: performing.Policy, answer: scripts.Scripted) -> None:
+    def _conclude(self, actor: Actor, asked: Asked, policy: perform.Policy, answer: scripts.Scripted) -> None:
         """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
         if not self._is_open(actor, asked):
             return

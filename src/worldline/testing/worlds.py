@@ -22,16 +22,17 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 from worldline.base import errors, failures
+from worldline.client import delivery
 from worldline.codec import digest, structs
-from worldline.control import talking
-from worldline.kernel import commands, reducers, schedules, values
-from worldline.kernel.calls import Call, Effect, Request, Seconds, to_us
+from worldline.kernel import commands, schedules, values
+from worldline.kernel.authoring import reducers
+from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, to_us
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
 from worldline.kernel.machine import Machine
-from worldline.kernel.program import Program
 from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
 from worldline.kernel.schedules import Scheduled
-from worldline.kernel.scripts import Script
 from worldline.layers import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
@@ -321,7 +322,7 @@ class TestWorld:
         answer = structs.decode(Answer, found[0].payload)
         if answer.ok:
             return answer.data
-        raise talking.error_of(structs.decode(Failure, answer.data))
+        raise delivery.error_of(structs.decode(Failure, answer.data))
 
     def __repr__(self) -> str:
         return f"TestWorld({self._actor.name!r}, height {self.head.height})"

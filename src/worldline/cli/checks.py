@@ -1,0 +1,189 @@
+"""Checking: replay, verify, check, doctor, bench. Each answers a question; a negative answer is exit code 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worldline.base import errors
+from worldline.cli import common, output
+from worldline.cli.common import Desk
+from worldline.client import sdk
+from worldline.host import program_files
+from worldline.inspect import doctor, lint, queries, render
+from worldline.inspect import prove as proofs
+from worldline.inspect import verify as verification
+from worldline.keys import universes as universe_keys
+from worldline.store import kv
+
+
+@common.command("replay", app=True)
+@click.argument("world")
+@click.option("--prove", is_flag=True, help="From the very beginning, and every snapshot on the way.")
+@click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="Up to this height.")
+async def replay(desk: Desk, *, world: str, prove: bool, at: int | None) -> int:
+    """Run a world's journal through its code again and compare every digest."""
+    programs = program_files.load_all(desk.place.apps)
+    async with desk.open(programs=programs) as universe:
+        found = universe.world(world)
+        await desk.program_of(universe, found)
+        with desk.out.progress(f"replaying {world}") as progress:
+            try:
+                proof = await proofs.prove(universe, found, programs=programs, up_to=at, whole=prove, progress=progress)
+            except verification.Damaged as error:
+                return _say_damaged(desk, world, error)
+    said = {"world": world, "proved": proof.proved, "steps": proof.steps, "holds": proof.holds, **_proof(proof)}
+    desk.out.one(said, _proof_lines(world, proof))
+    return 0 if proof.holds else output.NEGATIVE
+
+
+def _proof(proof: proofs.Proof) -> dict[str, Any]:
+    said: dict[str, Any] = render.plain(proof)
+    below = max((span.last + 1 for span in proof.unverifiable), default=None)
+    return {**said, "unverifiable_below": below}
+
+
+def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
+    lines = []
+    for span in proof.unverifiable:
+        lines.append(
+            f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
+            f"{span.program_hash[:12]}, which is not at hand (name it with another --app); their chain holds"
+        )
+    if proof.difference is not None:
+        return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
+    lines.append(
+        f"{world}: {proof.proved} of {proof.steps} steps run again, byte-identical up to height {proof.height}; "
+        f"{proof.snapshots} snapshots the same"
+    )
+    return [*lines, f"chain {proof.chain}", f"state {proof.state}"]
+
+
+def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
+    said = {"world": world, "holds": False, "height": error.height, "damage": str(error)}
+    desk.out.one(said, [f"{world}: {error}"])
+    return output.NEGATIVE
+
+
+@common.command("verify")
+@click.argument("world", required=False)
+@click.option("--all", "every", is_flag=True, help="All worlds.")
+async def verify(desk: Desk, *, world: str | None, every: bool) -> int:
+    """Check every stored byte of a world's history. No code is needed or run."""
+    if every == (world is not None):
+        raise errors.BadInput("name a world, or all with --all")
+    async with desk.open(programs=[]) as universe:
+        names = [world] if world is not None else [each.name for each in await _all(universe)]
+        codes = [await _verify(desk, universe, name) for name in names]
+    return max(codes, default=0)
+
+
+async def _all(universe: sdk.Universe) -> list[queries.World]:
+    return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
+
+
+async def _verify(desk: Desk, universe: sdk.Universe, name: str) -> int:
+    at = await universe.world(name).address()
+    with desk.out.progress(f"verifying {name}") as progress:
+        try:
+            found = await verification.verify(universe, at, progress)
+        except verification.Damaged as error:
+            return _say_damaged(desk, name, error)
+    said = {"world": name, "holds": True, **render.plain(found)}
+    line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
+    desk.out.one(said, [line])
+    return 0
+
+
+@common.command("check")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+async def check(desk: Desk, *, files: tuple[Path, ...]) -> int:
+    """Read a program's source for what would not replay: clocks, randomness, sets, I/O."""
+    found: list[lint.Finding] = []
+    for file in files:
+        found += lint.lint(_source(file), str(file))
+    for finding in found:
+        desk.out.one(finding, [str(finding)])
+    if not found:
+        desk.out.note("nothing found")
+    return output.NEGATIVE if found else 0
+
+
+def _source(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise errors.BadInput(f"{file} is not text") from error
+
+
+@common.command("doctor", app=True)
+@click.option("--repair", is_flag=True, help="Write the derived queues anew where they are wrong.")
+async def doctor_(desk: Desk, *, repair: bool) -> int:
+    """Check the whole store: records, history, leases, and queues against journals."""
+    reports: list[doctor.Report] = []
+    for name in await _universes(desk):
+        with desk.out.progress("looking") as progress:
+            async with desk.open(universe=name) as universe:
+                reports.append(await doctor.examine(universe, repair=repair, progress=progress))
+    for report in reports:
+        _say_report(desk, report)
+    return 0 if all(report.healthy for report in reports) else output.NEGATIVE
+
+
+async def _universes(desk: Desk) -> list[str]:
+    """The one that was asked for, or all there are."""
+    if desk.place.universe_given:
+        return [desk.place.universe]
+    async with desk.open_store() as store:
+        page = (await store.engine.read(kv.Range(*universe_keys.names()))).page(0)
+        return [universe_keys.name_of(key) for key, _ in page.items]
+
+
+def _say_report(desk: Desk, report: doctor.Report) -> None:
+    said = {**render.plain(report), "healthy": report.healthy}
+    desk.out.one(said, _report_lines(report))
+
+
+def _report_lines(report: doctor.Report) -> list[str]:
+    lines = []
+    for finding in report.findings:
+        done = "repaired" if finding.repaired else finding.advice or "type `worldline doctor --repair`"
+        lines.append(f"{finding.world or report.universe}: {finding.what}; {done}")
+    for program, count in report.unchecked.items():
+        lines.append(f"open work of {count} worlds was not compared: name program {program!r} with --app FILE")
+    if report.left_over:
+        cleaned = "cleaned" if report.cleaned else "harmless"
+        lines.append(f"{report.left_over} keys left over from cancelled work or deleted worlds, {cleaned}")
+    verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
+    mended = sum(finding.repaired for finding in report.findings)
+    return [
+        *lines,
+        f"universe {report.universe}: {report.worlds} worlds, {report.entries} entries, {verdict}"
+        + (f", {mended} repaired" if mended else ""),
+    ]
+
+
+@common.command("bench")
+@click.option("--only", metavar="A,B,...", default="", help="Only these workloads.")
+@click.option("--seconds", type=float, default=5.0, show_default=True, help="How long each takes.")
+@click.option("--cluster", is_flag=True, help="Roles as processes of their own, on the server that --store names.")
+def bench(desk: Desk, *, only: str, seconds: float, cluster: bool) -> int:
+    """Measure this machine: throughput, latency, timers, restore."""
+    from worldline import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
+
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    store = desk.place.store if desk.place.given else None
+    with desk.out.progress("bench") as progress:
+        if cluster:
+            figures = benches.run_cluster(store or "", seconds=seconds, progress=progress)
+        else:
+            figures = benches.run(wanted, seconds=seconds, store=store, progress=progress)
+    desk.out.one(figures, benches.lines(figures))
+    return 0
+
+
+COMMANDS: list[click.Command] = [replay, verify, check, doctor_, bench]

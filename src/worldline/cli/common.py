@@ -1,0 +1,208 @@
+"""What every command shares: the options, opening the store, asking a person, waiting for an answer.
+
+A command is a function, mostly async, that takes a `Desk` first and returns nothing, or the exit code of a negative
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import shlex
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from worldline.base import errors
+from worldline.cli import observe, output, places
+from worldline.client import sdk
+from worldline.host import compose, program_files
+from worldline.inspect import queries
+from worldline.kernel.authoring.program import Program
+from worldline.layers import worlds
+from worldline.model import ids
+from worldline.model.world import Status
+
+LIST_DEFAULT = 50
+NOBODY_AFTER_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+
+T = TypeVar("T")
+Function = Callable[..., Any]
+
+
+class Desk:
+    """One command at work: what it is about, and where its answer goes."""
+
+    def __init__(self, place: places.Place, out: output.Out, *, yes: bool = False) -> None:
+        self.place = place
+        self.out = out
+        self.watch = observe.Watch()  # for processes that go on and on
+        self._yes = yes
+
+    @property
+    def option(self) -> str:
+        """What a command for the same store needs besides its own words."""
+        said = f" --store {shlex.quote(self.place.store)}" if self.place.given else ""
+        return said if self.place.universe == places.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
+
+    @asynccontextmanager
+    async def open(
+        self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
+    ) -> AsyncIterator[sdk.Universe]:
+        """The universe, as a client that knows the project's programs."""
+        known = program_files.load_all(self.place.apps) if programs is None else programs
+        named = universe or self.place.universe
+        with quiet_logs():
+            async with sdk.open(self.place.store, universe=named, objects=self.place.objects, create=create) as opened:
+                for program in reversed(known):
+                    opened.programs[program.name] = program
+                yield opened
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncIterator[compose.Store]:
+        async with compose.store(self.place.store, create=False, objects_url=self.place.objects) as store:
+            yield store
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
+        if self._yes:
+            return
+        if not sys.stdin.isatty():
+            raise errors.BadInput(f"{question} Nobody can be asked here: add --yes")
+        if not click.confirm(question, err=True):
+            raise output.Declined("nothing was done")
+
+    async def program_of(self, universe: sdk.Universe, world: sdk.World) -> Program:
+        """The program of a world, for a command that cannot do without."""
+        meta = (await world.describe()).meta
+        program = universe.programs.get(meta.program)
+        if program is None:
+            raise errors.BadInput(
+                f"the program {meta.program!r} of world {meta.name!r} is not at hand; name its file with --app FILE, "
+                f'or as app = "FILE" in {places.FILE}'
+            )
+        return program
+
+    async def answer(
+        self, universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None
+    ) -> T:
+        """Wait for something that the world must do, as long as somebody is there to do it."""
+        return await wait(universe, world, work, timeout, self.option)
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """What goes wrong is said once, as the command's error, and not in a log besides."""
+    log = logging.getLogger("worldline")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+async def wait(
+    universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None, option: str
+) -> T:
+    """The outcome of `work`. `Nobody` once it is clear that nobody hosts the world, unless a time was given."""
+    task = asyncio.ensure_future(work)
+    try:
+        async with asyncio.timeout(timeout):
+            missing = 0.0
+            while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+                holder = await queries.holder(universe, await world.address())
+                missing = 0.0 if holder is not None and holder.alive else missing + LOOK_SECONDS
+                if timeout is None and missing >= NOBODY_AFTER_SECONDS:
+                    raise await nobody(universe, await world.address(), option)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def nobody(universe: sdk.Universe, at: ids.Address, option: str) -> output.Nobody:
+    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
+    if meta.status is not Status.ACTIVE:
+        status = meta.status.name.lower()
+        return output.Nobody(
+            f"world {meta.name!r} is {status}: what was sent waits until `worldline resume {meta.name}{option}`"
+        )
+    return output.Nobody(
+        f"nobody hosts world {meta.name!r} (program {meta.program!r}): what was sent waits until somebody does; "
+        f"type `worldline dev FILE{option}`"
+    )
+
+
+# --- Options -------------------------------------------------------------------------------------------------------
+
+
+def command(
+    name: str, *, app: bool = False, many: bool = False, asks: bool = False
+) -> Callable[[Function], click.Command]:
+    """Make an async function a command. `app`: it can use the program; `many`: it answers with a list; `asks`: it asks
+    a person first.
+    """
+
+    def made(function: Function) -> click.Command:
+        wrapped: Function = _wrapped(function)
+        if asks:
+            wrapped = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(wrapped)
+        if many:
+            wrapped = click.option("-q", "--quiet", is_flag=True, help="Ids alone, for piping.")(wrapped)
+            wrapped = click.option(
+                "--limit", type=click.IntRange(min=1), default=LIST_DEFAULT, show_default=True, help="How many at most."
+            )(wrapped)
+        if app:
+            wrapped = click.option(
+                "--app", "apps", multiple=True, metavar="FILE[:NAME]", help="The file that declares the program."
+            )(wrapped)
+        return click.command(name, help=function.__doc__)(shared(wrapped))
+
+    return made
+
+
+def shared(function: Function) -> Function:
+    """The options that everything has."""
+    function = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(function)
+    function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
+    return click.option(
+        "--store", envvar="WORLDLINE_STORE", metavar="URL",
+        help="A folder or postgresql://...; else WORLDLINE_STORE, worldline.toml, ./.worldline.",
+    )(function)  # fmt: skip
+
+
+def _wrapped(function: Function) -> Function:
+    @functools.wraps(function)
+    def run(*, store: str | None, universe: str | None, as_json: bool, **given: Any) -> Any:
+        context = click.get_current_context()
+        root = context.find_root().params
+        as_json = as_json or bool(root.get("as_json"))
+        context.find_root().params["as_json"] = as_json
+        flagged = _is_flag(context, "store") or _is_flag(context.find_root(), "store")
+        place = places.choose(
+            store=store if _is_flag(context, "store") else root.get("store") or store,
+            universe=universe or root.get("universe"),
+            apps=given.pop("apps", ()),
+            given=flagged,
+        )
+        quiet = bool(given.pop("quiet", False))
+        desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
+        answer = function(desk, **given)
+        return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
+
+    return run
+
+
+def _is_flag(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+async def _main(work: Awaitable[Any]) -> Any:
+    return await work

@@ -1,0 +1,199 @@
+"""Looking at worlds: list, show, why, state, journal, follow. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common, output
+from worldline.cli.common import Desk
+from worldline.client import sdk
+from worldline.inspect import export, queries, render
+from worldline.inspect import why as reasons
+from worldline.kernel.machine import Machine
+from worldline.model import journal as journals
+from worldline.model.world import Status
+from worldline.roles.hub import Chunk
+
+STATUSES = [status.name.lower() for status in Status if status is not Status.DELETED]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One cell of a world's state."""
+
+    reducer: str
+    key: str
+    value: Any
+
+
+@common.command("list", many=True)
+@click.option("--label", metavar="NAME[=VALUE]", help="Only worlds with this label.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only worlds of this status.")
+@click.option("--program", metavar="NAME", help="Only worlds of this program.")
+async def list_(desk: Desk, *, label: str | None, status: str | None, program: str | None, limit: int) -> None:
+    """List worlds, newest first."""
+    async with desk.open(programs=[]) as universe:
+        found = await queries.list_worlds(universe, label=label, status=status, program=program, limit=limit)
+    columns = {
+        "NAME": "name", "PROGRAM": "program", "STATUS": "status", "HOSTED": "hosted", "HEIGHT": "height",
+        "CHANGED": "changed", "LABELS": "labels",
+    }  # fmt: skip
+    desk.out.many(found, columns, none="no worlds here; make one with `worldline create NAME`", key="name")
+
+
+@common.command("show")
+@click.argument("world")
+async def show(desk: Desk, world: str) -> None:
+    """Show all there is to know about a world."""
+    async with desk.open(programs=[]) as universe:
+        found = await queries.show_world(universe, await universe.world(world).address())
+    said = render.plain(found)
+    said["holder"] = _holder(found.holder)
+    said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
+    desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
+
+
+@common.command("why", app=True)
+@click.argument("world")
+async def why(desk: Desk, world: str) -> None:
+    """Say what a world waits for, since when, what went wrong, and what to type."""
+    async with desk.open() as universe:
+        found = await reasons.why(universe, universe.world(world), option=desk.option)
+    desk.out.one(found, _why_lines(found))
+
+
+@common.command("state", app=True)
+@click.argument("world")
+@click.argument("reducer", required=False)
+@click.argument("key", required=False)
+@click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="As it was at this height.")
+async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
+    """Show a world's state: all cells, those of a reducer, or one of them."""
+    async with desk.open() as universe:
+        found = universe.world(world)
+        await desk.program_of(universe, found)
+        cells = await _cells(found, reducer, key, at)
+    if reducer is not None and key is not None:
+        desk.out.one(cells[0].value, [render.canonical_text(cells[0].value)])
+        return
+    columns = {"REDUCER": "reducer", "KEY": "key", "VALUE": "value"}
+    desk.out.many(cells, columns, none="no cells yet", key="key")
+
+
+@common.command("journal", many=True)
+@click.argument("world")
+@click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Entries above a height, oldest first.")
+@click.option("--export", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it all to a file.")
+async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
+    """Show a world's journal: the last entries, newest first; or those above a height."""
+    async with desk.open(programs=[]) as universe:
+        found = universe.world(world)
+        if file is not None:
+            await _export(desk, found, above or 0, file)
+            return
+        head = await found.head()
+        start = max(0, head.height - limit) if above is None else above
+        entries = await found.journal(above=start, limit=limit)
+    if above is None:
+        entries.reverse()
+    if desk.out.as_json:
+        for entry in entries:
+            desk.out.json(render.entry(entry))
+    elif desk.out.quiet:
+        for entry in entries:
+            desk.out.line(str(entry.height))
+    else:
+        for entry in entries:
+            desk.out.line(entry_line(entry))
+        if not entries:
+            desk.out.note("nothing has happened to it yet" if above is None else f"nothing above height {above}")
+
+
+@common.command("follow")
+@click.argument("world")
+@click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Begin above this height, not now.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many entries.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="End, with exit code 6, after so long.")
+async def follow(desk: Desk, *, world: str, above: int | None, count: int | None, timeout: float | None) -> None:
+    """Show entries as they are journaled, until interrupted."""
+    async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
+        seen = 0
+        async for entry in universe.world(world).follow(above=above):
+            if isinstance(entry, Chunk):
+                continue
+            desk.out.one(render.entry(entry) if desk.out.as_json else None, [entry_line(entry)])
+            seen += 1
+            if seen == count:
+                return
+
+
+def entry_line(entry: journals.Entry, world: str = "") -> str:
+    """An entry on one line."""
+    name = f"{world:<16} " if world else ""
+    time = render.when(entry.time_us).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<16} {render.line(entry)}".rstrip()
+
+
+async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
+    machine = await world.machine(at=at)
+    if reducer is not None and reducer not in machine.program.reducers:
+        known = ", ".join(machine.program.reducers) or "none"
+        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}")
+    if reducer is not None and key is not None:
+        return [_one_cell(machine, reducer, key)]
+    return [
+        Cell(name, label, render.decoded(cell.data))
+        for (name, label), cell in sorted(machine.cells.items())
+        if reducer in (None, name)
+    ]
+
+
+def _one_cell(machine: Machine, reducer: str, key: str) -> Cell:
+    cell = machine.cells.get((reducer, key))
+    if cell is None:
+        raise errors.NotFound(f"{reducer} has no cell {key!r}")
+    return Cell(reducer, key, render.decoded(cell.data))
+
+
+def _holder(holder: queries.Holder | None) -> str:
+    if holder is None:
+        return "nobody"
+    sign = "" if holder.last_sign is None else f", last sign {output.local(holder.last_sign)}"
+    return f"worker {holder.worker[:8]} at epoch {holder.epoch}{sign}{'' if holder.alive else ', gone'}"
+
+
+def _why_lines(found: reasons.Why) -> list[str]:
+    lines = [f"{found.world} is {found.status} at height {found.height}"]
+    if not found.reasons:
+        lines.append("it waits for nothing: send it something")
+    for reason in found.reasons:
+        lines.append(f"{'!' if reason.stuck else '-'} {reason.what}")
+        details = {
+            "since": reason.since and output.local(reason.since),
+            "next": reason.until and output.local(reason.until),
+            "error": reason.error,
+            "type": reason.command,
+        }
+        lines += [f"    {name:<6} {_indented(value)}" for name, value in details.items() if value]
+    return [*lines, f"({found.note})"] if found.note else lines
+
+
+def _indented(value: str) -> str:
+    return value.strip().replace("\n", "\n           ")
+
+
+async def _export(desk: Desk, world: sdk.World, above: int, file: Path) -> None:
+    """All of a world's journal in one file, for `worldline.testing.replay`."""
+    with desk.out.progress(f"exporting {world.name}") as progress:
+        exported = await export.collect(world.universe, world, above=above, progress=progress)
+        export.write(exported, file)
+    said = {"world": world.name, "file": str(file), "above": exported.start.height, "entries": len(exported.entries)}
+    desk.out.one(said, [f"{said['entries']} entries written to {file}"])
+
+
+COMMANDS: list[click.Command] = [list_, show, why, state, journal, follow]

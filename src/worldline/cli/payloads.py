@@ -1,0 +1,179 @@
+"""Words of a command line as an event or as a workflow's arguments.
+
+`account=bob cents=5` are fields by name, `--data` takes them all as JSON. Where the program is known, values become
+what their annotations say and the whole is checked before anything is sent. Where it is not, a value is JSON if it can
+be read so, else text.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.kernel import values
+from worldline.kernel.authoring.calls import Signature
+from worldline.kernel.authoring.program import Program
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What was typed: words without a name, words with one, and what `--data` holds."""
+
+    words: list[str]
+    named: dict[str, str]
+    data: Any = None
+
+
+def given(words: Sequence[str], data: str | None) -> Given:
+    plain: list[str] = []
+    named: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            if name in named:
+                raise errors.BadInput(f"{name} is given twice")
+            named[name] = value
+        else:
+            plain.append(word)
+    if data is not None and (plain or named):
+        raise errors.BadInput("give fields, or --data, and not both")
+    return Given(plain, named, None if data is None else read(data))
+
+
+def read(data: str) -> Any:
+    """JSON: given right here, from a file (`@file.json`), or from stdin (`-`)."""
+    try:
+        if data == "-":
+            return msgspec.json.decode(sys.stdin.buffer.read())
+        if data.startswith("@"):
+            return msgspec.json.decode(Path(data[1:]).read_bytes())
+        return msgspec.json.decode(data)
+    except OSError as error:
+        raise errors.BadInput(f"{data[1:]} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.BadInput(f"--data is not JSON: {error}") from error
+
+
+def loose(text: str) -> Any:
+    """A value without a type: JSON if it can be read so, else text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def typed(kind: Any, text: str) -> Any:
+    """A value of a type. Text is taken as it stands where text is wanted."""
+    if kind is str:
+        return text
+    try:
+        return values.rebuild(kind, loose(text))
+    except errors.DecodeError as error:
+        try:
+            return values.rebuild(kind, text)
+        except errors.DecodeError:
+            raise error from None
+
+
+def event(program: Program | None, schema: str, said: Given) -> bytes:
+    """An event's canonical bytes."""
+    if said.words:
+        raise errors.BadInput(f"{said.words[0]!r} has no name; write FIELD=VALUE")
+    kind = None if program is None else _event_type(program, schema)
+    if kind is None:
+        return values.dump(said.data if said.data is not None else _loose_fields(said))
+    if said.data is not None:
+        return values.dump(_checked(kind, said.data, schema))
+    hints = _fields(kind)
+    found: dict[str, Any] = {}
+    for name, text in said.named.items():
+        if name not in hints:
+            raise errors.BadInput(f"{schema} has no field {name!r}; it has {', '.join(hints) or 'none'}")
+        found[name] = values.plain(_field(hints[name], text, name))
+    return values.dump(_checked(kind, found, schema))
+
+
+def answer(program: Program | None, schema: str) -> Any:
+    """The type of the answer to a request, if it is known."""
+    if program is None:
+        return Any
+    handlers = program.routes.handlers.get(schema, [])
+    return handlers[0].answers if handlers and handlers[0].is_request else Any
+
+
+def arguments(program: Program | None, workflow: str, said: Given) -> bytes:
+    """A workflow's arguments, by name, as canonical bytes."""
+    if program is None:
+        if said.words:
+            raise errors.BadInput(
+                f"{said.words[0]!r} has no name; write NAME=VALUE, or name the program with --app FILE"
+            )
+        return values.dump(said.data if said.data is not None else _loose_fields(said))
+    flow = program.workflows.get(workflow)
+    if flow is None:
+        known = ", ".join(program.workflows) or "none"
+        raise errors.NotFound(f"program {program.name!r} has no workflow {workflow!r}; it has {known}")
+    if said.data is not None:
+        return _bound(flow.signature, [], _as_object(said.data), workflow)
+    hints = flow.signature.hints
+    parameters = list(flow.signature.parameters.parameters)
+    words = [
+        _field(hints.get(parameters[min(index, len(parameters) - 1)], Any) if parameters else Any, text, str(index + 1))
+        for index, text in enumerate(said.words)
+    ]
+    return _bound(
+        flow.signature, words, {name: _field(hints.get(name, Any), text, name) for name, text in said.named.items()},
+        workflow,
+    )  # fmt: skip
+
+
+def _bound(signature: Signature, words: list[Any], named: dict[str, Any], workflow: str) -> bytes:
+    try:
+        packed = signature.pack(tuple(words), named)
+        signature.parameters.bind(*words, **named)
+        signature.unpack(packed)
+    except (errors.DecodeError, TypeError) as error:
+        raise errors.BadInput(f"{workflow}(): {error}") from error
+    return packed
+
+
+def _as_object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise errors.BadInput("--data must be a JSON object: the arguments by name")
+    return data
+
+
+def _field(kind: Any, text: str, name: str) -> Any:
+    try:
+        return typed(kind, text)
+    except errors.DecodeError as error:
+        raise errors.BadInput(f"{name}: {error}") from error
+
+
+def _checked(kind: Any, data: Any, schema: str) -> Any:
+    try:
+        return values.rebuild(kind, data)
+    except errors.DecodeError as error:
+        raise errors.BadInput(f"{schema}: {error}") from error
+
+
+def _loose_fields(said: Given) -> dict[str, Any]:
+    return {name: loose(text) for name, text in said.named.items()}
+
+
+def _event_type(program: Program, schema: str) -> Any:
+    known = program.routes.types
+    if schema in known:
+        return known[schema]
+    if program.routes.any_flows:
+        return None  # some workflow waits for events that its source does not name
+    raise errors.NotFound(f"program {program.name!r} takes no {schema}; it takes {', '.join(known) or 'nothing'}")
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    return {name: hint for name, hint in typing.get_type_hints(kind).items() if not name.startswith("_")}

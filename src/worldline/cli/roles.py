@@ -1,0 +1,293 @@
+"""The roles as processes: `worldline worker|adapter|timer|orchestrator|janitor|up`. Any number of each on one store.
+
+Each says one line when it is ready, with `--json` one object, and then nothing until it ends but what goes wrong, on
+stderr. SIGTERM and Ctrl-C end it in order: effects under way are given back, worlds are saved, leases are free, and the
+exit code is 0. A second one does not wait. A role that is stopped by a bug ends its process with a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.adapters.egress import Egress
+from worldline.base import errors
+from worldline.cli import common, observe, places, talk
+from worldline.cli.common import Desk
+from worldline.client import sdk
+from worldline.host import process as hosts
+from worldline.host import program_files
+from worldline.host.process import Role
+from worldline.kernel.authoring.program import Program
+from worldline.model import ids
+from worldline.model.settings import Settings
+from worldline.roles.cluster import placement
+
+POLL_SECONDS = 0.25
+HEARTBEATS_PER_TTL = 4
+RENEWALS_PER_TTL = 3
+
+Function = Callable[..., Any]
+
+
+class RoleGroup(click.Group):
+    """A noun that is also a role: `worldline timer` runs it, `worldline timer list` looks at timers.
+
+    Whatever does not begin with one of its words is meant for `start`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+# --- Options -------------------------------------------------------------------------------------------------------
+
+
+def _files(function: Function) -> Function:
+    return click.argument("targets", nargs=-1, metavar="[FILE[:NAME]]...")(function)
+
+
+def _named(function: Function) -> Function:
+    function = click.option(
+        "--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="What worlds may need: needs:NAME=VALUE."
+    )(function)
+    return click.option("--name", metavar="NAME", help="What worlds may be pinned to: pin=NAME.")(function)
+
+
+def _called(function: Function) -> Function:
+    return click.option("--name", metavar="NAME", help="What this process is called.")(function)
+
+
+def _capacity(what: str) -> Callable[[Function], Function]:
+    return click.option("--capacity", type=click.IntRange(min=1), metavar="N", help=what)
+
+
+def _seconds(name: str, what: str) -> Callable[[Function], Function]:
+    return click.option(name, type=click.FloatRange(min=0.05), metavar="SECONDS", help=what)
+
+
+_scan = _seconds("--scan", "How long a lost hint can go unnoticed.")
+_lease_ttl = _seconds("--lease-ttl", "How long a worker that is silent counts as alive.")
+_claim_ttl = _seconds("--claim-ttl", "How long an effect whose adapter is silent is left to it.")
+_allow = click.option("--allow", multiple=True, metavar="HOST", help="A host that `wl.http.request` may reach.")
+
+
+# --- Commands ------------------------------------------------------------------------------------------------------
+
+
+@common.command("start")
+@_files
+@_named
+@_capacity("Worlds in memory at most.")
+@_lease_ttl
+@_scan
+@observe.options
+async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
+    """Run worlds of the programs in FILE. Their effects are left to adapters, their timers to timer workers."""
+    await _serve(desk, "worker", [Role.WORLDS], _settings(**options), _load(desk, targets))
+
+
+@common.command("adapter")
+@_files
+@_called
+@_capacity("Effects at once at most.")
+@_claim_ttl
+@_scan
+@_allow
+@observe.options
+async def adapter(
+    desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
+) -> None:
+    """Perform effects of the programs in FILE, for worlds wherever they run."""
+    settings = _settings(effects=capacity, **options)
+    programs = _load(desk, targets)
+    await _serve(desk, "adapter", [Role.ADAPTER], settings, programs, egress=_egress(desk, targets, allow))
+
+
+@common.command("start")
+@_called
+@_scan
+@observe.options
+async def timer(desk: Desk, **options: Any) -> None:
+    """Fire timers when they are due, for worlds wherever they run."""
+    await _serve(desk, "timer", [Role.TIMERS], _settings(**options))
+
+
+@common.command("orchestrator")
+@_called
+@_seconds("--turn", "Between two looks at everything.")
+@click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
+@observe.options
+async def orchestrator(desk: Desk, **options: Any) -> None:
+    """Say which worker runs which world: by capacity, labels, pins and load. Any number may run."""
+    await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(**options))
+
+
+@common.command("janitor")
+@_called
+@_seconds("--turn", "Between two parts of a round.")
+@_seconds("--round", "Between two rounds.")
+@observe.options
+async def janitor(desk: Desk, **options: Any) -> None:
+    """Clear away what has had its time: ids beyond the dedupe window, what dead workers have left."""
+    await _serve(desk, "janitor", [Role.JANITOR], _settings(**options))
+
+
+@common.command("up")
+@_files
+@_named
+@_capacity("Worlds in memory at most.")
+@_lease_ttl
+@_claim_ttl
+@_scan
+@_allow
+@observe.options
+async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
+    """All roles in one process, for the programs in FILE."""
+    programs = _load(desk, targets)
+    await _serve(desk, "up", hosts.ALL, _settings(**options), programs, egress=_egress(desk, targets, allow))
+
+
+def _load(desk: Desk, targets: Sequence[str]) -> list[Program]:
+    chosen = list(targets) or desk.place.apps
+    if not chosen:
+        raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
+    return program_files.load_all(chosen)
+
+
+def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
+    """What `--allow` says; without it, what the files themselves say."""
+    return Egress(allow=allow) if allow else program_files.egress_of(list(targets) or desk.place.apps)
+
+
+def _settings(
+    *, name: str | None = None, labels: tuple[str, ...] = (), capacity: int | None = None, effects: int | None = None,
+    lease_ttl: float | None = None, claim_ttl: float | None = None, scan: float | None = None,
+    turn: float | None = None, round: float | None = None, moves: int | None = None,
+) -> Settings:  # fmt: skip
+    """The defaults, with what was said on the command line."""
+    known = Settings()
+    said = talk.labels_of(labels)
+    for label, value in said.items():
+        if placement.reserved(ids.check_name(label, "a label's name")):
+            raise errors.BadInput(f"the label {label!r} is set by the worker itself; a name is given with --name")
+        if value:
+            ids.check_name(value, "a label's value")
+    if name is not None:
+        said[placement.NAME] = ids.check_name(name, "a worker's name")
+    lease_ttl_ms, claim_ttl_ms, scan_ms, turn_ms, round_ms = map(_ms, (lease_ttl, claim_ttl, scan, turn, round))
+    worker = _changed(
+        known.worker, labels=said, max_worlds_warm=capacity, scan_ms=scan_ms, lease_ttl_ms=lease_ttl_ms,
+        heartbeat_ms=lease_ttl_ms and lease_ttl_ms // HEARTBEATS_PER_TTL,
+    )  # fmt: skip
+    adapter = _changed(
+        known.adapter, concurrency=effects, scan_ms=scan_ms, claim_ttl_ms=claim_ttl_ms,
+        renew_ms=claim_ttl_ms and claim_ttl_ms // RENEWALS_PER_TTL,
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        known,
+        worker=worker,
+        adapter=adapter,
+        timer=_changed(known.timer, scan_ms=scan_ms),
+        orchestrator=_changed(known.orchestrator, turn_ms=turn_ms, moves_max=moves),
+        janitor=_changed(known.janitor, turn_ms=turn_ms, round_ms=round_ms),
+    )
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)
+
+
+def _changed(record: Any, **values: Any) -> Any:
+    return msgspec.structs.replace(record, **{name: value for name, value in values.items() if value is not None})
+
+
+# --- Running ---------------------------------------------------------------------------------------------------------
+
+
+async def _serve(
+    desk: Desk, what: str, roles: Sequence[Role], settings: Settings, programs: Sequence[Program] = (),
+    *, egress: Egress | None = None,
+) -> None:  # fmt: skip
+    """Open the store, which is made if there is none, and run these roles until a signal comes."""
+    place = desk.place
+    stopped = asyncio.Event()
+    with desk.watch.logging() as always, _stopping(stopped):
+        opened = sdk.open(
+            place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
+        )
+        async with opened as universe:
+            host = hosts.Host(
+                universe.store, universe.id, programs,
+                blobs=universe.blobs, settings=settings, egress=egress, roles=roles, telemetry=universe.telemetry,
+                watchdog=True,
+            )  # fmt: skip
+            universe.levels_from(host.levels)
+            always |= {"worker": host.worker.hex(), "worker_name": host.name}
+            record = {"ready": what, "metrics_port": universe.metrics_port} if desk.watch.metrics else {"ready": what}
+            host.start()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, observe.dump, host)
+            try:
+                await _until_stopped(desk, record, host, programs, stopped)
+            finally:
+                await host.close()
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+    desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: nothing is left undone"])
+
+
+async def _until_stopped(
+    desk: Desk, record: dict[str, Any], host: hosts.Host, programs: Sequence[Program], stopped: asyncio.Event
+) -> None:
+    """Say so when others can count on this process, and notice if a bug stops a role."""
+    said = False
+    while not stopped.is_set():
+        host.check()
+        if not said and host.ready:
+            said = True
+            _say_ready(desk, record, host, programs)
+        try:
+            async with asyncio.timeout(POLL_SECONDS if said else POLL_SECONDS / 10):
+                await stopped.wait()
+        except TimeoutError:
+            pass
+
+
+def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: Sequence[Program]) -> None:
+    names = [program.name for program in programs]
+    record |= {
+        "name": host.name, "worker": host.worker.hex(), "pid": os.getpid(), "programs": names,
+        "store": desk.place.store, "universe": desk.place.universe,
+    }  # fmt: skip
+    of = f" for {', '.join(names)}" if names else ""
+    desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.store}; Ctrl-C ends it"])
+
+
+@contextmanager
+def _stopping(stopped: asyncio.Event) -> Iterator[None]:
+    """Signals end the process in order. The second of a kind is the system's again."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        stopped.set()
+        loop.remove_signal_handler(number)
+
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    for each in wanted:
+        loop.add_signal_handler(each, stop, each)
+    try:
+        yield
+    finally:
+        for each in wanted:
+            loop.remove_signal_handler(each)
+
+
+COMMANDS: list[click.Command] = [adapter, orchestrator, janitor, up]

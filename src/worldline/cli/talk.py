@@ -1,0 +1,192 @@
+"""Talking to worlds: create, send, ask, run. What is sent is durable, whether or not anybody waits for the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common, output, payloads
+from worldline.cli.common import Desk
+from worldline.client import delivery, sdk
+from worldline.codec import structs
+from worldline.inspect import render
+from worldline.kernel import commands
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.runs import RunStatus
+from worldline.layers import worlds
+from worldline.model import inbox
+from worldline.model.journal import Kind
+
+DATA = click.option("--data", metavar="JSON|@FILE|-", help="All fields as JSON: here, from a file, or from stdin.")
+TIMEOUT = click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """How a run stands, as it is shown."""
+
+    world: str
+    run: str
+    workflow: str
+    status: str
+    result: Any = None
+
+
+@common.command("create", app=True)
+@click.argument("world")
+@click.option("--program", "name", metavar="NAME", help="Which program, if the file declares several.")
+@click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Label it; may be repeated.")
+async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ...]) -> None:
+    """Make a new world."""
+    async with desk.open(create=True) as universe:
+        program = _chosen(universe, name)
+        await universe.create(world, program, labels=labels_of(labels))
+        at = await universe.world(world).address()
+    said = {"name": world, "id": at.world.hex(), "program": program.name}
+    desk.out.one(said, [f"world {world} of program {program.name}"])
+
+
+@common.command("send", app=True)
+@click.argument("world")
+@click.argument("event")
+@click.argument("fields", nargs=-1)
+@DATA
+@click.option("--to", metavar="RUN", help="Send it to this run alone.")
+@click.option("--id", "client_id", metavar="ID", help="The same id again is the same event.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
+@TIMEOUT
+async def send(
+    desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
+    client_id: str | None, waits: bool, timeout: float | None,
+) -> int:  # fmt: skip
+    """Send an event: `worldline send alice Deposited account=bob cents=5`."""
+    async with desk.open() as universe:
+        found = universe.world(world)
+        program = await _program(universe, found)
+        body = payloads.event(program, event, payloads.given(fields, data))
+        sent = await found.send_raw(event, body, to=to, id=client_id)
+        said: dict[str, Any] = {"world": world, "event": event, "sent": True}
+        if not waits:
+            desk.out.one(said, [f"sent {event} to {world}"])
+            return 0
+        height = await desk.answer(universe, found, sent.applied(), timeout)
+        reason = await _refusal(found, height)
+    said |= {"height": height, "taken": reason is None, "reason": reason}
+    taken = f"taken at height {height}" if reason is None else f"not taken: {reason}"
+    desk.out.one(said, [f"sent {event} to {world}, {taken}"])
+    return 0 if reason is None else output.NEGATIVE
+
+
+@common.command("ask", app=True)
+@click.argument("world")
+@click.argument("request")
+@click.argument("fields", nargs=-1)
+@DATA
+@click.option("--id", "client_id", metavar="ID", help="The same id again is the same question.")
+@TIMEOUT
+async def ask(
+    desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    """Ask a world and show its answer: `worldline ask alice Withdraw account=bob cents=5`."""
+    async with desk.open() as universe:
+        found = universe.world(world)
+        program = await _program(universe, found)
+        body = payloads.event(program, request, payloads.given(fields, data))
+        asked = found.ask_raw(request, body, id=client_id)
+        answer = render.decoded(await desk.answer(universe, found, asked, timeout))
+    said = {"world": world, "request": request, "answer": answer}
+    desk.out.one(said, [_shown(answer)])
+
+
+@common.command("run", app=True)
+@click.argument("world")
+@click.argument("workflow")
+@click.argument("arguments", nargs=-1)
+@DATA
+@click.option("--id", "run_id", metavar="ID", help="The same id attaches to the same run.")
+@click.option("--detach", is_flag=True, help="Do not wait for its result.")
+@TIMEOUT
+async def run(
+    desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
+    detach: bool, timeout: float | None,
+) -> None:  # fmt: skip
+    """Run a workflow and show its result: `worldline run alice greet name=Alice`."""
+    async with desk.open() as universe:
+        found = universe.world(world)
+        program = await _program(universe, found)
+        packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
+        wanted = _start(universe, workflow, packed, run_id)
+        if detach:
+            await _enqueue(found, wanted)
+            answered = Answered(world, wanted.run, workflow, "started")
+            desk.out.one(answered, [wanted.run])
+            return
+        result = await desk.answer(universe, found, _result(found, wanted), timeout)
+    desk.out.one(Answered(world, wanted.run, workflow, "finished", result), [_shown(result)])
+
+
+def labels_of(words: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else render.canonical_text(value)
+
+
+def _chosen(universe: sdk.Universe, name: str | None) -> Program:
+    if name is not None and name in universe.programs:
+        return universe.programs[name]
+    if name is not None or len(universe.programs) > 1:
+        known = ", ".join(universe.programs) or "none"
+        raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
+    if not universe.programs:
+        raise errors.BadInput(
+            'a world needs its program: name its file with --app FILE, or app = "FILE" in worldline.toml'
+        )
+    return next(iter(universe.programs.values()))
+
+
+async def _program(universe: sdk.Universe, world: sdk.World) -> Program | None:
+    """The world's program, if it is at hand: then what is sent is checked here."""
+    return universe.programs.get((await world.describe()).meta.program)
+
+
+async def _refusal(world: sdk.World, height: int) -> str | None:
+    """Why the step that took an input could not do anything with it."""
+    for entry in await world.journal(above=height - 1, limit=100):
+        if entry.kind in (Kind.REJECTED, Kind.FAILED):
+            said = render.fields(entry)
+            return str(said.get("reason") or said.get("message"))
+        if entry.chain:
+            return None
+    return None
+
+
+def _start(universe: sdk.Universe, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
+    env = universe.store.env
+    return commands.StartRun(
+        run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None
+    )
+
+
+async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
+    universe, data = world.universe, structs.encode(wanted)
+    item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
+    at = await world.address()
+    worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    await delivery.enqueue(universe, at, item, data=data)
+
+
+async def _result(world: sdk.World, wanted: commands.StartRun) -> Any:
+    since = (await world.head()).height
+    standing = structs.decode(commands.Standing, await world.command(commands.RUN, wanted))
+    if standing.status is RunStatus.BLOCKED:
+        raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
+    found: sdk.Run[Any] = sdk.Run(world, None, wanted.run, standing, since)
+    return render.plain(await found.result())
+
+
+COMMANDS: list[click.Command] = [create, send, ask, run]

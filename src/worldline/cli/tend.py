@@ -1,0 +1,121 @@
+"""Tending worlds: pause, resume, archive, delete, label, and names (`ref`)."""
+
+from __future__ import annotations
+
+import click
+
+from worldline.cli import common, talk
+from worldline.cli.common import Desk
+from worldline.client import changes
+from worldline.inspect import queries
+from worldline.model.world import Status
+
+
+@common.command("pause")
+@click.argument("world")
+async def pause(desk: Desk, world: str) -> None:
+    """Stop a world where it stands. It still takes input, and goes on when it is resumed."""
+    await _change(desk, world, Status.PAUSED)
+
+
+@common.command("resume")
+@click.argument("world")
+async def resume(desk: Desk, world: str) -> None:
+    """Let a paused or archived world go on."""
+    await _change(desk, world, Status.ACTIVE)
+
+
+@common.command("archive")
+@click.argument("world")
+async def archive(desk: Desk, world: str) -> None:
+    """Stop a world and refuse input. It can be read, and resumed."""
+    await _change(desk, world, Status.ARCHIVED)
+
+
+@common.command("delete", asks=True)
+@click.argument("world")
+async def delete(desk: Desk, world: str) -> None:
+    """Delete a world for good."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        desk.confirm(f"Delete world {world!r} and all that happened to it?")
+        await changes.change(universe, at, status=Status.DELETED, alias=world)
+    desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
+
+
+@common.command("label")
+@click.argument("world")
+@click.argument("labels", nargs=-1, metavar="[NAME=VALUE | NAME-]...")
+async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
+    """Label a world: NAME=VALUE or NAME sets a label, NAME- takes it away."""
+    async with desk.open(programs=[]) as universe:
+        found = universe.world(world)
+        wanted = dict((await found.describe()).meta.labels)
+        for word in labels:
+            if word.endswith("-") and "=" not in word:
+                wanted.pop(word[:-1], None)
+            else:
+                wanted |= talk.labels_of((word,))
+        changed = await changes.change(universe, await found.address(), labels=wanted)
+    shown = " ".join(f"{name}={value}" if value else name for name, value in sorted(changed.meta.labels.items()))
+    desk.out.one({"name": world, "labels": changed.meta.labels}, [shown or "no labels"])
+
+
+async def _change(desk: Desk, world: str, status: Status) -> None:
+    async with desk.open(programs=[]) as universe:
+        changed = await changes.change(universe, await universe.world(world).address(), status=status)
+    name = changed.meta.status.name.lower()
+    desk.out.one({"name": changed.meta.name, "status": name}, [f"{changed.meta.name} is {name}"])
+
+
+@common.command("list", many=True)
+async def list_refs(desk: Desk, limit: int) -> None:
+    """List names and the worlds they point to."""
+    async with desk.open(programs=[]) as universe:
+        found = [each async for each in queries.names(universe)]
+    columns = {"NAME": "name", "WORLD": "world", "ID": "id", "OWN": "own"}
+    desk.out.many(found[:limit], columns, none="no names here", key="name")
+
+
+@common.command("set", asks=True)
+@click.argument("name")
+@click.argument("world")
+async def set_ref(desk: Desk, name: str, world: str) -> None:
+    """Make a name point to a world. One that points elsewhere is moved."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        before = await queries.named(universe, name)
+        if before is not None and before != at:
+            known = (await queries.world_names(universe, [before]))[before]
+            desk.confirm(f"Move the name {name!r} from world {known!r} to {world!r}?")
+        await changes.point(universe, name, at)
+    desk.out.one({"name": name, "world": world}, [f"{name} points to {world}"])
+
+
+@common.command("rename", asks=True)
+@click.argument("world")
+@click.argument("name")
+async def rename_ref(desk: Desk, world: str, name: str) -> None:
+    """Give a world another name of its own."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        desk.confirm(f"Rename world {world!r} to {name!r}?")
+        await changes.rename(universe, at, name)
+    desk.out.one({"name": name, "before": world}, [f"{world} is now {name}"])
+
+
+@common.command("delete", asks=True)
+@click.argument("name")
+async def delete_ref(desk: Desk, name: str) -> None:
+    """Take a name away. The world stays."""
+    async with desk.open(programs=[]) as universe:
+        desk.confirm(f"Take the name {name!r} away?")
+        await changes.free(universe, name)
+    desk.out.one({"name": name, "deleted": True}, [f"{name} is free"])
+
+
+ref = click.Group(
+    "ref", commands=[list_refs, set_ref, rename_ref, delete_ref], help="Names: any number of them may point to a world."
+)
+
+COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, ref]

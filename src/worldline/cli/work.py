@@ -1,0 +1,290 @@
+"""What worlds have under way: runs, effects, timers, dead letters."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.cli import common, output, roles
+from worldline.cli.common import Desk
+from worldline.client import sdk
+from worldline.inspect import queries, render, why
+from worldline.kernel import commands
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready, worlds
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.work import WorkKind, WorkState
+from worldline.roles.effects import parking
+from worldline.roles.world import step_batch
+from worldline.store import kv, transact
+
+WORK_STATES = [state.name.lower() for state in WorkState]
+RUN_STATES = ["running", "blocked", "finished", "failed", "cancelled"]
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+class RunShown(msgspec.Struct, frozen=True):
+    id: str
+    workflow: str
+    status: str
+    started: datetime
+    ended: datetime | None
+    parent: str
+    waits: list[str]
+    args: Any
+    result: Any
+    error: Any
+    blocked: str
+
+
+@common.command("list", app=True, many=True)
+@click.argument("world")
+@click.option("--status", type=click.Choice(RUN_STATES), help="Only runs of this status.")
+async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
+    """List a world's runs, newest first."""
+    async with desk.open() as universe:
+        found = await why.list_runs(universe, universe.world(world))
+    shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
+    columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
+    desk.out.many(shown, columns, none="no runs here")
+
+
+@common.command("show", app=True)
+@click.argument("world")
+@click.argument("run")
+async def show_run(desk: Desk, *, world: str, run: str) -> None:
+    """Show a run: its arguments, what it waits for, its result."""
+    async with desk.open() as universe:
+        shown = _shown_run(await why.find_run(universe, universe.world(world), run))
+    said = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "", [])}))
+
+
+@common.command("cancel", app=True, asks=True)
+@click.argument("world")
+@click.argument("run")
+@click.option("--reason", default="cancelled by hand", show_default=True, help="What the run is told.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
+    """Cancel a run where it waits. It may still clean up."""
+    async with desk.open() as universe:
+        found = universe.world(world)
+        await found.address()
+        desk.confirm(f"Cancel run {run!r} of world {world!r}?")
+        asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
+        await desk.answer(universe, found, asked, timeout)
+    desk.out.one({"world": world, "run": run, "cancelled": True}, [f"run {run} is being cancelled"])
+
+
+def _shown_run(run: why.Run) -> RunShown:
+    ok = run.status == "finished"
+    failed = run.status in ("failed", "cancelled") and run.data
+    return RunShown(
+        run.id, run.workflow, run.status, run.started, run.ended, run.parent, run.waits, render.decoded(run.args),
+        render.decoded(run.data) if ok else None, render.failure(run.data) if failed else None, run.blocked,
+    )  # fmt: skip
+
+
+# --- Effects ---------------------------------------------------------------------------------------------------------
+
+
+@common.command("list", many=True)
+@click.argument("world", required=False)
+@click.option("--state", type=click.Choice(WORK_STATES), help="Only effects in this state.")
+async def list_effects(desk: Desk, *, world: str | None, state: str | None, limit: int) -> None:
+    """List open effects, of one world or of all, newest first."""
+    async with desk.open(programs=[]) as universe:
+        at = None if world is None else await universe.world(world).address()
+        found = await queries.list_work(universe, at, kind=WorkKind.EFFECT, limit=limit, state=state)
+    columns = {
+        "ID": "id", "WORLD": "world", "EFFECT": "name", "STATE": "state", "ATTEMPT": "attempt", "DUE": "due",
+        "RUN": "run", "LAST ERROR": "error",
+    }  # fmt: skip
+    desk.out.many(found, columns, none="no effects are open")
+
+
+@common.command("show")
+@click.argument("effect")
+async def show_effect(desk: Desk, *, effect: str) -> None:
+    """Show an open effect, by its id or the beginning of it."""
+    async with desk.open(programs=[]) as universe:
+        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        [shown] = await queries.work_rows(universe, [opened])
+    said = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "")}))
+
+
+@common.command("retry")
+@click.argument("effect")
+async def retry_effect(desk: Desk, *, effect: str) -> None:
+    """Try a parked effect again, or one that waits for its next attempt now."""
+    async with desk.open(programs=[]) as universe:
+        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        world, hint, now_us = await _told(universe, opened.at)
+        if opened.work.state is WorkState.WAITING and opened.work.due_us <= now_us:
+            raise errors.Closed(f"effect {effect} is due already; it is tried as soon as somebody hosts its program")
+        batch = kv.Batch()
+        if opened.work.state is WorkState.PARKED:
+            parking.retry(batch, world, opened, now_us=now_us, hint=hint)
+        else:
+            works.move_due(batch, opened, now_us=now_us, due_us=now_us)
+        await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
+    desk.out.one({"id": opened.intent.hex(), "state": "waiting"}, [f"effect {opened.intent.hex()} is tried again"])
+
+
+@common.command("park")
+@click.argument("effect")
+async def park_effect(desk: Desk, *, effect: str) -> None:
+    """Set an effect aside before it is tried again. `effect retry` brings it back."""
+    async with desk.open(programs=[]) as universe:
+        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        world, hint, now_us = await _told(universe, opened.at)
+        batch = kv.Batch()
+        parking.set_aside(batch, world, opened, now_us=now_us, hint=hint)
+        await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
+    desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
+
+
+async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
+    """What is needed to tell a world that one of its effects has changed; and the store's time."""
+    read = await universe.store.engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
+    return worlds.decode(at, read.value(0)), read.value(1), read.time_us
+
+
+# --- Timers ----------------------------------------------------------------------------------------------------------
+
+
+@common.command("list", many=True)
+@click.argument("world", required=False)
+async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
+    """List timers, of one world or of all; the next to fire first."""
+    async with desk.open(programs=[]) as universe:
+        at = None if world is None else await universe.world(world).address()
+        found = await queries.list_work(universe, at, kind=WorkKind.TIMER, limit=limit)
+    columns = {"ID": "id", "WORLD": "world", "TIMER": "name", "DUE": "due", "RUN": "run"}
+    desk.out.many(found, columns, none="no timers are set")
+
+
+@common.command("cancel", asks=True)
+@click.argument("timer")
+@click.option("--reason", default="cancelled by hand", show_default=True, help="What a run that sleeps is told.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | None) -> None:
+    """Cancel a timer. A run that sleeps gets an error, a limit is lifted, a schedule ends."""
+    async with desk.open(programs=[]) as universe:
+        opened = await queries.find_work(universe, timer, kind=WorkKind.TIMER)
+        name = (await queries.world_names(universe, [opened.at]))[opened.at]
+        desk.confirm(f"Cancel timer {opened.work.name!r} of world {name!r}?")
+        found = universe.world(name)
+        asked = found.command(commands.GIVE_UP, commands.GiveUp(opened.intent, reason))
+        await desk.answer(universe, found, asked, timeout)
+    said = {"id": opened.intent.hex(), "world": name, "cancelled": True}
+    desk.out.one(said, [f"timer {opened.work.name} of {name} is cancelled"])
+
+
+# --- Dead letters ----------------------------------------------------------------------------------------------------
+
+
+@common.command("list", many=True)
+@click.argument("world", required=False)
+async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
+    """List dead letters, of one world or of all, newest first."""
+    async with desk.open(programs=[]) as universe:
+        found = await queries.list_dead(universe, await _addresses(universe, world), limit=limit)
+    columns = {"ID": "id", "WORLD": "world", "TIME": "time", "REASON": "reason", "ITEM": "item"}
+    desk.out.many(found, columns, none="no dead letters")
+
+
+@common.command("retry")
+@click.argument("world")
+@click.argument("letter", required=False)
+@click.option("--all", "every", is_flag=True, help="All of them.")
+async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
+    """Put a dead letter back into the world's inbox, as a new input."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        chosen = await _letters(universe, at, letter, every=every)
+        for each in reversed(chosen):
+            await _retry(universe, at, each)
+    _say_letters(desk, world, chosen, "put back")
+
+
+@common.command("drop", asks=True)
+@click.argument("world")
+@click.argument("letter", required=False)
+@click.option("--all", "every", is_flag=True, help="All of them.")
+async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
+    """Forget a dead letter."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        chosen = await _letters(universe, at, letter, every=every)
+        if chosen:
+            desk.confirm(f"Forget {len(chosen)} dead letters of world {world!r}?")
+        for each in chosen:
+            batch = kv.Batch()
+            inboxes.drop_dead(batch, at, each)
+            await _commit(universe, batch, f"dead letter {each.stamp.hex()} is gone already")
+    _say_letters(desk, world, chosen, "dropped")
+
+
+def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str) -> None:
+    letters = [each.stamp.hex() for each in chosen]
+    desk.out.one({"world": world, "letters": letters, "done": what}, [f"{len(letters)} dead letters {what}"])
+
+
+async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
+    if every == (text is not None):
+        raise errors.BadInput("name a dead letter by its id, or all with --all")
+    found = [each async for each in queries.letters(universe, at)]
+    if text is None:
+        return found
+    chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
+    if not chosen:
+        raise errors.NotFound(f"no dead letter has an id that begins with {text!r}")
+    if len(chosen) > 1:
+        raise errors.BadInput(f"{len(chosen)} dead letters have ids that begin with {text!r}; give more of it")
+    return chosen
+
+
+async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter) -> None:
+    engine, env = universe.store.engine, universe.store.env
+    read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
+    batch = kv.Batch()
+    worlds.expect_open(batch, worlds.decode(at, read.value(0)))
+    index = inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
+    ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=read.value(1), append=index)
+    await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
+
+
+async def _addresses(universe: sdk.Universe, world: str | None) -> list[ids.Address]:
+    if world is not None:
+        return [await universe.world(world).address()]
+    found: list[ids.Address] = []
+    request = worlds.newest_range(universe.id, count_max=queries.PAGE)
+    async for item in queries.items(universe, request):
+        found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
+    return found
+
+
+async def _commit(universe: sdk.Universe, batch: kv.Batch, lost: str) -> None:
+    [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
+    if isinstance(outcome, kv.Conflict):
+        raise errors.Conflicted(lost)
+
+
+COMMANDS: list[click.Command] = [
+    click.Group("runs", commands=[list_runs, show_run, cancel_run], help="Workflow runs of a world."),
+    click.Group("effect", commands=[list_effects, show_effect, retry_effect, park_effect], help="Open effects."),
+    roles.RoleGroup(
+        "timer", commands=[roles.timer, list_timers, cancel_timer],
+        help="Timers that are set. `worldline timer` by itself fires them: see `worldline timer start --help`.",
+    ),
+    click.Group("dead", commands=[list_dead, retry_dead, drop_dead], help="Inputs that a world could not take."),
+]  # fmt: skip

@@ -1,0 +1,129 @@
+"""Workers and leases: `worker list|drain|undrain`, `lease revoke`. `worldline worker FILE` is one (`cli.roles`)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common, roles
+from worldline.cli.common import Desk
+from worldline.client import sdk
+from worldline.inspect import queries
+from worldline.inspect.render import when
+from worldline.layers import leases
+from worldline.model import ids
+from worldline.roles.cluster import operations, placement
+from worldline.roles.world import lease as world_lease
+
+ID_CHARACTERS_MIN = 4
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A line of the listing."""
+
+    name: str
+    id: str
+    state: str
+    worlds: int
+    capacity: int
+    programs: list[str]
+    labels: dict[str, str]
+    last_sign: datetime
+
+
+@common.command("list", many=True)
+async def list_workers(desk: Desk, limit: int) -> None:
+    """List the workers of this universe: how they are, what they run."""
+    async with desk.open(programs=[]) as universe:
+        found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
+    columns = {
+        "NAME": "name", "STATE": "state", "WORLDS": "worlds", "CAPACITY": "capacity", "PROGRAMS": "programs",
+        "LABELS": "labels", "LAST SIGN": "last_sign", "ID": "id",
+    }  # fmt: skip
+    desk.out.many(found, columns, none="no workers here")
+
+
+@common.command("drain")
+@click.argument("worker")
+async def drain(desk: Desk, worker: str) -> None:
+    """Empty a worker: it gives its worlds back, saved, and takes none. WORKER is its name or its id."""
+    await _drain(desk, worker, draining=True)
+
+
+@common.command("undrain")
+@click.argument("worker")
+async def undrain(desk: Desk, worker: str) -> None:
+    """Let a worker that was emptied take worlds again."""
+    await _drain(desk, worker, draining=False)
+
+
+@common.command("revoke")
+@click.argument("world")
+async def revoke(desk: Desk, world: str) -> None:
+    """Take the lease of a world from whoever has it: it can write nothing more, and the next one goes on."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        epoch = await operations.revoke_lease(universe.store.engine, universe.store.env, at)
+    desk.out.one({"name": world, "epoch": epoch}, [f"the lease of {world} is free, at epoch {epoch}"])
+
+
+async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
+    async with desk.open(programs=[]) as universe:
+        engine, env = universe.store.engine, universe.store.env
+        chosen = _find(await _lives(universe), named)
+        for life in chosen:
+            await world_lease.drain(engine, env, life.worker, draining=draining)
+        ended = [await _shown(universe, life) for life in await _lives(universe) if life.worker in _ids(chosen)]
+    done = "gives its worlds back" if draining else "takes worlds again"
+    for each in ended:
+        desk.out.one(each, [f"worker {each.name} ({each.id}) {done}"])
+
+
+def _ids(lives: list[leases.Life]) -> list[ids.WorkerId]:
+    return [life.worker for life in lives]
+
+
+async def _lives(universe: sdk.Universe) -> list[leases.Life]:
+    found = await operations.list_workers(universe.store.engine)
+    return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
+
+
+def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
+    """The workers of a name, or the one whose id begins or ends so."""
+    by_name = [life for life in lives if life.sign.labels.get(placement.NAME) == named]
+    text = named.lower()
+    by_id = [life for life in lives if life.worker.hex().startswith(text) and len(text) >= ID_CHARACTERS_MIN]
+    if not by_name and len(by_id) > 1:
+        raise errors.BadInput(f"{len(by_id)} workers have ids that begin with {named!r}; give more of it")
+    if not by_name and not by_id:
+        raise errors.NotFound(f"no worker {named!r} in this universe; see `worldline worker list`")
+    return by_name or by_id
+
+
+async def _shown(universe: sdk.Universe, life: leases.Life) -> Worker:
+    now_us = (await universe.store.engine.read()).time_us
+    held = await operations.list_worker_worlds(universe.store.engine, life.worker)
+    gone = queries.is_gone(universe, life.worker)
+    state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
+    return Worker(
+        life.sign.labels.get(placement.NAME, ""),
+        life.worker.hex(),
+        state,
+        len(held),
+        life.sign.capacity,
+        placement.programs_of(life.sign.labels),
+        {name: value for name, value in life.sign.labels.items() if not placement.reserved(name)},
+        when(life.sign.heartbeat_us),
+    )
+
+
+COMMANDS: list[click.Command] = [
+    roles.RoleGroup(
+        "worker", commands=[roles.worker, list_workers, drain, undrain],
+        help="Workers. `worldline worker FILE` is one itself: see `worldline worker start --help`.",
+    ),
+    click.Group("lease", commands=[revoke], help="Who may write a world."),
+]  # fmt: skip

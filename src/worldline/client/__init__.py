@@ -1,0 +1,1 @@
+"""The SDK: open a universe, talk to its worlds."""

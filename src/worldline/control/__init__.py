@@ -1,1 +1,0 @@
-"""The composition root and, later, service, HTTP API and command line."""

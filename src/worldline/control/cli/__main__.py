@@ -1,8 +1,0 @@
-"""`python -m worldline.control.cli`: the command line where its script is not on the path."""
-
-import sys
-
-from worldline.control import cli
-
-if __name__ == "__main__":
-    sys.exit(cli.main())

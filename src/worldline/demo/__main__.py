@@ -1,0 +1,202 @@
+"""The story: two worlds at work, a worker killed with -9, another that goes on, and proof of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+import worldline as wl
+from worldline import bench
+from worldline.base import env_os, errors
+from worldline.demo import program, server
+from worldline.inspect import prove as proofs
+from worldline.inspect import render
+from worldline.keys import journal as journal_keys
+from worldline.model.journal import Entry, Kind
+from worldline.store import kv
+
+console = Console(highlight=False)
+lock = threading.Lock()
+BENCH_SECONDS = 5.0
+
+
+def say(who: str, text: str, style: str = "") -> None:
+    with lock:
+        console.print(f"[bold]{who:>8}[/] │ {text}", style=style, soft_wrap=True)
+
+
+class Worker:
+    """A process that hosts the worlds."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, folder: Path, port: int) -> Worker:
+        command = [sys.executable, "-m", "worldline.demo.program", str(folder), str(port)]
+        pipe = asyncio.subprocess.PIPE
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+
+    async def report(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), 30)
+        found: dict[str, object] = json.loads(line)
+        return found
+
+    async def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+    async def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        await asyncio.wait_for(self.process.wait(), 30)
+
+
+async def show_entries(world: wl.World, seen: list[Entry]) -> None:
+    """Print a world's entries as they are journaled."""
+    async for entry in world.follow(above=0):
+        if isinstance(entry, Entry):
+            seen.append(entry)
+            style = "cyan" if world.name == "orders" else "magenta"
+            text = f"{entry.kind.name.lower().replace('_', ' '):<12} {render.line(entry)}"
+            say(world.name, f"{entry.height:>3}  {escape(text[:108])}", style)
+
+
+class Figures(msgspec.Struct):
+    """What the run came to, counted in its own journals and proofs."""
+
+    lost: int = 0
+    twice: int = 0
+    proved: int = 0
+    steps: int = 0
+
+
+async def story(folder: Path, outside: server.Outside) -> Figures:
+    """Run everything in `folder`."""
+    figures = Figures()
+    async with wl.open(str(folder), create=True) as universe:
+        universe.programs |= {each.name: each for each in (program.shop, program.agency)}
+        orders = await universe.ensure("orders", program.shop)
+        agent = await universe.ensure("agent", program.agency)
+        journals: dict[str, list[Entry]] = {"orders": [], "agent": []}
+        followers = [asyncio.create_task(show_entries(world, journals[world.name])) for world in (orders, agent)]
+        try:
+            await play(folder, outside, orders, agent)
+        finally:
+            for task in followers:
+                task.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+        for world in (orders, agent):
+            count_answers(await world.journal(limit=10_000), figures)
+        await prove(folder, universe, [orders, agent], figures)
+    return figures
+
+
+async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: wl.World) -> None:
+    first = await Worker.start(folder, outside.port)
+    epochs = [(await first.report())["epoch"] for _ in range(2)]
+    assert epochs == [1, 1]
+    say("worker 1", "holds both worlds at epoch 1", "green")
+    shipping = await asyncio.wait_for(orders.start(program.fulfil("o-1", 4200), id="o-1"), 20)
+    travel = await agent.start(program.plan_trip("Lisbon"), id="trip")
+    assert await asyncio.to_thread(outside.shipping.wait, 20), "the order never got to shipping"
+    await first.kill()
+    say("worker 1", "killed with -9, in the middle of shipping", "bold red")
+    second = await Worker.start(folder, outside.port)
+    for _ in range(2):
+        report = await second.report()
+        assert report["epoch"] == 2
+        say("worker 2", f"has {report['world']}: epoch 1 → 2, restored in {report['restored_ms']:.1f} ms", "green")
+    say("orders", f"returned: {await shipping.result(timeout=30)}", "bold cyan")
+    assert outside.count("/ship") == 2
+    assert len(outside.keys("/ship")) == len(outside.parcels) == 1
+    say("outside", "shipping: 2 requests, 1 key, 1 parcel — at least once outside, honestly", "yellow")
+    await agent.send(program.Approved("you"), to="trip")
+    say("agent", f"returned: {await travel.result(timeout=30)}", "bold magenta")
+    assert (await orders.state(program.Orders)).parcels == {"o-1": "parcel-1"}
+    await second.stop()
+    say("worker 2", "stopped: worlds saved, leases free", "green")
+
+
+def count_answers(entries: list[Entry], figures: Figures) -> None:
+    """Every effect that a world asked for has one receipt in its journal; every run one end."""
+    asked = sum(1 for entry in entries if entry.kind is Kind.INTENT)
+    answers = [entry.payload for entry in entries if entry.kind is Kind.RECEIPT]
+    ignored = sum(1 for entry in entries if entry.kind is Kind.IGNORED)
+    ends = sum(1 for entry in entries if entry.kind is Kind.RUN_FINISHED)
+    starts = sum(1 for entry in entries if entry.kind is Kind.RUN_STARTED)
+    figures.lost += max(0, asked - len(answers)) + (starts - ends)
+    figures.twice += max(0, len(answers) - ignored - asked)
+
+
+async def prove(folder: Path, universe: wl.Universe, worlds: list[wl.World], figures: Figures) -> None:
+    for world in worlds:
+        result = await proofs.prove(universe, world)
+        assert result.holds, result.difference
+        figures.proved += result.proved
+        figures.steps += result.steps
+        say("prove", f"{world.name}: {result.proved} of {result.steps} steps run again, byte-identical", "bold green")
+    copy = folder.parent / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("hints", "workers", "lock.mdb"))
+    say("prove", f"one byte flipped in a copy: {await named(copy)}", "bold green")
+
+
+async def flip_a_byte(universe: wl.Universe) -> None:
+    """Damage one stored frame of the orders' journal, as a bad disk would."""
+    at = await universe.world("orders").address()
+    begin, end = journal_keys.frames(at)
+    key, raw = (await universe.store.engine.read(kv.Range(begin, end))).page(0).items[-1]
+    damaged = bytearray(raw)
+    damaged[len(raw) // 2] ^= 1
+    batch = kv.Batch()
+    batch.expect(key, raw)
+    batch.put(key, bytes(damaged))
+    await universe.store.engine.commit(batch)
+
+
+async def named(copy: Path) -> str:
+    """What the proof says about a store in which one byte was flipped."""
+    async with wl.open(str(copy)) as universe:
+        universe.programs |= {each.name: each for each in (program.shop, program.agency)}
+        await flip_a_byte(universe)
+        for name in ("orders", "agent"):
+            try:
+                result = await proofs.prove(universe, universe.world(name))
+            except errors.Corrupt as error:
+                return f"{name}: {error}"
+            if result.difference is not None:
+                return f"{name}: {result.difference}"
+    raise AssertionError("a flipped byte went unnoticed")
+
+
+def main() -> int:
+    clock = env_os.OsEnv()
+    started_us = clock.monotonic_us()
+    outside = server.Outside(lambda text: say("outside", text, "yellow"))
+    with tempfile.TemporaryDirectory(prefix="worldline-demo-") as temporary:
+        folder = Path(temporary) / "universe"
+        say("demo", f"a universe in {folder}")
+        figures = asyncio.run(story(folder, outside))
+        outside.close()
+        say("bench", bench.sentence(bench.run(["A"], seconds=BENCH_SECONDS)))
+    assert (figures.lost, figures.twice) == (0, 0)
+    assert figures.proved == figures.steps > 0
+    closing = f"lost {figures.lost} · answered twice {figures.twice} · proved {figures.proved}/{figures.steps}"
+    console.print(f"\n{closing}", style="bold")
+    console.print(f"{(clock.monotonic_us() - started_us) / 1e6:.1f} s in all", style="dim")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

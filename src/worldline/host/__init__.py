@@ -1,0 +1,1 @@
+"""One process: which store, which roles, which programs."""

@@ -1,0 +1,163 @@
+"""The composition root: the only place that names engines, and that reads the environment.
+
+A store is chosen by its URL::
+
+    worlds, ./worlds, /var/lib/worlds     a folder: LMDB, with objects beside it
+    postgresql://user@host/database       PostgreSQL; `?schema=name` picks the schema, objects are given apart
+    memory://                             nothing is kept; for tests and simulation
+
+Objects, where the store does not bring them: a folder, or `s3://bucket/prefix` with the usual AWS_* variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import env_os, errors
+from worldline.layers import format as formats
+from worldline.roles import telemetry
+from worldline.store import kv, memory
+from worldline.store.lmdb import driver as lmdb_driver
+from worldline.store.objects import folder as objects_folder
+from worldline.store.objects import interface as objects
+from worldline.store.objects import memory as objects_memory
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+OBJECTS_FOLDER = "objects"
+
+
+class Store(msgspec.Struct, frozen=True):
+    """An opened store: the engine, the objects and the environment they run in."""
+
+    url: str
+    engine: kv.Engine
+    objects: objects.Objects
+    env: envs.Env
+
+    async def close(self) -> None:
+        await self.objects.close()
+        await self.engine.close()
+
+
+@asynccontextmanager
+async def store(
+    url: str, *, create: bool = True, objects_url: str | None = None, env: envs.Env | None = None
+) -> AsyncIterator[Store]:
+    """`open_store`, closed at the end."""
+    opened = await open_store(url, create=create, objects_url=objects_url, env=env)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def open_store(
+    url: str, *, create: bool = True, objects_url: str | None = None, env: envs.Env | None = None
+) -> Store:
+    """Open the store a URL names, refuse one of another format, and create one only if asked."""
+    used = env or env_os.OsEnv()
+    engine = await open_engine(url, used, create=create)
+    try:
+        await formats.ensure(engine, used, create=create)
+        bodies = await open_objects(objects_url or _objects_beside(url), used, create=create)
+    except BaseException:
+        await engine.close()
+        raise
+    return Store(url, engine, bodies, used)
+
+
+def told(store: Store, listening: telemetry.Telemetry) -> Store:
+    """The store, with an engine whose commits are told of if somebody listens."""
+    if not listening.on:
+        return store
+    timed = telemetry.Timed(store.engine, store.env.monotonic_us, listening)
+    return msgspec.structs.replace(store, engine=timed)
+
+
+async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
+    match scheme(url):
+        case "":
+            return await lmdb_driver.open(Path(url), env, create=create)
+        case "postgresql" | "postgres":
+            try:
+                from worldline.store import postgres  # noqa: PLC0415 - an extra, loaded when asked for
+            except ImportError as error:
+                raise errors.BadUrl("PostgreSQL needs an extra: pip install 'worldline[postgres]'") from error
+            return await postgres.open(url, env, create=create)
+        case "memory":
+            return memory.MemoryEngine(env)
+        case other:
+            raise errors.BadUrl(f"no store is opened by {other}://; use a folder, postgresql://... or memory://")
+
+
+async def open_objects(url: str, env: envs.Env, *, create: bool) -> objects.Objects:
+    match scheme(url):
+        case "":
+            return await objects_folder.open(Path(url), create=create)
+        case "s3":
+            try:
+                from worldline.store.objects import s3 as objects_s3  # noqa: PLC0415 - an extra, loaded when asked for
+            except ImportError as error:
+                raise errors.BadUrl("S3 needs an extra: pip install 'worldline[s3]'") from error
+            return await objects_s3.open(url, objects_s3.Settings.of(os.environ), env)
+        case "memory":
+            return objects_memory.MemoryObjects(env)
+        case "none":
+            return NoObjects()
+        case other:
+            raise errors.BadUrl(f"no objects are kept at {other}://; use a folder or s3://bucket/prefix")
+
+
+def scheme(url: str) -> str:
+    """The scheme of a URL, or nothing for a path."""
+    if not url:
+        raise errors.BadUrl("an empty URL; name a folder, postgresql://... or memory://")
+    found = _SCHEME.match(url)
+    return found.group(1).lower() if found else ""
+
+
+class NoObjects:
+    """Stands in where no object store was given: small blobs work, large ones say what is missing."""
+
+    async def put(self, name: str, body: bytes) -> None:
+        raise _no_objects(f"{name} ({len(body)} bytes) cannot be stored")
+
+    async def get(self, name: str) -> bytes:
+        raise _no_objects(f"{name} cannot be read")
+
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+        raise _no_objects(f"{count_max} objects under {prefix!r} after {after!r} cannot be listed")
+
+    async def delete(self, name: str) -> None:
+        raise _no_objects(f"{name} cannot be deleted")
+
+    async def close(self) -> None:
+        pass
+
+
+def sweep_uploads(bodies: objects.Objects) -> Callable[[int], Awaitable[int]] | None:
+    """What removes the temporary files that uploads of killed processes have left; only a folder has such files."""
+    return bodies.sweep_temporary if isinstance(bodies, objects_folder.FolderObjects) else None
+
+
+def _no_objects(what: str) -> errors.StoreMissing:
+    return errors.StoreMissing(
+        f"{what}: no object store was given; set WORLDLINE_OBJECTS or objects_url= to a folder or s3://bucket/prefix"
+    )
+
+
+def _objects_beside(url: str) -> str:
+    match scheme(url):
+        case "":
+            return str(Path(url) / OBJECTS_FOLDER)
+        case "memory":
+            return "memory://"
+        case _:
+            return os.environ.get("WORLDLINE_OBJECTS", "none://")

@@ -1,0 +1,248 @@
+"""Hosting: the roles of one process, put together and run side by side.
+
+A host is any mix of roles. With world worker, adapter and timers in one process there are short cuts between them:
+effects come to the adapter already claimed, answers and firings go straight into the next cycle. Each role alone does
+the same through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a host
+saves and releases its worlds and gives its claims back, so that the next starts where this one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from worldline.adapters.egress import Egress
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.host import compose, process_lock
+from worldline.kernel.authoring.program import Program
+from worldline.layers import blobs as blob_layer
+from worldline.model import ids
+from worldline.model.settings import Settings
+from worldline.observe import dump as dumps
+from worldline.roles import hub, loop, telemetry
+from worldline.roles import timers as timer_worker
+from worldline.roles import watchdog as watchdogs
+from worldline.roles.cluster import janitor, orchestrator, placement
+from worldline.roles.effects import builtin
+from worldline.roles.effects import worker as effect_worker
+from worldline.roles.world import step_batch
+from worldline.roles.world import worker as world_worker
+
+
+class Role(enum.StrEnum):
+    WORLDS = "worlds"
+    ADAPTER = "adapter"
+    TIMERS = "timers"
+    ORCHESTRATOR = "orchestrator"
+    JANITOR = "janitor"
+
+
+COLLECT_AFTER = 20_000  # more objects than before, Python's collector looks for cycles
+
+EMBEDDED = (Role.WORLDS, Role.ADAPTER, Role.TIMERS)
+ALL = tuple(Role)
+
+
+class Host:
+    def __init__(
+        self,
+        store: compose.Store,
+        universe: ids.UniverseId,
+        programs: Sequence[Program],
+        *,
+        blobs: blob_layer.Blobs,
+        settings: Settings,
+        egress: Egress | None = None,
+        roles: Sequence[Role] = EMBEDDED,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        watchdog: bool = False,
+    ) -> None:
+        names = [program.name for program in programs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise errors.BadInput(f"two programs are named {twice!r}")
+        self.worker = ids.WorkerId(envs.new_id(store.env))
+        self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
+        self.live = hub.Hub()
+        self._store = store
+        self._universe = universe
+        self._programs = programs
+        self._blobs = blobs
+        self._settings = _labelled(settings, self.name, roles)
+        self._telemetry = telemetry
+        self._abandoned = False
+        self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
+        self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
+        self._worlds = self._make_worlds() if Role.WORLDS in roles else None
+        self._timers = self._make_timers() if Role.TIMERS in roles else None
+        if self._worlds is not None:
+            for beside in (self._adapter, self._timers):
+                if beside is not None:
+                    beside.attach(self._worlds)
+        self._orchestrator = self._make_orchestrator() if Role.ORCHESTRATOR in roles else None
+        self._janitor = self._make_janitor() if Role.JANITOR in roles else None
+        made = (
+            ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
+            ("orchestrator", self._orchestrator), ("janitor", self._janitor),
+        )  # fmt: skip
+        self._loops = [
+            loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
+            for name, role in made
+            if role is not None
+        ]
+        if self._worlds is not None and (watchdog or telemetry.on):
+            self._watch(self._worlds)
+
+    # --- The roles ---------------------------------------------------------------------------------------------
+
+    @property
+    def worlds(self) -> world_worker.WorldWorker:
+        assert self._worlds is not None, "no worlds are run in this process"
+        return self._worlds
+
+    @property
+    def adapter(self) -> effect_worker.AdapterWorker:
+        assert self._adapter is not None, "no effects are performed in this process"
+        return self._adapter
+
+    @property
+    def timers(self) -> timer_worker.TimerWorker:
+        assert self._timers is not None, "no timers are fired in this process"
+        return self._timers
+
+    def _make_adapter(self, egress: Egress) -> effect_worker.AdapterWorker:
+        return effect_worker.AdapterWorker(
+            self._store.engine, self._store.env, self._universe, self._programs,
+            blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
+            builtins=[builtin.http_request(egress)], telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_worlds(self) -> world_worker.WorldWorker:
+        """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
+        claims = step_batch.Claims() if self._adapter is None else self._adapter
+        return world_worker.WorldWorker(
+            self._store.engine, self._store.env, self._universe, self._programs,
+            blobs=self._blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
+            is_dead=self._is_dead(), telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_timers(self) -> timer_worker.TimerWorker:
+        return timer_worker.TimerWorker(
+            self._store.engine, self._store.env, self._universe, settings=self._settings.timer, worker=self.worker,
+            telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_orchestrator(self) -> orchestrator.Orchestrator:
+        return orchestrator.Orchestrator(
+            self._store.engine, self._store.env, self._universe,
+            settings=self._settings.orchestrator, is_dead=self._is_dead(),
+        )  # fmt: skip
+
+    def _make_janitor(self) -> janitor.Janitor:
+        return janitor.Janitor(
+            self._store.engine, self._store.env, self._universe,
+            settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
+            locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
+        )  # fmt: skip
+
+    def _watch(self, worlds: world_worker.WorldWorker) -> None:
+        """Somebody listens, or reads the log: they should be told of what hangs."""
+        watchdog = watchdogs.Watchdog(
+            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
+        )
+        self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
+
+    def _is_dead(self) -> Callable[[ids.WorkerId], bool]:
+        return self._presence.is_dead if self._presence is not None else lambda _: False
+
+    # --- Life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._worlds is not None:
+            _collect_less_often()
+        if self._presence is not None:
+            self._presence.enter(self.worker)
+        for each in self._loops:
+            each.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether this process counts: others can see the life sign of its world worker, if it has one."""
+        return self._worlds is None or self._worlds.life is not None
+
+    def levels(self) -> dict[str, float]:
+        """How much there is now of what metrics call gauges."""
+        return {
+            "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
+            "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
+        }
+
+    def dump(self) -> dumps.Dump:
+        """What this process is doing now."""
+        return dumps.dump(
+            self._loops, self._worlds, self._adapter,
+            worker=self.worker.hex(), name=self.name, now_us=self._store.env.monotonic_us(),
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Close without saving or releasing anything, as if killed. For benchmarks and tests of what comes after."""
+        self._abandoned = True
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The bug that stopped a role, if one did."""
+        return next((each.failed for each in self._loops if each.failed is not None), None)
+
+    def check(self) -> None:
+        """Raise the bug that stopped a role, if one did."""
+        for each in self._loops:
+            if each.bug is not None:
+                raise each.bug
+
+    async def close(self) -> None:
+        """Stop the roles, give claims back, save and release the worlds."""
+        first = 0 if self._worlds is None else 1
+        await asyncio.gather(*(each.stop() for each in self._loops[first:]))
+        tidy = False
+        try:
+            await self._close_beside()
+            if self._worlds is not None:
+                await self._loops[0].stop()
+                await self._worlds.close(abandon=self._abandoned)
+            tidy = not self._abandoned
+        finally:
+            if self._presence is not None:
+                self._presence.leave(self.worker, tidy=tidy)
+        self.check()
+
+    async def _close_beside(self) -> None:
+        """The roles that others may go on with before the worlds here have ended."""
+        if self._adapter is not None:
+            await self._adapter.close(abandon=self._abandoned)
+        for each in (self._timers, self._orchestrator, self._janitor):
+            if each is not None:
+                await each.close()
+
+
+def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:
+    """What the life sign says besides: the worker's name, and whether timers are fired beside it."""
+    labels = {**settings.worker.labels, placement.NAME: name}
+    if Role.TIMERS in roles:
+        labels[placement.TIMERS] = ""
+    return msgspec.structs.replace(settings, worker=msgspec.structs.replace(settings.worker, labels=labels))
+
+
+def _collect_less_often() -> None:
+    """Worlds live long and their steps make few cycles: at its usual pace Python's collector takes a tenth of the time.
+
+    Whoever has switched it off or made it slower still is left alone.
+    """
+    first, *others = gc.get_threshold()
+    if 0 < first < COLLECT_AFTER:
+        gc.set_threshold(COLLECT_AFTER, *others)

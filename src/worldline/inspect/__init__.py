@@ -1,0 +1,1 @@
+"""Looking at worlds and checking them."""

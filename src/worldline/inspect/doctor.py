@@ -1,0 +1,273 @@
+"""`worldline doctor`: is everything in a store as it should be? And with `--repair`, making it so.
+
+Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
+whether the derived queues say what journal and snapshot say (`worldline.inspect.queue_check`). Then the queues as a
+whole: keys that belong to nothing.
+
+A *finding* is something that should not be. What runs leave behind and pick up themselves is counted as *left over* and
+is none: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker that was killed. A
+healthy store has no findings. Queues can be repaired, stored history cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from worldline.base import errors, failures
+from worldline.client.sdk import Universe
+from worldline.inspect import queries, queue_check, verify
+from worldline.kernel import values
+from worldline.keys import ready as ready_keys
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
+from worldline.layers import leases, worlds
+from worldline.layers import work as works
+from worldline.model import ids, journal
+from worldline.model import world as world_model
+from worldline.model.journal import Kind
+from worldline.roles.world import reader, restore
+from worldline.store import kv, transact
+
+WORLD_PAGE = 500
+
+Progress = Callable[[int, int, str], None]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that should not be. `advice`: what to do about it, where `--repair` does not help."""
+
+    universe: str
+    world: str
+    kind: str
+    what: str
+    repaired: bool = False
+    advice: str = ""
+
+
+class Report(msgspec.Struct):
+    """What a look at one universe found."""
+
+    universe: str
+    worlds: int = 0
+    entries: int = 0
+    findings: list[Finding] = []
+    left_over: int = 0
+    cleaned: int = 0  # of what was left over
+    unchecked: dict[str, int] = {}  # program -> worlds whose open work could not be compared
+
+    @property
+    def healthy(self) -> bool:
+        return all(each.repaired for each in self.findings)
+
+
+def no_progress(done: int, total: int, name: str) -> None:
+    """Where nobody watches."""
+    del done, total, name
+
+
+async def examine(universe: Universe, *, repair: bool, progress: Progress = no_progress) -> Report:
+    """Look at a universe. With `repair`, write its queues anew where they are wrong."""
+    doctor = Doctor(universe, repair=repair)
+    found = [each async for each in _worlds(universe)]
+    for number, (at, raw) in enumerate(found):
+        progress(number, len(found), at.world.hex())
+        await doctor.world(at, raw)
+    await doctor.open_keys()
+    await doctor.due_keys()
+    await doctor.ready_keys()
+    progress(len(found), len(found), "")
+    return doctor.report
+
+
+async def _worlds(universe: Universe) -> AsyncIterator[tuple[ids.Address, bytes]]:
+    begin, end = world_keys.index(universe.id)
+    async for key, raw in queries.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
+        yield ids.Address(universe.id, world_keys.index_world(universe.id, key)), raw
+
+
+class Doctor:
+    def __init__(self, universe: Universe, *, repair: bool) -> None:
+        self._universe = universe
+        self._engine = universe.store.engine
+        self._repair = repair
+        self._pointers: dict[ids.IntentId, list[works.Found]] | None = None
+        self.report = Report(universe.name, findings=[], unchecked={})
+
+    def _find(self, world: str, kind: str, what: str, *, repaired: bool = False, advice: str = "") -> None:
+        self.report.findings.append(Finding(self._universe.name, world, kind, what, repaired, advice))
+
+    # --- One world -----------------------------------------------------------------------------------------------
+
+    async def world(self, at: ids.Address, raw: bytes) -> None:
+        self.report.worlds += 1
+        name = at.world.hex()
+        try:
+            listed = world_keys.INDEX.unpack(raw)
+            name = listed.name
+            read = await self._engine.read(worlds.get(at), *leases.reads(at))
+            if worlds.decode(at, read.value(0)).meta != listed:
+                self._find(name, "meta", "the listing says something else than the world's own record")
+            leases.decode(at, read.value(1), read.value(2), read.value(3))
+            self.report.entries += (await verify.verify(self._universe, at)).entries
+        except (errors.Corrupt, errors.NotFound) as error:
+            self._find(name, "damaged", str(error), advice="restore the store from a backup")
+            return
+        await self._queues(at, listed)
+
+    async def _queues(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
+        program = self._universe.programs.get(meta.program)
+        if program is None:
+            self.report.unchecked[meta.program] = self.report.unchecked.get(meta.program, 0) + 1
+        try:
+            wrong = await queue_check.faults(self._universe, at, program)
+            if wrong is None:
+                self._find(meta.name, "busy", "it is too busy to be looked at", advice="stop its host and try again")
+                return
+            if wrong and self._repair:
+                wrong = await self._mend(at, meta)
+                return
+        except failures.Diverged as error:
+            advice = f"worldline replay {meta.name} --prove shows where; host it with the code that wrote it"
+            self._find(
+                meta.name, "diverged", f"the code here did not write this journal: {error.report}", advice=advice
+            )
+            return
+        except errors.Corrupt as error:
+            self._find(meta.name, "damaged", str(error), advice="restore the store from a backup")
+            return
+        for each in wrong:
+            self._find(meta.name, each.fault.name.lower(), str(each))
+
+    async def _mend(self, at: ids.Address, meta: world_model.WorldMeta) -> list[queue_check.Wrong]:
+        if self._pointers is None:
+            self._pointers = await self._all_pointers()
+        program = self._universe.programs.get(meta.program)
+        try:
+            wrong = await queue_check.repair(self._universe, at, program, self._pointers)
+        except (errors.Exists, errors.Conflicted) as error:
+            self._find(meta.name, "held", f"its queues are wrong: {error}", advice="stop its host and try again")
+            return []
+        for each in wrong:
+            self._find(meta.name, each.fault.name.lower(), str(each), repaired=True)
+        return wrong
+
+    async def _all_pointers(self) -> dict[ids.IntentId, list[works.Found]]:
+        found: dict[ids.IntentId, list[works.Found]] = {}
+        begin, end = work_keys.due_all(self._universe.id)
+        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+            try:
+                pointer = work_keys.pointer(self._universe.id, key)
+            except errors.DecodeError:
+                continue
+            found.setdefault(pointer.intent, []).append(works.Found(key, raw, pointer))
+        return found
+
+    # --- The queues as a whole -----------------------------------------------------------------------------------
+
+    async def open_keys(self) -> None:
+        """Open work of worlds that are not there."""
+        begin, end = work_keys.open_all(self._universe.id)
+        known: dict[ids.Address, world_model.Status | None] = {}
+        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+            try:
+                at, intent = work_keys.open_address(self._universe.id, key)
+            except errors.DecodeError as error:
+                await self._stray("garbage_open", f"an open key {key.hex()}: {error}", key, raw)
+                continue
+            status = await self._status(known, at)
+            what = f"an open key {intent.hex()} of world {at.world.hex()}, which is not there"
+            if status is None:
+                await self._stray("garbage_open", what, key, raw)
+            elif status is world_model.Status.DELETED:
+                await self._leftover(key, raw)
+
+    async def due_keys(self) -> None:
+        """Pointers that match no open work."""
+        begin, end = work_keys.due_all(self._universe.id)
+        known: dict[ids.Address, world_model.Status | None] = {}
+        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+            try:
+                pointer = work_keys.pointer(self._universe.id, key)
+            except errors.DecodeError as error:
+                await self._stray("garbage_due", f"a due key {key.hex()}: {error}", key, raw)
+                continue
+            if await self._matches(works.Found(key, raw, pointer)):
+                continue
+            status = await self._status(known, pointer.at)
+            if status is world_model.Status.DELETED or (status is not None and await self._was_asked_for(pointer)):
+                await self._leftover(key, raw)
+            else:
+                what = (
+                    f"a due key for intent {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has it not"
+                )
+                await self._stray("garbage_due", what, key, raw)
+
+    async def _matches(self, found: works.Found) -> bool:
+        """Both read at once: an adapter may just have moved them."""
+        at, intent = found.pointer.at, found.pointer.intent
+        read = await self._engine.read(kv.Get(found.key), works.get(at, intent))
+        if read.value(0) is None:
+            return True
+        try:
+            return works.matches(found, works.decode(at, intent, read.value(1)))
+        except errors.DecodeError:
+            return True  # the open key is what is wrong; it was found with its world
+
+    async def _was_asked_for(self, pointer: work_keys.Pointer) -> bool:
+        """Whether the world has ever asked for this: then its pointer is left over from work since given up."""
+        top = await reader.head(self._engine, pointer.at)
+        for entry in await restore.read_entries(self._engine, pointer.at, above=0, up_to=top.height):
+            if entry.kind in (Kind.INTENT, Kind.TIMER_SET) and await self._intent(pointer.at, entry) == pointer.intent:
+                return True
+        return False
+
+    async def _intent(self, at: ids.Address, entry: journal.Entry) -> ids.IntentId:
+        payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload
+        ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], payload)
+        return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
+
+    async def ready_keys(self) -> None:
+        """Hints for worlds that are not there. One for a world with nothing to do is none the worse for it."""
+        begin, end = ready_keys.ready(self._universe.id)
+        known: dict[ids.Address, world_model.Status | None] = {}
+        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+            try:
+                _, world = ready_keys.ready_world(self._universe.id, key)
+            except errors.DecodeError as error:
+                await self._stray("garbage_ready", f"a ready key {key.hex()}: {error}", key, raw)
+                continue
+            status = await self._status(known, ids.Address(self._universe.id, world))
+            if status is None:
+                await self._stray("garbage_ready", f"a ready key of world {world.hex()}, which is not there", key, raw)
+            elif status is world_model.Status.DELETED:
+                await self._leftover(key, raw)
+
+    async def _status(
+        self, known: dict[ids.Address, world_model.Status | None], at: ids.Address
+    ) -> world_model.Status | None:
+        """The status of a world, DELETED for one that was; None for one that never was."""
+        if at not in known:
+            raw = (await self._engine.read(worlds.get(at))).value(0)
+            try:
+                known[at] = None if raw is None else world_keys.META.unpack(raw).status
+            except errors.DecodeError:
+                known[at] = world_model.Status.ACTIVE  # there, and damaged: that was found with the world itself
+        return known[at]
+
+    async def _stray(self, kind: str, what: str, key: bytes, raw: bytes) -> None:
+        self._find("", kind, what, repaired=self._repair and await self._delete(key, raw))
+
+    async def _leftover(self, key: bytes, raw: bytes) -> None:
+        self.report.left_over += 1
+        if self._repair and await self._delete(key, raw):
+            self.report.cleaned += 1
+
+    async def _delete(self, key: bytes, raw: bytes) -> bool:
+        """Delete a key that belongs to nothing, if it is still as it was read. Whoever changed it has taken care."""
+        batch = kv.Batch()
+        batch.expect(key, raw)
+        batch.delete(key)
+        [outcome] = await transact.commit(self._engine, self._universe.store.env, batch)
+        return isinstance(outcome, kv.Ok)

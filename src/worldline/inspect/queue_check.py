@@ -1,0 +1,316 @@
+"""Do the derived queues of a world say what its state says? And writing them anew where they do not.
+
+The journal and the snapshot decide what a world has open; `open`, `due` and `ready` keys are derived from that and can
+all be written again. A receipt or a fired timer that waits in the inbox counts as an answer. Attempts of work that is
+restored are counted anew; effects that were parked are parked again.
+
+Looking needs no lease: whatever a step of the world may have changed meanwhile is looked at again. Repairing takes the
+lease, so that the world stands still, and every batch expects the head it was derived from.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.client.sdk import Universe
+from worldline.codec import structs
+from worldline.inspect import queries
+from worldline.kernel import commands
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.machine import Machine
+from worldline.kernel.runs import Parked
+from worldline.keys import journal as journal_keys
+from worldline.keys import work as work_keys
+from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
+from worldline.layers import leases, ready, worlds
+from worldline.layers import work as works
+from worldline.model import ids, inbox, step
+from worldline.model.settings import WorkerSettings
+from worldline.model.work import Work, WorkKind, WorkState
+from worldline.model.world import Status
+from worldline.roles.cluster import expiry
+from worldline.roles.world import lease as world_lease
+from worldline.roles.world import step_batch
+from worldline.store import kv, transact
+
+LOOKS_MAX = 20
+BATCHES_MAX = 64
+
+
+class Fault(enum.Enum):
+    """What can be wrong with a key of a world's queues."""
+
+    MISSING_OPEN = "no open key for work that the world waits for"
+    MISSING_DUE = "no due key for open work"
+    MISSING_READY = "no ready key for a world with unread inputs"
+    UNANSWERED = "open work is settled, but its receipt is nowhere"
+    UNREADABLE = "an open key that cannot be read"
+    GARBAGE_OPEN = "an open key for nothing that the world waits for"
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    """One fault. `raw`: the bytes of the open key as they were found."""
+
+    fault: Fault
+    intent: ids.IntentId = ids.IntentId(b"")
+    wanted: step.Wanted | None = None
+    parked: Parked | None = None
+    authority: works.Open | None = None
+    raw: bytes | None = None
+
+    def __str__(self) -> str:
+        name = f" {self.wanted.name}" if self.wanted is not None else ""
+        return f"{self.fault.value}{name} {self.intent.hex()}".rstrip()
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A world's queues, looked at while its head stood still."""
+
+    head_raw: bytes
+    opened: dict[ids.IntentId, works.Open]
+    unreadable: dict[ids.IntentId, bytes]
+    answered: dict[ids.IntentId, None]
+    moved: dict[ids.IntentId, Parked | None]  # what unread items say of effects: parked so, or tried again
+    unread: bytes  # the stamp of the first unread item; empty: there is none
+    hinted: bool
+    held: bool
+
+
+async def faults(universe: Universe, at: ids.Address, program: Program | None) -> list[Wrong] | None:
+    """What is wrong with a world's queues. None: it is too busy to be looked at. `Diverged` if the code does not fit.
+
+    Without the program only what the keys say of each other is compared.
+    """
+    for _ in range(LOOKS_MAX):
+        machine = None
+        before = (await universe.store.engine.read(journals.get_head(at))).value(0)
+        if program is not None:
+            machine, head = await universe.reader(at, program).latest()
+            if journals.pack_head(head) != before:
+                continue
+        seen = await _look(universe, at)
+        if seen.head_raw == before:
+            found = _open_faults(seen, machine, at) + await _due_faults(universe, at, seen, machine)
+            return found + await _ready_fault(universe, at, seen)
+    return None
+
+
+async def _look(universe: Universe, at: ids.Address) -> Seen:
+    """Open keys first, then the inbox, then the head: an answer is never missed, and a step shows at the end."""
+    opened: dict[ids.IntentId, works.Open] = {}
+    unreadable: dict[ids.IntentId, bytes] = {}
+    async for key, raw in queries.items(universe, works.open_range(at, count_max=1_000)):
+        intent = work_keys.open_intent(at, key)
+        try:
+            opened[intent] = works.Open(at, intent, work_keys.WORK.unpack(raw), raw)
+        except errors.DecodeError:
+            unreadable[intent] = raw
+    answered: dict[ids.IntentId, None] = {}
+    moved: dict[ids.IntentId, Parked | None] = {}
+    first = b""
+    async for item in queries.items(universe, inboxes.read_range(at, count_max=1_000)):
+        unread = inboxes.decode([item])[0]
+        first = first or unread.stamp
+        if isinstance(unread.item, inbox.Receipt | inbox.TimerFired):
+            answered[ids.IntentId(unread.item.intent)] = None
+        elif isinstance(unread.item, inbox.Control):
+            moved |= _moved(unread.item)
+    holder = await queries.holder(universe, at)
+    read = await universe.store.engine.read(
+        journals.get_head(at), *(ready.get(at, priority=each) for each in step_batch.READY_PRIORITIES)
+    )
+    head_raw = read.value(0)
+    assert head_raw is not None
+    held = holder is not None and holder.alive
+    hinted = any(read.value(1 + index) is not None for index in range(len(step_batch.READY_PRIORITIES)))
+    return Seen(head_raw, opened, unreadable, answered, moved, first, hinted, held)
+
+
+def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
+    """What an unread command says of an effect, if it is one that does."""
+    data = item.payload.inline or b""
+    try:
+        if item.command == commands.PARK:
+            park = structs.decode(commands.ParkEffect, data)
+            return {ids.IntentId(park.intent): Parked(park.attempts, park.error)}
+        if item.command == commands.RETRY:
+            return {ids.IntentId(structs.decode(commands.RetryEffect, data).intent): None}
+    except errors.DecodeError:
+        pass  # the world will say so
+    return {}
+
+
+def _open_faults(seen: Seen, machine: Machine | None, at: ids.Address) -> list[Wrong]:
+    wanted = {} if machine is None else wanted_of(machine, at)
+    parked = ({} if machine is None else parked_of(machine)) | seen.moved
+    found = [
+        Wrong(Fault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
+        for intent, raw in seen.unreadable.items()
+    ]
+    if machine is None:
+        return found
+    for intent, each in wanted.items():
+        authority = seen.opened.get(intent)
+        if authority is None and intent not in seen.unreadable and intent not in seen.answered:
+            found.append(Wrong(Fault.MISSING_OPEN, intent, each, parked.get(intent)))
+        elif authority is not None and authority.work.state is WorkState.SETTLED and intent not in seen.answered:
+            found.append(Wrong(Fault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw))
+    closing = {machine.wanted_again(each, at).intent: None for each in machine.closing}
+    for intent, authority in seen.opened.items():
+        if intent not in wanted and intent not in closing:
+            found.append(Wrong(Fault.GARBAGE_OPEN, intent, None, None, authority, authority.raw))
+    return found
+
+
+async def _due_faults(universe: Universe, at: ids.Address, seen: Seen, machine: Machine | None) -> list[Wrong]:
+    """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
+    wanted = {} if machine is None else wanted_of(machine, at)
+    found: list[Wrong] = []
+    candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
+    for start in range(0, len(candidates), queries.PAGE):
+        part = candidates[start : start + queries.PAGE]
+        read = await universe.store.engine.read(*(kv.Get(_due_key(each)) for each in part))
+        for index, each in enumerate(part):
+            if read.value(index) is None and (machine is None or each.intent in wanted):
+                again = await universe.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
+                if again.value(0) == each.raw and again.value(1) is None:
+                    found.append(Wrong(Fault.MISSING_DUE, each.intent, wanted.get(each.intent), None, each, each.raw))
+    return found
+
+
+async def _ready_fault(universe: Universe, at: ids.Address, seen: Seen) -> list[Wrong]:
+    if not seen.unread or seen.hinted or seen.held:
+        return []
+    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
+    if meta.status is not Status.ACTIVE:
+        return []  # it gets a hint when it is resumed
+    return [Wrong(Fault.MISSING_READY, raw=seen.unread)]
+
+
+def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.Wanted]:
+    """All effects and timers that a machine has open, as they were asked for."""
+    pending = [each for each in machine.open.values() if each.kind is not WorkKind.MESSAGE]
+    wanted = [machine.wanted_again(each, at) for each in pending]
+    return {each.intent: each for each in wanted}
+
+
+def parked_of(machine: Machine) -> dict[ids.IntentId, Parked | None]:
+    """The effects that a machine knows to be parked."""
+    return {intent: machine.open[key].parked for intent, key in machine.by_intent.items()}
+
+
+def _due_key(opened: works.Open) -> bytes:
+    work = opened.work
+    return work_keys.due_key(opened.at, opened.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
+
+
+# --- Repairing -------------------------------------------------------------------------------------------------
+
+
+async def repair(
+    universe: Universe, at: ids.Address, program: Program | None, pointers: dict[ids.IntentId, list[works.Found]]
+) -> list[Wrong]:
+    """Make a world's queues say what its state says. Returns what was wrong. `Exists` if a living worker has it."""
+    engine, env = universe.store.engine, universe.store.env
+    worker = ids.WorkerId(envs.new_id(env))
+    incarnation = ids.Incarnation(envs.new_id(env))
+    life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
+    try:
+        others = expiry.Witness(env, lambda other: queries.is_gone(universe, other))
+        lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
+        try:
+            found = await faults(universe, at, program)
+            assert found is not None, "nobody steps a world whose lease we hold"
+            await _write(universe, lease, program, found, pointers)
+        finally:
+            await world_lease.release(engine, env, lease)
+    finally:
+        batch = kv.Batch()
+        leases.goodbye(batch, life)
+        await transact.commit(engine, env, batch)
+    return found
+
+
+async def _write(
+    universe: Universe, lease: leases.Lease, program: Program | None, found: Sequence[Wrong],
+    pointers: dict[ids.IntentId, list[works.Found]],
+) -> None:  # fmt: skip
+    """First what must go, then what must come."""
+    read = await universe.store.engine.read(journals.get_head(lease.at))
+    head_raw = read.value(0)
+    assert head_raw is not None
+    gone = [_delete(lease, each, head_raw) for each in found if each.fault in _DELETED]
+    await _commit(universe, gone)
+    hints = [_hint(lease.at, each) for each in found if each.fault is Fault.MISSING_READY]
+    restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
+    made = [restoring.batch(each) for each in found if each.fault in _RESTORED]
+    await _commit(universe, [*hints, *(batch for batch in made if batch is not None)])
+
+
+_DELETED = (Fault.GARBAGE_OPEN, Fault.UNREADABLE, Fault.UNANSWERED)
+_RESTORED = (Fault.MISSING_OPEN, Fault.MISSING_DUE, Fault.UNREADABLE, Fault.UNANSWERED)
+
+
+def _delete(lease: leases.Lease, wrong: Wrong, head_raw: bytes) -> kv.Batch:
+    assert wrong.raw is not None
+    batch = kv.Batch()
+    leases.fence(batch, lease)
+    batch.expect(journal_keys.head_key(lease.at), head_raw)
+    batch.expect(work_keys.open_key(lease.at, wrong.intent), wrong.raw)
+    batch.delete(work_keys.open_key(lease.at, wrong.intent))
+    if wrong.authority is not None:
+        batch.delete(_due_key(wrong.authority))
+    return batch
+
+
+def _hint(at: ids.Address, wrong: Wrong) -> kv.Batch:
+    batch = kv.Batch()
+    ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=kv.Stamp(wrong.raw or b""))
+    return batch
+
+
+class Restoring(msgspec.Struct, frozen=True):
+    """What every restored key is derived from."""
+
+    lease: leases.Lease
+    program: Program | None
+    head_raw: bytes
+    now_us: int
+    pointers: dict[ids.IntentId, list[works.Found]]
+
+    def batch(self, wrong: Wrong) -> kv.Batch | None:
+        """None for an unreadable key of work that nobody waits for."""
+        authority = wrong.authority if wrong.fault is Fault.MISSING_DUE else None
+        if authority is not None:
+            work = authority.work
+        elif self.program is None or wrong.wanted is None:
+            return None
+        else:
+            work = _as_parked(step_batch.work_of(self.program, wrong.wanted), wrong.parked)
+        batch = kv.Batch()
+        leases.fence(batch, self.lease)
+        done = works.repair(
+            batch, self.lease.at, wrong.intent, work, head_raw=self.head_raw, now_us=self.now_us, authority=authority,
+            pointers=self.pointers.get(wrong.intent, []),
+        )  # fmt: skip
+        return batch if done else None
+
+
+def _as_parked(work: Work, parked: Parked | None) -> Work:
+    if parked is None:
+        return work
+    return msgspec.structs.replace(work, state=WorkState.PARKED, attempt=parked.attempts, error=parked.error)
+
+
+async def _commit(universe: Universe, batches: Sequence[kv.Batch]) -> None:
+    for start in range(0, len(batches), BATCHES_MAX):
+        part = batches[start : start + BATCHES_MAX]
+        for outcome in await transact.commit(universe.store.engine, universe.store.env, *part):
+            if isinstance(outcome, kv.Conflict):
+                raise errors.Conflicted("the store changed while it was repaired; run it again")

@@ -1,0 +1,300 @@
+"""`worldline why`: what a world waits for, since when, what went wrong last, and the command that unblocks it.
+
+Most of it is in the store for anyone to read: status, lease, inbox, open work, dead letters. What a run itself waits
+for (an event, another run, an answer) is in its state, so the program is needed for that; without it, the runs are
+known from the journal and their waits are not. Reasons that need a person come first.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from worldline.base import errors, failures
+from worldline.client.sdk import Universe, World
+from worldline.codec import structs
+from worldline.inspect import queries
+from worldline.inspect.render import when
+from worldline.kernel import commands, values
+from worldline.kernel.machine import Ended, Machine
+from worldline.kernel.runs import Op, OpKind, Record, RunStatus
+from worldline.layers import inbox as inboxes
+from worldline.layers import work as works
+from worldline.model import ids, journal
+from worldline.model.journal import Kind
+from worldline.model.work import WorkKind, WorkState
+from worldline.model.world import Status, WorldMeta
+from worldline.roles.cluster import operations, placement
+from worldline.roles.world import reader, refusals, restore
+
+OPEN_SHOWN_MAX = 100
+DEAD_SHOWN_MAX = 10
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One thing that a world waits for. `stuck`: nothing will come of it unless a person does something."""
+
+    kind: str
+    what: str
+    stuck: bool = False
+    run: str = ""
+    since: datetime | None = None
+    until: datetime | None = None  # the next attempt, or the time a timer fires
+    error: str = ""
+    command: str = ""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A workflow run, as far as it is known."""
+
+    id: str
+    workflow: str
+    status: str
+    started: datetime
+    ended: datetime | None
+    args: bytes
+    data: bytes  # the result, or the failure
+    parent: str
+    waits: list[str]
+    blocked: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    world: str
+    status: str
+    height: int
+    reasons: list[Reason]
+    note: str = ""  # what could not be looked at
+
+
+async def why(universe: Universe, world: World, *, option: str = "") -> Why:
+    """Everything that a world waits for. `option`: what the suggested commands need besides."""
+    at = await world.address()
+    meta = (await world.describe()).meta
+    head = await world.head()
+    opened = [each async for each in queries.open_work(universe, at)]
+    machine, note = await _machine(world)
+    asking = Asking(universe, meta.name, option)
+    found = _status(asking, meta.status)
+    unread = await queries.count(universe, inboxes.read_range(at, count_max=1_000))
+    found += await _hosting(asking, at, meta, unread, opened)
+    found += await _refused(asking, at)
+    found += await _dead(asking, at)
+    if machine is not None:
+        found += _runs(asking, machine)
+    found += [_open(asking, each) for each in opened[:OPEN_SHOWN_MAX]]
+    if unread:
+        found.append(Reason("inbox", f"{unread} unread inputs"))
+    found.sort(key=lambda each: not each.stuck)
+    return Why(meta.name, meta.status.name.lower(), head.height, found, note)
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """For whom the commands are written."""
+
+    universe: Universe
+    name: str
+    option: str
+
+    def command(self, text: str) -> str:
+        return f"worldline {text}{self.option}"
+
+
+async def _machine(world: World) -> tuple[Machine | None, str]:
+    """The world's state, if its program is at hand and does what the journal says."""
+    try:
+        return await world.machine(), ""
+    except errors.NotFound:
+        return None, "what its runs wait for is known to its program alone: name it with --app FILE"
+    except failures.Diverged as error:
+        return None, f"its program here does not do what the journal says: {error.report}"
+
+
+def _status(asking: Asking, status: Status) -> list[Reason]:
+    if status is Status.ACTIVE:
+        return []
+    name = status.name.lower()
+    return [Reason(name, f"it is {name}", True, command=asking.command(f"resume {asking.name}"))]
+
+
+async def _hosting(
+    asking: Asking, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
+) -> list[Reason]:  # fmt: skip
+    """Whether somebody runs it, or need not."""
+    holder = await queries.holder(asking.universe, at)
+    if holder is not None and holder.alive:
+        return []
+    now_us = (await asking.universe.store.engine.read()).time_us
+    due = [each for each in opened if each.work.state in works.CLAIMABLE and each.work.due_us <= now_us]
+    waits = unread + len(due)
+    if not waits and holder is None:
+        return []
+    since = None if holder is None else holder.last_sign
+    gone = "nobody hosts it" if holder is None else f"its worker {holder.worker[:8]} is gone"
+    what = f"{gone}, and {waits} inputs and pieces of work wait" if waits else gone
+    labels = [name for name in meta.labels if placement.places(name)]
+    where = f", where its labels allow: {', '.join(f'{name}={meta.labels[name]}' for name in labels)}" if labels else ""
+    said = f"{what}; host program {meta.program!r}{where}"
+    return [Reason("nobody", said, stuck=bool(waits), since=since, command=asking.command("dev FILE"))]
+
+
+async def _refused(asking: Asking, at: ids.Address) -> list[Reason]:
+    """What living workers say of a world that they cannot run."""
+    engine = asking.universe.store.engine
+    now_us = (await engine.read()).time_us
+    found: list[Reason] = []
+    for life in await operations.list_workers(engine):
+        why = life.sign.labels.get(refusals.label_of(at))
+        if why is not None and life.alive(now_us) and not queries.is_gone(asking.universe, life.worker):
+            worker = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
+            what = f"worker {worker} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
+            command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
+            found.append(Reason("refused", what, True, error=why, command=command))
+    return found
+
+
+async def _dead(asking: Asking, at: ids.Address) -> list[Reason]:
+    found: list[Reason] = []
+    total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
+    async for letter in queries.letters(asking.universe, at):
+        row = queries.dead_row(letter, asking.name)
+        more = f" (one of {total})" if total > 1 else ""
+        command = asking.command(f"dead retry {asking.name} {row.id}")
+        found.append(Reason("dead", f"dead letter {row.id}{more}", True, "", row.time, None, row.reason, command))
+        if len(found) >= DEAD_SHOWN_MAX:
+            break
+    return found
+
+
+def _open(asking: Asking, opened: works.Open) -> Reason:
+    work, short = opened.work, opened.intent.hex()[:12]
+    since, due, run = when(work.opened_us), when(work.due_us), work.correlation
+    if work.kind is WorkKind.TIMER:
+        command = asking.command(f"timer cancel {short}")
+        return Reason("timer", f"timer {work.name} {short}", False, run, since, due, "", command)
+    retry = asking.command(f"effect retry {short}")
+    name = f"effect {work.name} {short}"
+    match work.state:
+        case WorkState.PARKED:
+            what = f"{name}, parked after {work.attempt} attempts"
+            return Reason("parked", what, True, run, since, None, work.error, retry)
+        case WorkState.CLAIMED:
+            what = f"{name}, attempt {work.attempt} is running on worker {work.worker.hex()[:8]}"
+            return Reason("running", what, False, run, since, None, work.error)
+        case WorkState.SETTLED:
+            return Reason("answered", f"{name}, answered; the answer waits in the inbox", False, run, since)
+        case _ if work.attempt:
+            what = f"{name}, attempt {work.attempt} failed"
+            return Reason("retrying", what, False, run, since, due, work.error, retry)
+        case _:
+            return Reason("effect", f"{name}, not tried yet", False, run, since, due)
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------
+
+
+def _runs(asking: Asking, machine: Machine) -> list[Reason]:
+    found: list[Reason] = []
+    for run in machine.live_runs():
+        record = run.record
+        if record.status is RunStatus.BLOCKED:
+            what = f"run {record.id} ({record.workflow}) is blocked: the code does not fit its record"
+            command = asking.command(f"runs cancel {asking.name} {record.id}")
+            found.append(Reason("blocked", what, True, record.id, _since(record), None, record.blocked, command))
+            continue
+        found += [_waiting(asking, record, op) for op in record.ops if op.outcome is None and op.kind in _WAITS]
+    return found
+
+
+def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
+    what = f"run {record.id} ({record.workflow}) waits for {_describe(record, op)}"
+    match op.kind:
+        case OpKind.WAIT:
+            command = asking.command(f"send {asking.name} {op.name} ... --to {record.id}")
+        case OpKind.ASK | OpKind.SEND:
+            command = asking.command(f"why {op.name}")
+        case _:
+            command = asking.command(f"runs show {asking.name} {_child(record, op)}")
+    return Reason(op.kind.name.lower(), what, False, record.id, _since(record), command=command)
+
+
+_WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND)
+
+
+def _describe(record: Record, op: Op) -> str:
+    match op.kind:
+        case OpKind.WAIT:
+            return f"event {op.name}"
+        case OpKind.ASK:
+            return f"an answer of world {op.name}"
+        case OpKind.SEND:
+            return f"world {op.name} to take a message"
+        case OpKind.CHILD | OpKind.START:
+            return f"run {_child(record, op)} ({op.name})"
+        case OpKind.EFFECT:
+            return f"effect {op.name}"
+        case _:
+            return f"timer {op.name}"
+
+
+def _child(record: Record, op: Op) -> str:
+    return f"{record.id}/{record.ops.index(op)}"
+
+
+def _since(record: Record) -> datetime:
+    return when(record.log[-1].time_us if record.log else record.started_us)
+
+
+async def list_runs(universe: Universe, world: World) -> list[Run]:
+    """A world's runs, the newest first: from its state if its program is at hand, else from its journal."""
+    machine, _ = await _machine(world)
+    if machine is None:
+        return await _from_journal(universe, await world.address())
+    records = sorted((run.record for run in machine.runs.values()), key=lambda each: each.number, reverse=True)
+    return [_run(record) for record in records]
+
+
+def _run(record: Record) -> Run:
+    waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
+    return Run(
+        record.id, record.workflow, record.status.name.lower(), when(record.started_us), None, record.args, record.data,
+        record.parent, waits, record.blocked,
+    )  # fmt: skip
+
+
+async def _from_journal(universe: Universe, at: ids.Address) -> list[Run]:
+    """Started, finished and blocked runs, as the entries tell."""
+    engine = universe.store.engine
+    top = await reader.head(engine, at)
+    found: dict[str, Run] = {}
+    for entry in await restore.read_entries(engine, at, above=0, up_to=top.height):
+        loaded = await restore.load_referenced(universe.blobs, [entry]) if entry.blob else {}
+        _note(found, restore.filled(entry, loaded))
+    return list(reversed(found.values()))
+
+
+def _note(found: dict[str, Run], entry: journal.Entry) -> None:
+    if entry.kind is Kind.RUN_STARTED:
+        run_id, workflow, args = values.load(tuple[str, str, bytes], entry.payload)
+        found.pop(run_id, None)  # it continued as new
+        found[run_id] = Run(run_id, workflow, "running", when(entry.time_us), None, args, b"", "", [], "")
+    elif entry.kind is Kind.RUN_FINISHED:
+        ended = structs.decode(Ended, entry.payload)
+        known = found.get(ended.run)
+        if known is not None:
+            status = ended.status.name.lower()
+            found[ended.run] = msgspec.structs.replace(known, status=status, ended=when(entry.time_us), data=ended.data)
+    elif entry.kind is Kind.PROGRAM_CHANGED:
+        blocked = structs.decode(commands.ChangeProgram, entry.payload).blocked
+        for run_id, run in found.items():
+            if run.status in ("running", "blocked"):
+                status = "blocked" if run_id in blocked else "running"
+                found[run_id] = msgspec.structs.replace(run, status=status, blocked=blocked.get(run_id, ""))
+
+
+async def find_run(universe: Universe, world: World, run_id: str) -> Run:
+    for run in await list_runs(universe, world):
+        if run.id == run_id:
+            return run
+    raise errors.NotFound(f"world {world.name!r} has no run {run_id!r}")

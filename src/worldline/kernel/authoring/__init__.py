@@ -1,0 +1,1 @@
+"""What authors of programs write: declarations and the functions used inside them."""

@@ -1,0 +1,167 @@
+"""Reducers: classes whose instances are folded from events, one instance for each key.
+
+A handler is a method marked `@wl.on`; the annotation of its argument is the event it takes. Handlers of a `Request[R]`
+answer it by what they return, and their return annotation is checked against R when the class is declared, which a type
+checker cannot do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import canonical
+from worldline.kernel import values
+from worldline.kernel.authoring import calls
+
+S = TypeVar("S")
+E = TypeVar("E")
+R = TypeVar("R")
+
+_MARK = "__worldline_on__"
+_SCALARS = (int, float, str, bytes, bool)
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """One `@wl.on` method: the event it takes and, for a request, the type of its answer."""
+
+    reducer: str
+    method: str
+    event: Any
+    schema: str
+    answers: Any = None
+    is_request: bool = False
+
+
+class Reducer(msgspec.Struct, frozen=True):
+    """`scalars`: the fields and their types, if all are numbers, text, bytes or truth values."""
+
+    name: str
+    cls: Any
+    key: str | None
+    handlers: list[Handler]
+    scalars: list[tuple[str, type]] | None = None
+    is_dataclass: bool = False  # so its fields are stored under their own names
+
+    def is_canonical(self, value: Any) -> bool:
+        """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
+        if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
+            return False
+        return all(type(getattr(value, name)) is kind for name, kind in self.scalars)
+
+    def dump(self, value: Any, *, is_canonical: bool) -> bytes:
+        """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
+        if not is_canonical or self.scalars is None or not self.is_dataclass:
+            return values.dump(value)
+        flat = {name: getattr(value, name) for name, _ in self.scalars}
+        return values.bounded(canonical.encode_flat(flat), self.name)
+
+
+class Routes(msgspec.Struct, frozen=True):
+    """Who takes an event of which schema. Workflows by what they wait for; `any_flows` wait for types not known."""
+
+    handlers: dict[str, list[Handler]]
+    flows: dict[str, list[str]]
+    any_flows: list[str]
+    types: dict[str, Any]
+
+
+def on(fn: Callable[[S, E], R], /) -> Callable[[S, E], R]:
+    """Mark a reducer's method as the handler of the event its argument is annotated with."""
+    setattr(fn, _MARK, True)
+    return fn
+
+
+def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any]) -> Reducer:
+    """Check a reducer class and find its handlers."""
+    try:
+        fresh = cls()
+    except Exception as error:
+        raise errors.BadInput(
+            f"reducer {name}: every field needs a default, so that {name}() works: {error}"
+        ) from error
+    values.load(cls, values.dump(fresh))
+    methods = [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
+    if not methods:
+        raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
+    scope = {**namespace, cls.__name__: cls}
+    handlers = [_handler(name, label, fn, key, scope) for label, fn in methods]
+    return Reducer(name, cls, key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
+
+
+def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
+    """Put all handlers and waits together. Two answers to one request, or two types of one name, are refused."""
+    made = Routes({}, {}, [], {})
+    for reducer in sorted(reducers, key=lambda each: each.name):  # not by where in the file they stand
+        for handler in reducer.handlers:
+            _name_type(made, handler.event)
+            taken = made.handlers.setdefault(handler.schema, [])
+            if taken and handler.is_request:
+                raise errors.BadInput(f"request {handler.schema} has two handlers: {taken[0].reducer}, {reducer.name}")
+            taken.append(handler)
+    for flow, waited in interests.items():
+        if waited is None:
+            made.any_flows.append(flow)
+            continue
+        for kind in waited:
+            _name_type(made, kind)
+            flows = made.flows.setdefault(values.schema_name(kind), [])
+            if flow not in flows:
+                flows.append(flow)
+    return made
+
+
+def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, scope: dict[str, Any]) -> Handler:
+    hints = calls.type_hints(fn, scope)
+    arguments = [name for name in hints if name != "return"]
+    if len(arguments) != 1:
+        raise errors.BadInput(f"{reducer}.{label} must take one event, with its type annotated")
+    event = hints[arguments[0]]
+    if not isinstance(event, type):
+        raise errors.BadInput(f"{reducer}.{label}: {event!r} is not an event class")
+    if key is not None and key not in _fields(event):
+        raise errors.BadInput(f"{reducer}.{label}: {event.__name__} has no field {key!r} to choose the cell by")
+    is_request = issubclass(event, calls.Request)
+    answers = answer_type(event) if is_request else None
+    if is_request and "return" in hints and answers is not Any and hints["return"] not in (answers, Any):
+        raise errors.BadInput(
+            f"{reducer}.{label} returns {hints['return']!r}, but {event.__name__} is answered with {answers!r}"
+        )
+    return Handler(reducer, label, event, values.schema_name(event), answers, is_request)
+
+
+def _scalars(cls: type) -> list[tuple[str, type]] | None:
+    if hasattr(cls, "model_fields"):
+        return None
+    found = (
+        [(field.name, field.type) for field in msgspec.structs.fields(cls)] if issubclass(cls, msgspec.Struct) else []
+    )
+    if dataclasses.is_dataclass(cls):
+        hints = typing.get_type_hints(cls)
+        found = [(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
+    return found if all(kind in _SCALARS for _, kind in found) else None
+
+
+def answer_type(event: type) -> Any:
+    for base in getattr(event, "__orig_bases__", ()):
+        if typing.get_origin(base) is calls.Request:
+            return typing.get_args(base)[0]
+    return Any
+
+
+def _fields(event: type) -> list[str]:
+    for names in ("__dataclass_fields__", "__struct_fields__", "model_fields"):
+        if hasattr(event, names):
+            return list(getattr(event, names))
+    return list(getattr(event, "__annotations__", {}))
+
+
+def _name_type(made: Routes, kind: Any) -> None:
+    name = values.schema_name(kind)
+    if made.types.setdefault(name, kind) is not kind:
+        raise errors.BadInput(f"two event classes are named {name}; give one of them __schema__ = 'another name'")

@@ -1,0 +1,168 @@
+"""Scripts: answers to effects, given beforehand. Public as `worldline.Script`.
+
+The same object serves tests and dry runs: it says what each effect answers, without touching the outside. A script is
+only a description; who is how far in it is kept in a `Reading`, so one script can serve many worlds.
+
+The answers of an effect are used up one per attempt, and the last one stays: `on(charge, ConnectionError, "ch_1")`
+fails once and then always says "ch_1". An answer is a value, an exception (raised by that attempt, so retries are
+played too), a function of the call's arguments, or `Script.later(...)` and `Script.never()` around one of these.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, Self, TypeVar
+
+import msgspec
+
+from worldline.base import errors, failures
+from worldline.kernel import user_errors, values
+from worldline.kernel.authoring.calls import Effect, Seconds, to_us
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Unscripted(errors.BadInput):
+    """An effect was called that the script has no answer for."""
+
+    code = "unscripted"
+
+
+class Later(msgspec.Struct, frozen=True):
+    """An answer that takes a while, or for ever (`after_us` is None)."""
+
+    after_us: int | None
+    answer: Any = None
+
+
+class Scripted(msgspec.Struct, frozen=True):
+    """What one attempt comes to: data if ok, else a failure. `final`: no other attempt will help."""
+
+    ok: bool
+    data: bytes = b""
+    code: str = ""
+    message: str = ""
+    final: bool = False
+    timed_out: bool = False
+    after_us: int | None = 0  # how long the attempt takes; None: for ever
+    retry_us: int = 0  # the next attempt makes no sense sooner
+
+
+class Script:
+    """What effects answer: `wl.Script().on(charge, "ch_1").on(ship, ConnectionError("down"), "parcel 7")`."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Any]] = {}
+        self.effects: dict[str, Effect[..., Any]] = {}
+
+    def on(
+        self, effect: Effect[P, R], /, *answers: R | Exception | type[Exception] | Callable[P, R] | Later
+    ) -> Self:  # fmt: skip
+        """Answer this effect so. Values are checked against the effect's return type. The last `on` counts."""
+        if not isinstance(effect, Effect):
+            raise errors.BadInput(f"script an effect, not {effect!r}: wl.Script().on(charge, 'ch_1')")
+        if not answers:
+            raise errors.BadInput(f"a script of {effect.name}() needs at least one answer")
+        for answer in answers:
+            _check_answer(effect, answer)
+        self.effects[effect.name] = effect
+        self.answers[effect.name] = list(answers)
+        return self
+
+    @staticmethod
+    def later(seconds: Seconds, answer: Any = None, /) -> Later:
+        """The answer comes after a while. Longer than the effect's timeout is an attempt that timed out."""
+        return Later(to_us(seconds, "Script.later()"), answer)
+
+    @staticmethod
+    def never() -> Later:
+        """No answer comes: only a timeout or a cancellation ends the waiting."""
+        return Later(None)
+
+    def __repr__(self) -> str:
+        return f"Script({', '.join(f'{name}: {answers!r}' for name, answers in self.answers.items())})"
+
+
+class Reading:
+    """How far one world is in a script."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._used: dict[str, int] = {}
+
+    def attempt(self, effect: Effect[..., Any], arguments: bytes) -> Scripted:
+        """What this attempt at the effect comes to."""
+        args, kwargs = effect.signature.unpack(arguments)
+        given = self._next(effect, args, kwargs)
+        after_us: int | None = 0
+        if isinstance(given, Later):
+            after_us, given = given.after_us, given.answer
+            if after_us is None:
+                return Scripted(False, after_us=None)
+        return _play(effect, given, args, kwargs, after_us)
+
+    def _next(self, effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        answers = self._script.answers.get(effect.name)
+        if answers is None:
+            call = effect(*args, **kwargs)
+            raise Unscripted(
+                f"effect {call!r} was called and the script has no answer for it; "
+                f"write wl.Script().on({effect.name}, <answer, exception or function>)"
+            )
+        used = self._used.get(effect.name, 0)
+        self._used[effect.name] = used + 1
+        return answers[min(used, len(answers) - 1)]
+
+
+def _play(
+    effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], after_us: int | None
+) -> Scripted:
+    try:
+        answer = _answer(effect, given, args, kwargs)
+    except failures.Fatal as error:
+        code = user_errors.text_at(error, "failure_code") or error.code
+        return Scripted(False, code=code, message=user_errors.text_of(error), final=True, after_us=after_us)
+    except TimeoutError as error:
+        message = user_errors.text_of(error) or "the attempt took too long"
+        return Scripted(False, code="timeout", message=message, timed_out=True, after_us=after_us)
+    except failures.TryAgain as error:
+        code, message = user_errors.code_of(error), user_errors.text_of(error)
+        return Scripted(False, code=code, message=message, after_us=after_us, retry_us=user_errors.pause_us(error))
+    except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
+        code, message = user_errors.code_of(error), user_errors.message_of(error)
+        return Scripted(False, code=code, message=message, after_us=after_us)
+    if isinstance(answer, Later):
+        raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
+    return Scripted(True, data=_checked(effect, answer), after_us=after_us)
+
+
+def _answer(effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(given, type) and issubclass(given, Exception):
+        raise given(f"scripted for {effect.name}()")
+    if isinstance(given, Exception):
+        raise given
+    return given(*args, **kwargs) if callable(given) else given
+
+
+def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
+    if isinstance(answer, Later):
+        if answer.after_us is not None:
+            _check_answer(effect, answer.answer)
+    elif inspect.iscoroutinefunction(answer):
+        raise errors.BadInput(f"script of {effect.name}(): use a plain function; there is no event loop to run it in")
+    elif not isinstance(answer, Exception) and not callable(answer):
+        _checked(effect, answer)
+
+
+def _checked(effect: Effect[..., Any], answer: Any) -> bytes:
+    """The answer's bytes; refused if they are not of the type that the effect returns."""
+    kind = effect.signature.hints.get("return", Any)
+    try:
+        data = values.dump(answer)
+        values.load(kind, data)
+    except (errors.EncodeError, errors.DecodeError) as error:
+        what, wanted = user_errors.repr_of(answer), values.name_of(kind)
+        raise errors.BadInput(f"script of {effect.name}(): {what} is not its answer, {wanted}: {error}") from error
+    return data

@@ -1,0 +1,403 @@
+"""The functions that user code calls inside workflows and handlers. Each one is public as `worldline.<name>`.
+
+All of them go through the `Handling` that is current; outside of one they refuse with a hint. Nothing here keeps state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from types import TracebackType
+from typing import Any, Generic, Never, TypeVar, overload
+from uuid import UUID
+
+from worldline.base import errors, failures
+from worldline.kernel import context, driver, runs, schedules, user_errors, values
+from worldline.kernel.authoring import reducers
+from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
+from worldline.kernel.runs import All, OpKind
+from worldline.model import ids
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
+E = TypeVar("E")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Awaiting(Awaitable[Any]):
+    """A generator of the kernel's records, made awaitable."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._steps
+
+
+def now() -> datetime:
+    """The logical time of this step: what the journal says, the same on every replay."""
+    return _EPOCH + timedelta(microseconds=context.require("wl.now()").time_us)
+
+
+def random(label: str = "") -> Random:
+    """A generator of random numbers that replays the same, seeded by the run, this function and a label or counter."""
+    return context.require("wl.random()").random(values.text(label, "a label"))
+
+
+def uuid(label: str = "") -> UUID:
+    """A version 4 UUID that replays the same."""
+    return UUID(bytes=context.require("wl.uuid()").random_id(values.text(label, "a label")), version=4)
+
+
+async def sleep(seconds: Seconds, /) -> None:
+    """Wait durably: the world may be stopped, moved or killed meanwhile."""
+    delay_us = to_us(seconds, "wl.sleep()")
+    await _Awaiting(_timer("sleep", delay_us.to_bytes(8, "big"), delay_us))
+
+
+async def sleep_until(when: datetime, /) -> None:
+    """Wait until the store's clock shows a time, given with its time zone. A time that has passed is now."""
+    if when.tzinfo is None:
+        raise errors.BadInput("wl.sleep_until() needs a datetime with a time zone")
+    due_us = (when - _EPOCH) // timedelta(microseconds=1)
+    delay_us = max(0, due_us - context.require("wl.sleep_until()").store_us)
+    await _Awaiting(_timer("sleep_until", due_us.to_bytes(8, "big", signed=True), delay_us))
+
+
+def _timer(name: str, params: bytes, delay_us: int) -> Generator[Any, Any, Any]:
+    number = context.require(f"wl.{name}()").issue(OpKind.TIMER, name, params, delay_us=delay_us)
+    yield All((number,))
+
+
+@overload
+async def gather(a: Call[T1], b: Call[T2], /) -> tuple[T1, T2]: ...
+@overload
+async def gather(a: Call[T1], b: Call[T2], c: Call[T3], /) -> tuple[T1, T2, T3]: ...
+@overload
+async def gather(a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /) -> tuple[T1, T2, T3, T4]: ...
+@overload
+async def gather(*calls: Call[R]) -> list[R]: ...
+async def gather(*calls: Call[Any]) -> Any:
+    """Do several calls at once and wait for all. The first failure cancels the others and is raised."""
+    return await _Awaiting(_gather(calls)) if calls else []
+
+
+def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
+    hands = context.require("wl.gather()")
+    hands.workflow("wl.gather()")
+    for call in wanted:
+        if not isinstance(call, Call):
+            raise errors.BadInput(
+                f"wl.gather() takes calls of effects and workflows, not {user_errors.name_of(type(call))}"
+            )
+    numbers = tuple(hands.issue_call(call, _kind(call)) for call in wanted)
+    answers = yield All(numbers)
+    return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
+
+
+def _kind(call: Call[Any]) -> OpKind:
+    return OpKind.EFFECT if call.target.kind == "effect" else OpKind.CHILD
+
+
+class Started(Generic[R_co]):
+    """Something a workflow has started and may wait for."""
+
+    def __init__(self, call: Call[R_co], number: int, run_id: str) -> None:
+        self._call = call
+        self._number = number
+        self.id = run_id
+
+    def __await__(self) -> Generator[Any, Any, R_co]:
+        (data,) = yield All((self._number,))
+        result: R_co = self._call.target.signature.result(data)
+        return result
+
+    def cancel(self, reason: str = "") -> None:
+        """Give it up, if it has not ended. A run that was only attached to goes on."""
+        hands = context.require("cancel()")
+        hands.machine.cancel_op(hands.workflow("cancel()"), self._number, reason)
+
+
+def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
+    """Start a call without waiting. A workflow started so outlives the one that started it; an effect does not.
+
+    The `id` of a run that was started with the same arguments attaches to it, or gives what it returned. With other
+    arguments it fails: in a workflow when it is awaited, in a reducer's handler at once.
+    """
+    # To type checkers the answer is also `Any`, so that one which reports every awaitable that is not awaited (mypy's
+    # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
+    hands = context.require("wl.start()")
+    id = None if id is None else values.text(id, "a run's id")
+    if hands.run is None:
+        if call.target.kind != "workflow":
+            raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
+        hands.start(call, id or "")
+        return Started(call, -1, id or "")
+    if id is not None:
+        ids.check_name(id, "a run's id")
+    kind = OpKind.START if call.target.kind == "workflow" else OpKind.EFFECT
+    number = hands.issue_call(call, kind, run_id=id or "")
+    return Started(call, number, id or driver.child_id(hands.run, number))
+
+
+class Scope:
+    """The block of a `wl.scope`: what is started in it ends with it."""
+
+    def __init__(self, timeout: Seconds | None, *, shield: bool) -> None:
+        self._timeout_us = None if timeout is None else to_us(timeout, "wl.scope(timeout=)")
+        self._shield = shield
+        self._inner: runs.Scope | None = None
+
+    @property
+    def timed_out(self) -> bool:
+        return self._inner is not None and self._inner.timed_out
+
+    def start(self, call: Call[R], /) -> Started[R] | Any:
+        """Start a call that ends with the block, without waiting."""
+        hands = context.require("scope.start()")
+        run = hands.workflow("scope.start()")
+        inner = self._entered()
+        number = hands.issue_call(call, _kind(call))
+        inner.children.append(number)
+        return Started(call, number, driver.child_id(run, number))
+
+    def cancel(self, reason: str = "") -> None:
+        """Cancel what the block is waiting for: it is left at its next await."""
+        hands = context.require("scope.cancel()")
+        run = hands.workflow("scope.cancel()")
+        number = self._entered().number
+        if not run.rebuilding:
+            driver.interrupt(hands.machine, run, number, reason)
+
+    async def __aenter__(self) -> Scope:
+        hands = context.require("wl.scope()")
+        run = hands.workflow("wl.scope()")
+        run.scope_count += 1
+        inner = self._inner = runs.Scope(run.scope_count, shield=self._shield)
+        if self._timeout_us is not None:
+            params = self._timeout_us.to_bytes(8, "big")
+            inner.timer = hands.issue(OpKind.TIMER, f"scope:{inner.number}", params, delay_us=self._timeout_us)
+        run.scopes.append(inner)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        inner = self._entered()
+        mine = isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number
+        if error is None:
+            try:
+                await self._join()
+            except failures.Cancelled as cancelled:
+                if getattr(cancelled, "scope", -1) != inner.number:
+                    raise
+                mine, error = True, cancelled
+            finally:
+                self._leave(inner)
+        else:
+            self._leave(inner)
+        if mine:
+            assert isinstance(error, failures.Cancelled)
+            inner.timed_out = error.reason == "timeout" and inner.timer >= 0
+        return mine
+
+    async def _join(self) -> None:
+        children = tuple(self._entered().children)
+        if children:
+            await _Awaiting(_all(children))
+
+    def _leave(self, inner: runs.Scope) -> None:
+        hands = context.require(
+            "wl.scope()"
+        )  # asked for here, so that a coroutine that is only dropped gets no further
+        run = hands.workflow("wl.scope()")
+        run.scopes.remove(inner)
+        for number in [inner.timer, *inner.children]:
+            if number >= 0:
+                hands.machine.cancel_op(run, number, "the scope has ended")
+        if not run.rebuilding:
+            run.record.interrupts = [each for each in run.record.interrupts if each.scope != inner.number]
+
+    def _entered(self) -> runs.Scope:
+        if self._inner is None:
+            raise errors.BadInput("a scope has to be entered: use it as `async with wl.scope() as scope:`")
+        return self._inner
+
+
+def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
+    return (yield All(numbers))
+
+
+# A block with a timeout may be left half-done and go on behind its end, and type checkers know that by the second type.
+@overload
+def scope(*, timeout: Seconds, shield: bool = False) -> AbstractAsyncContextManager[Scope, bool]: ...
+@overload
+def scope(*, timeout: None = None, shield: bool = False) -> AbstractAsyncContextManager[Scope]: ...
+def scope(*, timeout: Seconds | None = None, shield: bool = False) -> Any:
+    """A block that never leaks: what is started in it is awaited at its end, or cancelled if the block fails.
+
+    With `timeout`, the block is left when time is up, and `timed_out` says so. With `shield`, cancellations from
+    outside wait until the block is done: the place for compensations.
+    """
+    return Scope(timeout, shield=shield)
+
+
+async def wait(
+    event: type[E], /, *, where: Callable[[E], bool] | None = None, timeout: Seconds | None = None
+) -> E:  # fmt: skip
+    """Wait for an event. Those that came before, and fit, count. `TimeoutError` when time is up."""
+    timeout_us = None if timeout is None else to_us(timeout, "wl.wait(timeout=)")
+    found: E = await _Awaiting(context.require("wl.wait()").wait_event(event, where, timeout_us))
+    return found
+
+
+def emit(event: object, /) -> None:
+    """Raise an event in this world: handlers and waiting runs get it in this very step."""
+    context.require("wl.emit()").emit(event)
+
+
+def state(cls: type[S], key: str = "") -> S:
+    """A copy of a reducer's state, as it is now."""
+    found: S = context.require("wl.state()").read_state(cls, values.text(key, "a cell's key"))
+    return found
+
+
+class Timer:
+    """An event that will be raised later, unless it is cancelled."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        self._cancel()
+
+
+def after(seconds: Seconds, event: object, /) -> Timer:
+    """Raise an event in this world after a while, durably."""
+    hands = context.require("wl.after()")
+    delay_us = to_us(seconds, "wl.after()")
+    if hands.run is None:
+        cancelled = hands.after(delay_us, event)
+        return Timer(lambda: cancelled.__setitem__(0, True))
+    number = hands.issue(OpKind.AFTER, values.schema_name(type(event)), values.dump(event), delay_us=delay_us)
+    return Timer(lambda: _give_up(number))
+
+
+def schedule(
+    id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
+) -> None:
+    """Raise an event, or start a workflow, again and again: `every` so many seconds, or by a `cron` expression.
+
+    Cron times are UTC unless `tz` names a zone. Firings missed while nobody ran the world happen once, not each. The
+    same id with the same arguments changes nothing; with others it replaces the schedule.
+    """
+    hands = context.require("wl.schedule()")
+    try:
+        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+    except errors.UnknownZone as error:
+        schedules.check_zones(hands.machine, error)
+        raise
+    hands.schedule(values.text(id, "a schedule's id"), spec)
+
+
+def unschedule(id: str, /) -> None:
+    """End a schedule, if there is one."""
+    context.require("wl.unschedule()").schedule(values.text(id, "a schedule's id"), None)
+
+
+def _give_up(number: int) -> None:
+    hands = context.require("Timer.cancel()")
+    hands.machine.cancel_op(hands.workflow("Timer.cancel()"), number, "cancelled")
+
+
+async def send(world: str, event: object, /, *, to: str | None = None) -> None:
+    """Send an event to another world of this universe. Returns when it is in that world's inbox for good."""
+    await _Awaiting(_message(OpKind.SEND, world, event, to or ""))
+
+
+async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = None) -> R:
+    """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up."""
+    if timeout is None:
+        data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
+    else:
+        async with scope(timeout=timeout) as limit:
+            data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
+        if limit.timed_out:
+            raise TimeoutError(f"world {world!r} did not answer {user_errors.name_of(type(request))} in time")
+    answer: R = values.load(reducers.answer_type(type(request)), data)
+    return answer
+
+
+def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any, Any, Any]:
+    # What no inbox can take is refused here: once the operation is recorded, its step has to be committed.
+    world = ids.check_name(values.text(world, "a world's name"), "a world's name")
+    to = values.text(to, "a run's id")
+    if to:
+        ids.check_chosen(to, "a run's id")
+    schema = ids.check_name(values.schema_name(type(event)), "an event's name")
+    params = values.dump([schema, values.dump(event), to])
+    number = context.require(f"wl.{kind.name.lower()}()").issue(kind, world, params, to=world)
+    (data,) = yield All((number,))
+    return data
+
+
+def continue_as_new(call: Call[Any], /) -> Never:
+    """End this run's record and go on with a call under the same id, with nothing recorded yet."""
+    if call.target.kind != "workflow":
+        raise errors.BadInput("wl.continue_as_new() takes a workflow call")
+    context.require("wl.continue_as_new()").continue_with(call)
+    raise driver.ContinueAsNew
+
+
+def patched(id: str, /) -> bool:
+    """Whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
+    return context.require("wl.patched()").patched(values.text(id, "a patch's id"))
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """Silent while a run is rebuilt or a world replayed: each line is logged when it happens, once. So it never raises
+    either: what cannot be logged would stop the code the first time, and not when it is replayed.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except BaseException as error:
+            if user_errors.let_pass(error):
+                raise
+            _line_lost(error)
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging gave it
+        hands = context.current.get()
+        if hands is not None and (hands.machine.replaying or (hands.run is not None and hands.run.rebuilding)):
+            return False
+        return super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        hands = context.current.get()
+        where = None if hands is None else hands.machine.where
+        if where is not None:
+            kwargs["extra"] = {"world": where.address.world.hex(), "step": where.step, **(kwargs.get("extra") or {})}
+        if hands is not None and hands.run is not None:
+            return f"[{hands.run.record.id}] {msg}", kwargs
+        return msg, kwargs
+
+
+def _line_lost(error: BaseException) -> None:
+    with contextlib.suppress(Exception):
+        logging.getLogger("worldline.user").warning("a line cannot be logged: %s", user_errors.message_of(error))
+
+
+log = _Log(logging.getLogger("worldline.user"), {})

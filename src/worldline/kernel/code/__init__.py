@@ -1,0 +1,1 @@
+"""Programs as code: their hash, their source, what they wait for."""

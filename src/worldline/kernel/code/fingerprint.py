@@ -1,0 +1,178 @@
+"""The program hash: a digest of what a program's code says, so that a change of behaviour is noticed.
+
+It covers the normalised syntax of every workflow and handler, of the functions and classes of the same package that
+they mention, and theirs; the constants they use; the fields of their types; and what effects take. Formatting,
+comments, docstrings, annotations of functions and the order of declarations do not count, nor does the release of
+Python. Where no source is to be had (an interactive session), the compiled code stands in for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from worldline.base import errors
+from worldline.codec import digest
+from worldline.kernel import values
+from worldline.kernel.authoring import calls
+from worldline.kernel.code import source
+
+if TYPE_CHECKING:
+    from worldline.kernel.authoring.program import Program
+
+_OWN = "worldline."
+_PLAIN = (bool, int, float, str, bytes, tuple, list, dict, frozenset, set, type(None))
+_NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno", "end_col_offset")
+
+
+def program_hash(program: Program) -> bytes:
+    parts = [program.name.encode()]
+    for name, effect in sorted(program.effects.items()):
+        parts += [b"effect", name.encode(), *_parameters(effect.function)]
+    for name, flow in sorted(program.workflows.items()):
+        parts += [b"workflow", name.encode(), *_texts(flow.function)]
+    for name, reducer in sorted(program.reducers.items()):
+        parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls)]
+        for handler in reducer.handlers:
+            parts += [handler.schema.encode(), *_texts(handler.event)]
+    return digest.hash_parts(b"program", *parts)
+
+
+def _texts(root: Any) -> Iterator[bytes]:
+    """What something says and everything it mentions, each under its name, in the order of the names."""
+    home = _module(root)
+    todo, done = [root], dict[tuple[str, str], bytes]()
+    while todo:
+        thing = todo.pop()
+        name = (thing.__qualname__, _module(thing))
+        if name in done:
+            continue
+        done[name] = b""
+        said, mentions = _class(thing) if isinstance(thing, type) else _function(thing)
+        constants = sorted(text for each in mentions if (text := _constant(each)))
+        done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
+        todo += [each for each in map(_followed, mentions) if each is not None and source.is_at_home(each, home)]
+    for (qualname, _), text in sorted(done.items()):  # not the module: a script that is run has another one
+        yield qualname.encode()
+        yield text
+
+
+def _module(thing: Any) -> str:
+    return str(getattr(thing, "__module__", ""))
+
+
+def _followed(thing: Any) -> Any:
+    """A function or class that is part of what mentions it. Effects and workflows are parts of the program instead."""
+    if isinstance(thing, calls.Target) or _module(thing).startswith(_OWN):
+        return None
+    return thing if isinstance(thing, type) else source.unwrapped(thing)
+
+
+def _function(function: FunctionType) -> tuple[bytes, list[Any]]:
+    tree = source.tree_of(function)
+    mentions = list(source.mentioned(function, tree))
+    return (_code(function.__code__) if tree is None else _syntax(tree)), mentions
+
+
+def _class(cls: type) -> tuple[bytes, list[Any]]:
+    """A class by its source, or else by its fields and methods; with its bases and the types of its fields."""
+    tree = source.tree_of(cls)
+    mentions: list[Any] = [base for base in cls.__bases__ if base is not object]
+    methods = [found for each in vars(cls).values() if (found := source.unwrapped(each)) is not None]
+    for method in methods:
+        if method.__qualname__.startswith(cls.__qualname__ + "."):
+            mentions += source.mentioned(method, source.tree_of(method))
+    mentions += _types(cls)
+    if tree is not None:
+        return _syntax(tree), mentions
+    fields = [f"{name}: {kind}" for name, kind in getattr(cls, "__annotations__", {}).items()]
+    return digest.hash_parts(b"class", *map(str.encode, fields), *(_code(each.__code__) for each in methods)), mentions
+
+
+def _types(cls: type) -> Iterator[Any]:
+    """The classes that a class's own annotations name, however deep inside."""
+    todo: list[Any] = []
+    for annotation in getattr(cls, "__annotations__", {}).values():
+        todo.append(_annotation(cls, annotation))
+    while todo:
+        kind = todo.pop()
+        todo += getattr(kind, "__args__", ())
+        if isinstance(kind, type):
+            yield kind
+
+
+def _annotation(cls: type, annotation: Any) -> Any:
+    """An annotation as an object, its names looked up where the class was made; something empty if that fails."""
+    if not isinstance(annotation, str):
+        return annotation
+    module = inspect.getmodule(cls)
+    names = vars(module) if module is not None else {}
+    found = []
+    for node in ast.walk(ast.parse(annotation, mode="eval")):
+        if isinstance(node, ast.Name) and node.id in names:
+            found.append(names[node.id])
+    return type("Named", (), {"__args__": tuple(found)})()
+
+
+def _parameters(function: Any) -> Iterator[bytes]:
+    """What an effect takes and answers. What it does is not part of the world."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = "" if parameter.default is parameter.empty else f" = {_constant(parameter.default)!r}"
+        yield f"{parameter.kind.name} {name}: {_type_name(parameter.annotation)}{default}".encode()
+    yield _type_name(inspect.signature(function).return_annotation).encode()
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else str(getattr(annotation, "__qualname__", annotation))
+
+
+def _constant(thing: Any) -> bytes:
+    """A plain value as bytes; nothing for anything else, whose meaning cannot be told from what it prints as."""
+    if not isinstance(thing, _PLAIN):
+        return b""
+    try:
+        return values.dump(thing)
+    except errors.EncodeError:
+        return b""
+
+
+def _syntax(tree: ast.AST) -> bytes:
+    return digest.hash_parts(b"syntax", *_written(tree))
+
+
+def _written(node: Any) -> Iterator[bytes]:
+    """A tree as a sequence, without what does not change behaviour."""
+    if not isinstance(node, ast.AST):
+        yield f"{type(node).__name__} {node!r}".encode()
+        return
+    yield b"(" + type(node).__name__.encode()
+    for field, value in ast.iter_fields(node):
+        if field in _NOT_CODE or value is None or value == [] or _is_noise(node, field):
+            continue
+        yield field.encode()
+        each = _body(node, value) if field == "body" else value
+        for item in each if isinstance(each, list) else [each]:
+            yield from _written(item)
+    yield b")"
+
+
+def _is_noise(node: ast.AST, field: str) -> bool:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    if isinstance(node, functions | ast.ClassDef) and field == "decorator_list":
+        return True
+    return (isinstance(node, functions) and field == "returns") or (isinstance(node, ast.arg) and field == "annotation")
+
+
+def _body(node: ast.AST, statements: Any) -> Any:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+        return statements[1:]
+    return statements
+
+
+def _code(code: CodeType) -> bytes:
+    """Compiled code without where it stands."""
+    constants = [_code(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
+    return digest.hash_parts(b"code", code.co_code, " ".join(code.co_names).encode(), *constants)

@@ -1,0 +1,99 @@
+"""What a process is doing right now, for whoever wonders why nothing happens: `kill -USR1`, `Host.dump()`.
+
+Counts, names and ages; never payloads or state. Lists are sorted and cut at `LISTED_MAX`, and say how much is left out.
+The stacks are those of the threads: where a handler hangs, and what blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.roles import loop
+from worldline.roles.effects import worker as effect_worker
+from worldline.roles.world import held_world
+from worldline.roles.world import worker as world_worker
+
+LISTED_MAX = 100
+STACKS_CHARACTERS_MAX = 16_384
+
+
+class Role(msgspec.Struct, frozen=True):
+    name: str
+    ticks: int
+    last_error: str
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    worlds: int
+    age_ms: int
+
+
+class World(msgspec.Struct, frozen=True):
+    world: str
+    name: str
+    epoch: int
+    height: int
+    busy: bool
+    handed: int  # inputs that wait for the next step
+    unread: bool  # there may be something in the inbox
+
+
+class Effect(msgspec.Struct, frozen=True):
+    intent: str
+    effect: str
+    world: str
+    attempt: int
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """A process, as it stands."""
+
+    worker: str
+    name: str
+    roles: list[Role]
+    cycles: list[Cycle]
+    worlds: list[World]
+    worlds_omitted: int
+    effects: list[Effect]
+    effects_omitted: int
+    stacks: str = ""
+
+
+def dump(
+    loops: Sequence[loop.Loop], worlds: world_worker.WorldWorker | None, adapter: effect_worker.AdapterWorker | None,
+    *, worker: str, name: str, now_us: int,
+) -> Dump:  # fmt: skip
+    held = [] if worlds is None else sorted(worlds.held, key=lambda each: each.at)
+    cycles = [] if worlds is None else list(worlds.under_way().values())
+    claims = [] if adapter is None else sorted(adapter.claims(), key=lambda each: each.intent)
+    return Dump(
+        worker,
+        name,
+        [Role(each.name, each.ticks, "" if each.last_error is None else repr(each.last_error)) for each in loops],
+        [Cycle(len(each.worlds), (now_us - each.began_us) // 1000) for each in cycles],
+        [_world(each) for each in held[:LISTED_MAX]],
+        max(0, len(held) - LISTED_MAX),
+        [
+            Effect(each.intent.hex(), each.work.name, each.at.world.hex(), each.work.attempt)
+            for each in claims[:LISTED_MAX]
+        ],
+        max(0, len(claims) - LISTED_MAX),
+    )
+
+
+def _world(each: held_world.Hosted) -> World:
+    return World(
+        each.at.world.hex(), each.name, each.lease.epoch, each.head.height, each.busy, len(each.handed), each.unread
+    )
+
+
+def stacks() -> str:
+    """The stacks of all threads, most recent call first."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read(STACKS_CHARACTERS_MAX).decode(errors="replace")

@@ -1,0 +1,111 @@
+"""Metrics for Prometheus: a meter's counts, offered over HTTP. Needs the extra `worldline[metrics]`.
+
+The counts are read when somebody scrapes, in the server's thread; nothing here runs on the hot path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from wsgiref.simple_server import WSGIServer
+
+import prometheus_client
+from prometheus_client import core, registry
+
+from worldline.base import errors
+from worldline.observe import measures
+
+LOCAL = "127.0.0.1"
+
+
+class Collector(registry.Collector):
+    """What Prometheus reads of a meter."""
+
+    def __init__(self, meter: measures.Meter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[core.Metric]:
+        meter = self._meter
+        counters = dict(meter.counters)
+        for name, count in meter.failures().items():
+            counters["worldline_sink_errors_total", (name,)] = count
+        histograms = dict(meter.histograms)
+        levels = meter.levels()
+        for name, metric in measures.METRICS.items():
+            match metric.kind:
+                case "counter":
+                    yield _counter(name, metric, counters)
+                case "histogram":
+                    yield _histogram(name, metric, histograms)
+                case "gauge":
+                    gauge = core.GaugeMetricFamily(name, metric.help)
+                    gauge.add_metric([], levels.get(name, 0))
+                    yield gauge
+
+
+def _counter(
+    name: str, metric: measures.Metric, counters: dict[measures.Series, float]
+) -> core.CounterMetricFamily:  # fmt: skip
+    family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
+    found = [(labels, value) for (of, labels), value in counters.items() if of == name]
+    if not found and not metric.labels:
+        found = [((), 0)]  # so that an alarm on its rate has something to start from
+    for labels, value in found:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(
+    name: str, metric: measures.Metric, histograms: dict[measures.Series, measures.Histogram]
+) -> core.HistogramMetricFamily:  # fmt: skip
+    family = core.HistogramMetricFamily(name, metric.help, labels=metric.labels)
+    for (of, labels), histogram in histograms.items():
+        if of == name:
+            buckets: list[tuple[str, float]] = []
+            sum_of_all, below = histogram.total, 0
+            for bound, count in zip([*histogram.bounds, float("inf")], list(histogram.counts), strict=True):
+                below += count
+                buckets.append((_bound(bound), below))
+            family.add_metric(labels, buckets, sum_of_all)
+    return family
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(bound)
+
+
+class Server:
+    """Serves one meter until it is closed."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(meter: measures.Meter, address: str) -> Server:
+    """Offer a meter at `HOST:PORT`, `:PORT` or `PORT`; without a host only to this machine. Port 0 picks a free one."""
+    host, port = parse(address)
+    found = registry.CollectorRegistry()
+    found.register(Collector(meter))
+    try:
+        server, thread = prometheus_client.start_http_server(port, host, found)
+    except OSError as error:
+        raise errors.BadInput(f"metrics cannot be offered at {address}: {error.strerror or error}") from error
+    return Server(server, thread)
+
+
+def parse(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, where the host may be left out or stand in brackets."""
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise errors.BadInput(f"metrics are offered at HOST:PORT, not at {address!r}")
+    return host.removeprefix("[").removesuffix("]") or LOCAL, int(port)

@@ -1,0 +1,185 @@
+"""Watching a process from inside: a user's own sinks, metrics for Prometheus, spans for OpenTelemetry.
+
+Three plain functions may be given to `wl.open(..., sinks=wl.Sinks(...))`::
+
+    metrics(measure)    each measurement as it is made: a counter's step, a duration
+    log(notice)         what an operator wants to know of: dead letters, failed effects, lost leases, trouble
+    replay(journaled)   each step's entries, right after their commit: to capture a world's life and replay it elsewhere
+
+They are called on the event loop, so they should return at once and not call Worldline. One that raises is caught,
+counted (`worldline_sink_errors_total`) and logged once; no world notices.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+
+from worldline.base import errors
+from worldline.kernel import replay as replays
+from worldline.model import ids, journal
+from worldline.observe import measures
+from worldline.roles import telemetry
+
+NoticeKind = Literal[
+    "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
+    "world_dropped", "world_refused", "self_fenced", "refused", "hang", "role_error",
+]  # fmt: skip
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something an operator wants to know of. `world` and `step` are empty where it is about none."""
+
+    kind: NoticeKind
+    message: str
+    world: str = ""  # the world's id
+    step: int = 0
+    code: str = ""
+    detail: int = 0  # the attempt, the epoch, how many worlds: whatever the kind counts
+
+
+class Journaled(msgspec.Struct, frozen=True):
+    """One step of a world, as it stands in its journal. Payloads over 16 KiB are named by their sha256."""
+
+    address: ids.Address
+    name: str
+    entries: list[journal.Entry]
+
+
+class Sinks(msgspec.Struct, frozen=True):
+    """Functions that are told what a process does. Any of them may be left out."""
+
+    metrics: Callable[[measures.Measure], None] | None = None
+    log: Callable[[Notice], None] | None = None
+    replay: Callable[[Journaled], None] | None = None
+
+
+class Observed:
+    """What a process tells, and the meter that counts it, if there is one."""
+
+    def __init__(
+        self, telling: telemetry.Telling, meter: measures.Meter | None = None, *, port: int | None = None
+    ) -> None:  # fmt: skip
+        self.telemetry = telling
+        self.meter = meter
+        self.port = port  # where metrics are offered
+
+    def levels_from(self, levels: Callable[[], Mapping[str, float]]) -> None:
+        """Where to ask how much there is now, when somebody looks."""
+        if self.meter is not None:
+            self.meter.levels = levels
+
+
+@contextmanager
+def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Iterator[Observed]:
+    """Put together what listens. `metrics`: HOST:PORT where Prometheus finds them, as long as the block lasts."""
+    listeners = _sinks(sinks or Sinks())
+    tracing = _tracing()
+    if tracing is not None:
+        listeners.append(("spans", tracing))
+    meter = None if metrics is None else measures.Meter()
+    if meter is not None:
+        listeners.append(("prometheus", meter.tell))
+    telling = telemetry.Telling(listeners)
+    if meter is None or metrics is None:
+        yield Observed(telling)
+        return
+    meter.failures = lambda: telling.failures
+    with _serving(meter, metrics) as port:
+        yield Observed(telling, meter, port=port)
+
+
+def _sinks(sinks: Sinks) -> list[tuple[str, telemetry.Listener]]:
+    listeners: list[tuple[str, telemetry.Listener]] = []
+    if sinks.metrics is not None:
+        listeners.append(("metrics", measures.Meter(sinks.metrics).tell))
+    if sinks.log is not None:
+        listeners.append(("log", _noticing(sinks.log)))
+    if sinks.replay is not None:
+        listeners.append(("replay", _replaying(sinks.replay)))
+    return listeners
+
+
+def _noticing(sink: Callable[[Notice], None]) -> telemetry.Listener:
+    def tell(fact: telemetry.Fact) -> None:
+        for notice in notices(fact):
+            sink(notice)
+
+    return tell
+
+
+def _replaying(sink: Callable[[Journaled], None]) -> telemetry.Listener:
+    def tell(fact: telemetry.Fact) -> None:
+        if isinstance(fact, telemetry.Committed):
+            for entries in replays.steps(fact.entries):
+                sink(Journaled(fact.at, fact.name, entries))
+
+    return tell
+
+
+def notices(fact: telemetry.Fact) -> list[Notice]:
+    """What an operator wants to know of a fact; mostly nothing."""
+    match fact:
+        case telemetry.Committed():
+            world = fact.at.world.hex()
+            return [Notice("dead_letter", each.reason, world, each.step) for each in fact.buried]
+        case telemetry.Attempted():
+            return _of_attempt(fact)
+        case telemetry.Taken():
+            return [Notice("lease_acquired", fact.name, fact.at.world.hex(), detail=fact.epoch)]
+        case telemetry.Released():
+            return [Notice("lease_released", "", fact.at.world.hex())]
+        case telemetry.Dropped():
+            return [Notice("world_dropped", fact.message, fact.at.world.hex(), code=fact.why)]
+        case telemetry.WorldRefused():
+            return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
+        case telemetry.SelfFenced():
+            return [Notice("self_fenced", f"the life sign is {fact.late_us // 1000} ms old", detail=fact.worlds)]
+        case telemetry.Refused():
+            return [Notice("refused", "overloaded", fact.at.world.hex(), code=fact.why)]
+        case telemetry.Hung():
+            message = f"no step of {', '.join(fact.worlds[:5])} for {fact.us // 1_000_000} s"
+            return [Notice("hang", message, detail=len(fact.worlds))]
+        case telemetry.Troubled():
+            return [Notice("role_error", f"{fact.role}: {fact.message}", code=fact.code)]
+        case _:
+            return []
+
+
+def _of_attempt(fact: telemetry.Attempted) -> list[Notice]:
+    kinds: dict[telemetry.Outcome, NoticeKind] = {
+        "retried": "effect_retried", "parked": "effect_parked", "error": "effect_failed", "timeout": "effect_failed",
+    }  # fmt: skip
+    kind = kinds.get(fact.outcome)
+    if kind is None:
+        return []
+    work = fact.claim.work
+    message = f"{work.name}: {fact.message}"
+    return [Notice(kind, message, fact.claim.at.world.hex(), work.step, fact.outcome, work.attempt)]
+
+
+def _tracing() -> telemetry.Listener | None:
+    """Spans, if this process has set up an SDK, for which it must have loaded the API."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from worldline.observe import tracing  # noqa: PLC0415 - an extra, loaded when it is there
+
+    found = tracing.active()
+    return None if found is None else found.tell
+
+
+@contextmanager
+def _serving(meter: measures.Meter, address: str) -> Iterator[int]:
+    try:
+        from worldline.observe import prometheus  # noqa: PLC0415 - an extra, loaded when asked for
+    except ImportError as error:
+        raise errors.BadInput("metrics need an extra: pip install 'worldline[metrics]'") from error
+    server = prometheus.serve_metrics(meter, address)
+    try:
+        yield server.port
+    finally:
+        server.close()

@@ -1,0 +1,302 @@
+r"""Spans for OpenTelemetry, across inbox, step, effect and receipt. Needs the extra `worldline[tracing]`.
+
+Nothing of a trace is stored. Its id, and the id of each span that others may hang under, are digests of what the
+journal has anyway, so processes that never spoke to each other make spans that fit together::
+
+    trace of a run        (world, run): everything that a run asks for and is told
+    trace of a message    (message id): from the sender's step to the receiver's
+    trace of an input     (world, stamp): any other input
+
+    enqueue --> step --> effect, one attempt --> step that takes the receipt --> ...
+                     \-> timer               --> step that takes the firing
+    message --> step of the destination
+
+A step that goes on with a run, though its input belongs to another trace, has a span in each, linked. Whether anything
+is recorded is up to the SDK that the user has set up; without one, nothing here is called at all. A sampler must decide
+by the trace id alone (`TraceIdRatioBased`), so that every process decides alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from worldline.base import errors
+from worldline.codec import digest, structs
+from worldline.kernel import commands
+from worldline.kernel import replay as replays
+from worldline.layers import work as works
+from worldline.model import ids, inbox, journal
+from worldline.model.journal import Kind
+from worldline.roles import telemetry
+from worldline.roles.world import held_world
+
+SCOPE = "worldline"
+TRACES_MAX = 16  # of one step
+_RUN_KINDS = (Kind.RUN_STARTED, Kind.RUN_FINISHED)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a span is: its trace and its own id."""
+
+    trace: int
+    span: int
+
+
+# --- Names that everybody derives alike ------------------------------------------------------------------------------
+
+
+def run_trace(at: ids.Address, run: str) -> int:
+    return _number(16, b"run", at.universe, at.world, run.encode())
+
+
+def input_trace(at: ids.Address, stamp: bytes) -> int:
+    return _number(16, b"input", at.universe, at.world, stamp)
+
+
+def message_trace(message: bytes) -> int:
+    return _number(16, b"message", message)
+
+
+def enqueued(of: int) -> Place:
+    """The span that gave the input which a trace begins with."""
+    return Place(of, _number(8, b"enqueue", of.to_bytes(16, "big")))
+
+
+def stepped(of: int, at: ids.Address, step: int) -> Place:
+    return Place(of, _number(8, b"step", of.to_bytes(16, "big"), at.world, step.to_bytes(8, "big")))
+
+
+def attempted(of: int, intent: bytes, attempt: int) -> Place:
+    return Place(of, _number(8, b"attempt", intent, attempt.to_bytes(8, "big")))
+
+
+def fired(of: int, intent: bytes) -> Place:
+    return Place(of, _number(8, b"timer", intent))
+
+
+def trace_of_work(opened: works.Open) -> int:
+    """Work of a run is in the run's trace; what a schedule or a reducer asked for is in one of its own."""
+    run = opened.work.correlation
+    return run_trace(opened.at, run) if run else input_trace(opened.at, opened.intent)
+
+
+def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp: bytes) -> tuple[int, Place | None]:
+    """The trace that an input belongs to, and the span it comes from."""
+    match item:
+        case inbox.Receipt():
+            of = run_trace(at, item.correlation) if item.correlation else input_trace(at, item.intent)
+            return of, attempted(of, item.intent, item.attempt)
+        case inbox.TimerFired():
+            of = run_trace(at, item.correlation) if item.correlation else input_trace(at, item.intent)
+            return of, fired(of, item.intent)
+        case inbox.Message():
+            of = message_trace(item.message)
+            return of, enqueued(of)
+        case inbox.Control(command=commands.RUN):
+            try:
+                of = run_trace(at, structs.decode(commands.StartRun, data).run)
+            except errors.DecodeError:
+                of = input_trace(at, stamp)
+            return of, enqueued(of)
+        case _:
+            of = input_trace(at, stamp)
+            return of, enqueued(of)
+
+
+def _context(place: Place) -> trace.SpanContext:
+    flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    return trace.SpanContext(place.trace, place.span, is_remote=True, trace_flags=flags)
+
+
+def _number(size: int, *parts: bytes) -> int:
+    return int.from_bytes(digest.hash_parts(b"trace", *parts)[:size], "big") or 1
+
+
+# --- Making spans ----------------------------------------------------------------------------------------------------
+
+
+class IdGenerator(Protocol):
+    def generate_span_id(self) -> int: ...
+
+    def generate_trace_id(self) -> int: ...
+
+
+@runtime_checkable
+class HasIds(Protocol):
+    """A tracer of the SDK: it asks its generator for the ids of each span."""
+
+    id_generator: Any
+
+
+class Ids:
+    """Gives a span the ids that were derived for it. Spans of other scopes never come here."""
+
+    def __init__(self, before: IdGenerator) -> None:
+        self._before = before
+        self._wanted = threading.local()
+
+    def want(self, place: Place | None) -> None:
+        self._wanted.place = place
+
+    def generate_span_id(self) -> int:
+        place: Place | None = getattr(self._wanted, "place", None)
+        return self._before.generate_span_id() if place is None else place.span
+
+    def generate_trace_id(self) -> int:
+        place: Place | None = getattr(self._wanted, "place", None)
+        return self._before.generate_trace_id() if place is None else place.trace
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+class Tracing:
+    """Turns facts into spans."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+        self._ids: Ids | None = None
+        if isinstance(tracer, HasIds):
+            given = tracer.id_generator
+            self._ids = given if isinstance(given, Ids) else Ids(given)
+            tracer.id_generator = self._ids
+
+    def tell(self, fact: telemetry.Fact) -> None:
+        told = _SPANS.get(type(fact))
+        if told is not None:
+            told(self, fact)
+
+    def span(
+        self, name: str, place: Place, parent: Place | None, wall_us: tuple[int, int], *,
+        kind: trace.SpanKind = trace.SpanKind.INTERNAL, links: Sequence[Place] = (), failed: str | None = None,
+        **attributes: str | int,
+    ) -> None:  # fmt: skip
+        """A span that is over: facts are told when they are true."""
+        context = otel_context.Context()
+        if parent is not None:
+            context = trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)), context)
+        if self._ids is not None:
+            self._ids.want(place)
+        try:
+            span = self._tracer.start_span(
+                name, context, kind, {f"worldline.{key}": value for key, value in attributes.items()},
+                [trace.Link(_context(each)) for each in links], wall_us[0] * 1000,
+            )  # fmt: skip
+        finally:
+            if self._ids is not None:
+                self._ids.want(None)
+        if failed is not None:
+            span.set_status(trace.Status(trace.StatusCode.ERROR, failed))
+        span.end(max(wall_us) * 1000)
+
+
+def active() -> Tracing | None:
+    """Spans for the SDK that this process has set up; None if it has none."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return Tracing(provider.get_tracer(SCOPE))
+
+
+# --- What each fact shows --------------------------------------------------------------------------------------------
+
+
+def _entered(tracing: Tracing, fact: telemetry.Entered) -> None:
+    of, _ = trace_of_input(fact.at, fact.item, fact.data, fact.stamp)
+    tracing.span(
+        "enqueue", enqueued(of), None, (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER,
+        world=fact.at.world.hex(), input=_title(fact.item), handed=fact.handed,
+    )  # fmt: skip
+
+
+def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
+    runs: dict[int, dict[int, None]] = {}  # traces of runs that each step went on with
+    for wanted in fact.wanted:
+        if wanted.correlation:
+            runs.setdefault(wanted.step, {})[run_trace(fact.at, wanted.correlation)] = None
+    here: dict[int, Place] = {}
+    for entries in replays.steps(fact.entries):
+        touched = runs.get(entries[0].step, {})
+        for entry in entries:
+            if entry.kind in _RUN_KINDS:
+                touched[run_trace(fact.at, entry.correlation)] = None
+        here[entries[0].step] = _stepped(tracing, fact, entries, list(touched))
+    for outgoing in fact.outgoing:
+        sender = outgoing.message.from_step
+        tracing.span(
+            "message", enqueued(message_trace(outgoing.message.message)), None,
+            (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER, links=[here[sender]],
+            world=fact.at.world.hex(), step=sender, message=outgoing.message.name,
+        )  # fmt: skip
+
+
+def _stepped(
+    tracing: Tracing, fact: telemetry.Committed, entries: Sequence[journal.Entry], touched: Sequence[int]
+) -> Place:  # fmt: skip
+    """A span in each trace that the step belongs to. Returns the one in the trace of its input."""
+    first = entries[0]
+    item = replays.item_of(first) if first.kind in journal.INPUTS and not first.blob else None
+    carried = getattr(item, "payload", None)
+    data = b"" if carried is None or carried.inline is None else carried.inline
+    stamp = first.stamp or held_world.handed_stamp(held_world.Applied(first.height, first.step))
+    main, parent = trace_of_input(fact.at, item, data, stamp)
+    bad = next((each for each in entries if each.kind in (Kind.FAILED, Kind.REJECTED)), None)
+    here = stepped(main, fact.at, first.step)
+    for of in [main, *(each for each in touched if each != main)][:TRACES_MAX]:
+        tracing.span(
+            "step", stepped(of, fact.at, first.step), parent if of == main else None,
+            (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.CONSUMER,
+            links=[] if of == main else [here], failed=None if bad is None else bad.kind.name.lower(),
+            world=fact.at.world.hex(), world_name=fact.name, step=first.step, height=first.height,
+            input=first.kind.name.lower() if item is None else _title(item),
+        )  # fmt: skip
+    return here
+
+
+def _attempted(tracing: Tracing, fact: telemetry.Attempted) -> None:
+    work = fact.claim.work
+    of = trace_of_work(fact.claim)
+    tracing.span(
+        f"effect {work.name}", attempted(of, fact.claim.intent, work.attempt), stepped(of, fact.claim.at, work.step),
+        (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.CLIENT,
+        failed=None if fact.outcome == "ok" else fact.message or fact.outcome,
+        world=fact.claim.at.world.hex(), step=work.step, effect=work.name, intent=fact.claim.intent.hex(),
+        attempt=work.attempt, outcome=fact.outcome,
+    )  # fmt: skip
+
+
+def _fired(tracing: Tracing, fact: telemetry.Fired) -> None:
+    work = fact.timer.work
+    of = trace_of_work(fact.timer)
+    tracing.span(
+        "timer", fired(of, fact.timer.intent), stepped(of, fact.timer.at, work.step), (fact.wall_us, fact.wall_us),
+        world=fact.timer.at.world.hex(), step=work.step, timer=work.name, late_ms=fact.late_us // 1000,
+    )  # fmt: skip
+
+
+def _title(item: inbox.Item) -> str:
+    match item:
+        case inbox.Event():
+            return f"event {item.schema}"
+        case inbox.Control():
+            return f"control {item.command}"
+        case inbox.Message():
+            return f"message {item.name}"
+        case inbox.Receipt():
+            return "receipt"
+        case _:
+            return "timer"
+
+
+_SPANS: dict[type[telemetry.Fact], Callable[[Tracing, Any], None]] = {
+    telemetry.Entered: _entered,
+    telemetry.Committed: _committed,
+    telemetry.Attempted: _attempted,
+    telemetry.Fired: _fired,
+}

@@ -1,0 +1,1 @@
+"""Many workers: placement, failover, clean-up."""

@@ -1,0 +1,228 @@
+"""The janitor: clears away what has had its time, in small turns.
+
+A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
+longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store and beside it (lock
+files, temporary files of uploads). Each turn looks at a bounded
+number of records, and each act is a commit of its own that expects what was read, so any number of janitors may run at
+once. Nothing depends on one: without it, things only take up room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import work as work_keys
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, worlds
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.settings import JanitorSettings
+from worldline.roles import wakeup
+from worldline.roles.cluster import expiry, reap
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.janitor")
+
+CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
+POINTERS_MAX = 1_000
+HELD_MAX = 500
+UPLOAD_US_MAX = 3_600_000_000  # an upload that was not written to for so long has died
+
+
+class Locks(Protocol):
+    """The lock files by which the processes of one machine prove that they live."""
+
+    def dead(self) -> list[ids.WorkerId]: ...
+
+    def forget(self, worker: ids.WorkerId) -> None: ...
+
+
+class Janitor:
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        settings: JanitorSettings,
+        dedupe_window_ms: int,
+        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        locks: Locks | None = None,
+        sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._window_us = dedupe_window_ms * 1000
+        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead))
+        self._locks = locks
+        self._sweep_uploads = sweep_uploads
+        self._watch = wakeup.Watch(engine, [])
+        self._after: ids.WorldId | None = None  # the last world of this round that was begun
+        self._last = False  # no world of this round comes behind it
+        self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
+        self._pointer = b""  # the last pointer of this round that was looked at
+        self._worlds_done = self._pointers_done = False
+        self.rounds = 0
+        self.cleared = 0
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+    async def tick(self) -> None:
+        """One turn, and a rest: a short one within a round, a long one after it."""
+        self._watch.clear()
+        over = await self.turn()
+        await self._watch.rest(self._settings.round_ms if over else self._settings.turn_ms)
+
+    async def turn(self) -> bool:
+        """One part of a round. Returns whether that was the last."""
+        if not self._worlds_done:
+            self._worlds_done = await self._forget_ids()
+            return False
+        if not self._pointers_done:
+            self._pointers_done = await self._drop_pointers()
+            return False
+        self.cleared += await self._freer.of_the_dead()
+        self.cleared += await self._drop_orphans()
+        self.cleared += await self._forget_locks()
+        if self._sweep_uploads is not None:
+            self.cleared += await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX)
+        self._worlds_done = self._pointers_done = False
+        self.rounds += 1
+        return True
+
+    # --- Ids that were seen ------------------------------------------------------------------------------------
+
+    async def _forget_ids(self) -> bool:
+        """Records of ids in the next worlds of the round. Returns whether those were the last."""
+        if not self._unfinished:
+            read = await self._engine.read(
+                worlds.list_range(self._universe, after=self._after, count_max=self._settings.worlds_max)
+            )
+            listed = worlds.listed_at(self._universe, read.page(0))
+            self._unfinished = dict.fromkeys(listed, b"")
+            self._last = not read.page(0).more
+            self._after = None if self._last else listed[-1].world
+        addresses = list(self._unfinished)
+        await self._forget_made(addresses)
+        await self._forget_chosen(addresses)
+        return self._last and not self._unfinished
+
+    async def _forget_made(self, addresses: list[ids.Address]) -> None:
+        """Ids that we made are in the order of time: one range delete for each world."""
+        if not addresses:
+            return
+        read = await self._engine.read(*(inboxes.made_range(at) for at in addresses))
+        batches: list[kv.Batch] = []
+        for index, at in enumerate(addresses):
+            batch = kv.Batch()
+            items = read.page(index).items
+            if inboxes.forget_made(batch, at, items, time_us=read.time_us, window_us=self._window_us):
+                batches.append(batch)
+        await self._commit(batches)
+
+    async def _forget_chosen(self, addresses: list[ids.Address]) -> None:
+        """Ids that clients chose have no order in time: all of them are looked at, some of each world in a turn."""
+        if not addresses:
+            return
+        each_max = 1 + CHOSEN_MAX // len(addresses)
+        starts = [self._unfinished.pop(at) for at in addresses]
+        read = await self._engine.read(
+            *(
+                inboxes.chosen_range(at, start=start, count_max=each_max)
+                for at, start in zip(addresses, starts, strict=True)
+            )
+        )
+        batches: list[kv.Batch] = []
+        for index, at in enumerate(addresses):
+            page = read.page(index)
+            batch = kv.Batch()
+            try:
+                if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
+                    batches.append(batch)
+            except errors.Corrupt as error:  # it stays, and so do those beside it
+                log.warning("world %s: client ids cannot be read: %s", at.world.hex(), error)
+            if page.more:
+                self._unfinished[at] = tuples.successor(page.items[-1][0])
+        await self._commit(batches)
+
+    # --- Pointers, workers -------------------------------------------------------------------------------------
+
+    async def _drop_pointers(self) -> bool:
+        """Pointers that lead nowhere, in queues where nobody may come across them. Returns whether all were seen."""
+        begin, end = work_keys.due_all(self._universe)
+        start = tuples.successor(self._pointer) if self._pointer else begin
+        page = (await self._engine.read(kv.Range(start, end, count_max=POINTERS_MAX))).page(0)
+        found = works.decode_due(self._universe, page)
+        if found:
+            read = await self._engine.read(*(works.get(each.pointer.at, each.pointer.intent) for each in found))
+            batches: list[kv.Batch] = []
+            for index, each in enumerate(found):
+                try:
+                    authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
+                except errors.Corrupt:
+                    continue  # whoever performs it says so
+                if not works.matches(each, authority):
+                    batches.append(kv.Batch())
+                    works.discard(batches[-1], each, authority)
+            await self._commit(batches)
+        self._pointer = found[-1].key if page.more else b""
+        return not page.more
+
+    async def _drop_orphans(self) -> int:
+        """Held records of workers that have no life sign, for worlds that moved on: nobody else would find them."""
+        dropped = 0
+        worker: ids.WorkerId | None = None
+        while True:
+            read = await self._engine.read(leases.workers_range(after=worker))
+            found = leases.decode_worker(read.page(0))
+            if found is None:
+                return dropped
+            worker, life = found
+            if life is None:
+                dropped += await self._drop_held(worker)
+
+    async def _drop_held(self, worker: ids.WorkerId) -> int:
+        read = await self._engine.read(leases.held_range(worker, count_max=HELD_MAX), leases.get_life(worker))
+        held = [each for each in leases.decode_held(worker, read.page(0)) if each[0].universe == self._universe]
+        if not held or read.value(1) is not None:
+            return 0
+        read = await self._engine.read(*(get for at, _ in held for get in leases.reads(at)))
+        batches: list[kv.Batch] = []
+        for index, (at, epoch) in enumerate(held):
+            try:
+                state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+            except errors.Corrupt as error:
+                log.warning("world %s: what it was held by stays: %s", at.world.hex(), error)
+                continue
+            batch = kv.Batch()
+            if leases.forget_held(batch, state, worker, epoch=epoch):
+                batches.append(batch)
+        return await self._commit(batches)
+
+    async def _forget_locks(self) -> int:
+        """Lock files of dead workers. As long as a worker has anything in the store, its file proves its death."""
+        forgotten = 0
+        for worker in [] if self._locks is None else self._locks.dead():
+            read = await self._engine.read(leases.get_life(worker), leases.held_range(worker, count_max=1))
+            if self._locks is not None and read.value(0) is None and not read.page(1).items:
+                self._locks.forget(worker)
+                forgotten += 1
+        return forgotten
+
+    async def _commit(self, batches: list[kv.Batch]) -> int:
+        """Whatever has changed since it was read stays. Returns how much was cleared."""
+        outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+        cleared = sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+        self.cleared += cleared
+        return cleared

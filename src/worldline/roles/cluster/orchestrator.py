@@ -1,0 +1,224 @@
+"""The orchestrator: says where worlds are wanted, by life signs, capacity, labels and load.
+
+A turn reads what there is (workers, the worlds they hold, worlds with a hint), lets `placement` choose, and writes
+assignments. These are advice: a worker lets go of a world that is assigned to another, and none takes one that is not
+meant for it; who may write a world is decided by its lease alone. Without an orchestrator, and where no assignment is,
+anybody takes what is ready.
+
+Any number may run at once and none is needed for anything to go on. Each act is a commit of its own that expects what
+was read; of two orchestrators that see the same, one is too late and changes nothing. Nothing that matters is
+remembered between turns. Worlds that nobody holds and that have nothing to do keep their assignment, and cost nothing;
+of those that are held by workers in good order, a turn looks at so many, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready, worlds
+from worldline.model import ids
+from worldline.model.settings import OrchestratorSettings
+from worldline.model.world import Status
+from worldline.roles import wakeup
+from worldline.roles.cluster import expiry, placement, reap
+from worldline.roles.world import step_batch
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.orchestrator")
+
+PAGE = 500  # worlds looked at in one read; each takes a handful of requests
+HINTS_MAX = 4_000  # in one turn; the most urgent first
+LOOK_MAX = 2_000  # of the worlds that are held in good order, in one turn
+HINTS = (step_batch.READY_PRIORITY, step_batch.READY_LATER)
+COMMITS_AT_ONCE = 128
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A world as one turn has found it. `hints`: the one for inputs, and the one that only asks to look."""
+
+    active: placement.Active
+    state: leases.State
+    hints: dict[int, bytes | None]
+
+
+class Orchestrator:
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        settings: OrchestratorSettings,
+        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._others = expiry.Witness(env, is_dead)
+        self._freer = reap.Freer(engine, env, universe, self._others)
+        self._watch = wakeup.Watch(engine, [])
+        self._after: ids.Address | None = None  # the last world that was looked at, if not all were
+        self.turns = 0
+        self.assigned = 0
+        self.moved = 0
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+    async def tick(self) -> None:
+        """One turn, and a rest."""
+        self._watch.clear()
+        await self.turn()
+        await self._watch.rest(self._settings.turn_ms)
+
+    async def turn(self) -> list[placement.Choice]:
+        """Look, choose, write. Returns what was chosen, whether somebody else was quicker or not."""
+        lives, now_us = await self._lives()
+        sites = [
+            placement.Site(life.worker, life.sign.capacity, life.sign.labels)
+            for life in lives
+            if life.stands(now_us)
+            and not self._others.is_dead(life.worker)
+            and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
+        ]
+        held = await self._held(lives)
+        wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
+        seen = await self._look(list(wanted))
+        besides = {worker: sum(at not in seen for at in found) for worker, found in held.items()}
+        choices = placement.choose(
+            [each.active for each in seen.values()], sites, moves_max=self._settings.moves_max, besides=besides
+        )
+        for start in range(0, len(choices), COMMITS_AT_ONCE):
+            await self._write([(choice, seen[choice.at]) for choice in choices[start : start + COMMITS_AT_ONCE]])
+        # Only now: whoever is woken by what is freed finds where it is wanted.
+        await self._freer.of_the_dead()
+        self.turns += 1
+        return choices
+
+    # --- Looking -----------------------------------------------------------------------------------------------
+
+    async def _lives(self) -> tuple[list[leases.Life], int]:
+        """Every worker that has left a life sign, and the store's time."""
+        lives: list[leases.Life] = []
+        after: ids.WorkerId | None = None
+        while True:
+            read = await self._engine.read(leases.workers_range(after=after))
+            found = leases.decode_worker(read.page(0))
+            if found is None:
+                return lives, read.time_us
+            after, sign = found
+            life = self._others.look(sign)
+            if life is not None:
+                lives.append(life)
+
+    async def _held(self, lives: Sequence[leases.Life]) -> dict[ids.WorkerId, list[ids.Address]]:
+        held: dict[ids.WorkerId, list[ids.Address]] = {}
+        for life in lives:
+            found = held[life.worker] = []
+            after: ids.Address | None = None
+            while True:
+                read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
+                page = leases.decode_held(life.worker, read.page(0))
+                found += [at for at, _ in page if at.universe == self._universe]
+                if not read.page(0).more:
+                    break
+                after = page[-1][0]
+        return held
+
+    @staticmethod
+    def _urgent(
+        held: dict[ids.WorkerId, list[ids.Address]], sites: Sequence[placement.Site]
+    ) -> list[ids.Address]:  # fmt: skip
+        """Worlds of workers that are dead or being emptied."""
+        standing = [site.worker for site in sites]
+        return [at for worker, found in held.items() if worker not in standing for at in found]
+
+    def _next(self, held: dict[ids.WorkerId, list[ids.Address]]) -> list[ids.Address]:
+        """So many of all that are held, from where the last turn has stopped."""
+        every = sorted(at for found in held.values() for at in found)
+        start = 0 if self._after is None else bisect.bisect_right(every, self._after)
+        turned = [*every[start:], *every[:start]][:LOOK_MAX]
+        self._after = turned[-1] if turned and len(every) > LOOK_MAX else None
+        return turned
+
+    async def _hinted(self) -> list[ids.Address]:
+        read = await self._engine.read(ready.read_range(self._universe, count_max=HINTS_MAX))
+        return [at for at, _, _ in ready.decode(self._universe, read.page(0))]
+
+    async def _look(self, addresses: Sequence[ids.Address]) -> dict[ids.Address, Seen]:
+        """Those of these worlds that run."""
+        seen: dict[ids.Address, Seen] = {}
+        for start in range(0, len(addresses), PAGE):
+            part = addresses[start : start + PAGE]
+            read = await self._engine.read(
+                *(worlds.get(at) for at in part),
+                *(ready.get(at, priority=each) for each in HINTS for at in part),
+                *(get for at in part for get in leases.reads(at)),
+                *(inboxes.read_range(at, count_max=1) for at in part),
+            )
+            for index, at in enumerate(part):
+                first = 3 * len(part) + 3 * index
+                try:
+                    world = worlds.find(at, read.value(index))
+                    state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
+                except errors.Lost:
+                    continue  # it was deleted
+                except errors.Corrupt as error:  # the others can be placed all the same
+                    log.warning("world %s cannot be placed: %s", at.world.hex(), error)
+                    continue
+                if world is None or world.meta.status is not Status.ACTIVE:
+                    continue
+                hints = {each: read.value((1 + number) * len(part) + index) for number, each in enumerate(HINTS)}
+                quiet = not read.page(6 * len(part) + index).items
+                seen[at] = Seen(_active(world, state, quiet=quiet), state, hints)
+        return seen
+
+    # --- Writing -----------------------------------------------------------------------------------------------
+
+    async def _write(self, chosen: Sequence[tuple[placement.Choice, Seen]]) -> None:
+        """Assignments first, then hints, so that whoever is woken sees where the world is wanted."""
+        batches: list[kv.Batch] = []
+        for choice, each in chosen:
+            batch = kv.Batch()
+            if choice.to is None:
+                leases.unassign(batch, each.state)
+            else:
+                leases.assign(batch, each.state, choice.to, priority=step_batch.READY_PRIORITY, reason=choice.reason)
+            batches.append(batch)
+        outcomes = await transact.commit(self._engine, self._env, *batches)
+        hints: list[kv.Batch] = []
+        for (choice, each), outcome in zip(chosen, outcomes, strict=True):
+            if not isinstance(outcome, kv.Ok):
+                continue  # somebody else has decided meanwhile
+            self.assigned += 1
+            elsewhere = each.active.holder is not None and each.active.holder != choice.to
+            self.moved += elsewhere
+            log.info("world %s: %s (%s)", choice.at.world.hex(), _where(choice), choice.reason)
+            if elsewhere or (each.active.holder is None and not each.active.quiet):
+                priority = step_batch.READY_LATER if each.active.quiet else step_batch.READY_PRIORITY
+                stamp = step_batch.any_stamp(self._env)
+                hints.append(kv.Batch())
+                ready.leave(hints[-1], choice.at, priority=priority, stamp=stamp, seen=each.hints[priority])
+        if hints:
+            await transact.commit(self._engine, self._env, *hints)
+
+
+def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placement.Active:
+    holder = None if state.holder is None else ids.WorkerId(state.holder.worker)
+    assigned = None if state.assignment is None else ids.WorkerId(state.assignment.worker)
+    return placement.Active(world.at, placement.needs_of(world.meta), holder, assigned, quiet)
+
+
+def _where(choice: placement.Choice) -> str:
+    return "for anybody" if choice.to is None else f"for worker {choice.to.hex()}"

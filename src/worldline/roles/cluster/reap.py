@@ -1,0 +1,134 @@
+"""Freeing what dead workers have left: their worlds, what their processes had claimed, and their own records.
+
+Anybody may do this, any number at once: each act is a commit of its own that expects the dead worker's life sign to be
+the one that has run out. A world with something unread gets a hint, so that the living look at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready
+from worldline.model import ids
+from worldline.roles.cluster import expiry
+from worldline.roles.world import lease as world_lease
+from worldline.roles.world import step_batch
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.worker")
+
+T = TypeVar("T")
+
+PAGE = 1_000
+AT_ONCE = 16
+
+
+class Freer:
+    def __init__(
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: expiry.Witness
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._others = others
+
+    async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
+        """Free the worlds of workers that are no more, and let it be known which of them have something to do.
+
+        Returns how many workers that was. `but`: whoever asks knows best whether it lives.
+        """
+        worker: ids.WorkerId | None = None
+        count = 0
+        while True:
+            read = await self._engine.read(leases.workers_range(after=worker))
+            found = leases.decode_worker(read.page(0))
+            if found is None:
+                return count
+            worker, sign = found
+            life = self._others.look(sign)
+            if life is None or worker == but:
+                continue
+            proven = self._others.is_dead(worker)
+            if proven or not life.alive(read.time_us):
+                await self._free(life, proven=proven)
+                count += 1
+
+    async def _free(self, life: leases.Life, *, proven: bool) -> None:
+        after: ids.Address | None = None
+        strangers = False
+        while True:
+            read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
+            found = leases.decode_held(life.worker, read.page(0))
+            ours = {at: epoch for at, epoch in found if at.universe == self._universe}
+            strangers = strangers or len(ours) < len(found)
+            if proven:
+                await each(list(ours), self._take_back, at_once=AT_ONCE)
+            await self._release(life, ours)
+            if not read.page(0).more:
+                break
+            after = found[-1][0]
+        if not strangers:
+            batch = kv.Batch()
+            leases.goodbye(batch, life)
+            await transact.commit(self._engine, self._env, batch)
+
+    async def _take_back(self, at: ids.Address) -> int:
+        return await world_lease.take_back_claims(self._engine, self._env, at, self._others.is_dead)
+
+    async def _release(self, life: leases.Life, held: dict[ids.Address, int]) -> None:
+        """End leases on behalf of a worker that cannot. Its life sign is expected to be the one that has run out."""
+        addresses = list(held)
+        waiting = dict.fromkeys(await with_unread(self._engine, addresses))
+        for start in range(0, len(addresses), AT_ONCE):
+            part = addresses[start : start + AT_ONCE]
+            read = await self._engine.read(
+                *(get for at in part for get in leases.reads(at)),
+                *(ready.get(at, priority=step_batch.READY_PRIORITY) for at in part),
+            )
+            hints: list[kv.Batch] = []
+            ends: list[kv.Batch] = []
+            for index, at in enumerate(part):
+                try:
+                    state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                except errors.Corrupt as error:
+                    log.warning("world %s cannot be freed: %s", at.world.hex(), error)
+                    continue
+                ends.append(kv.Batch())
+                leases.release_for(ends[-1], state, life, epoch=held[at])
+                if at in waiting and read.value(3 * len(part) + index) is None:
+                    hints.append(kv.Batch())
+                    ready.leave(
+                        hints[-1], at, priority=step_batch.READY_PRIORITY, stamp=step_batch.any_stamp(self._env)
+                    )
+            await transact.commit(self._engine, self._env, *hints, *ends)
+
+
+async def with_unread(engine: kv.Engine, addresses: Sequence[ids.Address]) -> list[ids.Address]:
+    """Those of these worlds whose inboxes are not empty."""
+    if not addresses:
+        return []
+    read = await engine.read(*(inboxes.read_range(at, count_max=1) for at in addresses))
+    return [at for index, at in enumerate(addresses) if read.page(index).items]
+
+
+async def each(
+    items: Sequence[ids.Address], do: Callable[[ids.Address], Awaitable[T]], *, at_once: int
+) -> list[T]:  # fmt: skip
+    """Do something for each, a few at once. One that fails does not keep the others from being done."""
+    results: list[T | BaseException] = []
+    for start in range(0, len(items), at_once):
+        part = items[start : start + at_once]
+        results += await asyncio.gather(*(do(item) for item in part), return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    for error in failed:
+        if not isinstance(error, errors.Error):
+            raise error
+    if failed:
+        raise failed[0]
+    return [result for result in results if not isinstance(result, BaseException)]

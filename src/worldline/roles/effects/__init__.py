@@ -1,0 +1,1 @@
+"""The effect worker: it claims effects, performs them and returns results."""

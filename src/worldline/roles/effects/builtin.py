@@ -1,0 +1,41 @@
+"""The effects that every program has, brought to life with what this process performs them by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from worldline.adapters.egress import Egress
+from worldline.kernel.authoring import http_call
+from worldline.kernel.authoring.calls import Effect
+from worldline.model.http import Response
+from worldline.roles.effects import attempt
+
+if TYPE_CHECKING:
+    from worldline.adapters import http
+
+
+def http_request(policy: Egress) -> Effect[..., Response]:
+    """`http.request`, performed under this process's egress policy."""
+    made: list[http.Client] = []
+
+    def client() -> http.Client:
+        if not made:
+            from worldline.adapters import http  # noqa: PLC0415 - a third of all import time, for those who need it
+
+            made.append(http.Client(policy))
+        return made[0]
+
+    async def request(
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        body: bytes = b"",
+    ) -> Response:
+        key = attempt.attempt().key
+        return await client().request(method, url, key=key, params=params, headers=headers, json=json, body=body)
+
+    return http_call.request.performed_by(request)

@@ -1,0 +1,45 @@
+"""Setting effects aside for a person, and trying them again, so that the journal says so.
+
+The `open` record is changed and the world is told by one commit: a control item in its inbox. The journal thereby has
+everything that the record says, and a record that is lost can be written again as it was. Both go through the inbox,
+never around it, so a world hears of them in the order in which they happened.
+"""
+
+from __future__ import annotations
+
+from worldline.codec import structs
+from worldline.kernel import commands
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready, worlds
+from worldline.layers import work as works
+from worldline.model import inbox, payload
+from worldline.roles.world import step_batch
+from worldline.store import kv
+
+
+def parked(opened: works.Open) -> inbox.Control:
+    """What a world is told when one of its effects has been parked: `opened` is the record as it stands then."""
+    said = commands.ParkEffect(opened.intent, opened.work.attempt, opened.work.error)
+    return inbox.Control(commands.PARK, payload.inline(structs.encode(said)))
+
+
+def retried(opened: works.Open) -> inbox.Control:
+    """What a world is told when a parked effect is tried again."""
+    return inbox.Control(commands.RETRY, payload.inline(structs.encode(commands.RetryEffect(opened.intent))))
+
+
+def tell(batch: kv.Batch, world: worlds.World, item: inbox.Item, *, hint: bytes | None) -> None:
+    """Put an item into a world's inbox. `hint`: its ready hint as it was read. The batch has a guard of its own."""
+    worlds.expect_open(batch, world)
+    index = inboxes.enqueue_once(batch, world.at, item)
+    ready.mark(batch, world.at, priority=step_batch.READY_PRIORITY, seen=hint, append=index)
+
+
+def set_aside(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int, hint: bytes | None) -> None:
+    """Park an effect by hand, before it is tried again."""
+    tell(batch, world, parked(works.set_aside(batch, opened, now_us=now_us, error="parked by hand")), hint=hint)
+
+
+def retry(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int, hint: bytes | None) -> None:
+    """Try a parked effect again, now."""
+    tell(batch, world, retried(works.retry(batch, opened, due_us=now_us)), hint=hint)

@@ -1,0 +1,390 @@
+"""Performing one claimed effect: from the claim to the answer, or to the next pause.
+
+An attempt that fails is tried again after a pause that grows, until attempts or time run out: then the world gets an
+`error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
+function runs; whoever loses it stops, and can change nothing any more. An attempt whose process died counts, so work
+that kills its processes ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.kernel import handling, runs
+from worldline.kernel.authoring.calls import Effect, Options
+from worldline.layers import blobs as blob_layer
+from worldline.layers import cas, ready, worlds
+from worldline.layers import work as works
+from worldline.model import inbox, payload
+from worldline.model import world as world_model
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.settings import AdapterSettings
+from worldline.roles import hub, telemetry
+from worldline.roles.effects import attempt as attempts
+from worldline.roles.effects import limiter, parking
+from worldline.roles.effects.attempt import Ended
+from worldline.roles.world import step_batch
+from worldline.roles.world.held_world import Applied, Handover, Superseded
+from worldline.roles.world.worker import WorldWorker
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.adapter")
+
+CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone before it is looked at again
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """An effect's declaration with what its call overrides."""
+
+    attempts: int | None
+    timeout_us: int | None
+    park: bool
+    first_us: int
+    factor: float
+    most_us: int
+
+    def delay_us(self, attempt: int) -> int:
+        try:
+            return int(min(self.most_us, self.first_us * self.factor ** min(attempt - 1, 64)))
+        except OverflowError:
+            return self.most_us
+
+
+class Claimed:
+    """A claim that is kept alive while the work goes on. Made in the task that does the work.
+
+    A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
+    """
+
+    def __init__(self, claim: works.Open, renew_at: float) -> None:
+        self._task = asyncio.current_task()
+        self._renewing: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.claim = claim
+        self.renew_at = renew_at  # by the loop's clock
+        self.lost = False
+        self.stopped = False  # the adapter has ended the attempt
+
+    def cancel(self) -> None:
+        """End the attempt. It is told apart from one that cancels the task it runs in."""
+        self.stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Let it be. What is known of the claim afterwards is true."""
+        self._stopped = True
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
+
+    def renew(self, performer: Performer) -> None:
+        """Begin to renew it, if that is not under way, and somebody still works under it."""
+        if not self._stopped and (self._renewing is None or self._renewing.done()):
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(performer))
+
+    async def _renew(self, performer: Performer) -> None:
+        try:
+            renewed = await performer.renew(self.claim)
+        except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
+            log.warning(
+                "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
+                extra=telemetry.about(self.claim.at, step=self.claim.work.step),
+            )  # fmt: skip
+        else:
+            if renewed is None:
+                self._lose()
+            else:
+                self.claim = renewed
+
+    def _lose(self) -> None:
+        self.lost = True
+        log.warning(
+            "effect %s: the claim was lost while it ran", self.claim.intent.hex(),
+            extra=telemetry.about(self.claim.at, step=self.claim.work.step),
+        )  # fmt: skip
+        if not self._stopped:
+            self.cancel()
+
+
+class Performer:
+    """What all attempts of one process share."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        *,
+        blobs: blob_layer.Blobs,
+        live: hub.Hub,
+        settings: AdapterSettings,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._hub = live
+        self._settings = settings
+        self._telemetry = telemetry
+        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
+        self._thread = threading.get_ident()
+        self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
+        self._renewals: asyncio.TimerHandle | None = None  # one for all of them: most are over before it is due
+        self._answering: dict[bytes, None] = {}
+        self.local: WorldWorker | None = None
+        self.performed = 0
+
+    async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
+        """One attempt. `params` are known if the world is held here."""
+        held = self._hold(claim)
+        telling = self._telemetry.on
+        began_us = self._env.wall_us() if telling else 0
+        try:
+            policy, ended = await self._attempt(effect, held, params, slot)
+        finally:
+            await held.stop()
+            del self._held[claim.intent]
+        ended_us = self._env.wall_us() if telling else 0
+        outcome: telemetry.Outcome = "lost"
+        if not held.lost:
+            self._answering[claim.intent] = None
+            try:
+                outcome = await self._conclude(held.claim, policy, ended)
+            finally:
+                del self._answering[claim.intent]
+        if telling:
+            self._telemetry.tell(telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us))
+
+    async def give_back(self, held: list[Claimed]) -> None:
+        """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
+        try:
+            now_us = (await self._engine.read()).time_us
+            batches = []
+            for each in held:
+                if not each.lost:
+                    batch = kv.Batch()
+                    works.take_back(batch, each.claim, now_us=now_us)
+                    batches.append(batch)
+            if batches:
+                await transact.commit(self._engine, self._env, *batches)  # a conflict means that the claim was lost
+        except errors.StoreError as error:
+            log.warning("%d claims could not be given back: %s", len(held), error)
+
+    def answering(self) -> list[bytes]:
+        """The intents of attempts that have ended and are being answered."""
+        return list(self._answering)
+
+    def cancel(self, intent: bytes) -> bool:
+        """End the attempt at this intent. Whether there is one."""
+        held = self._held.get(intent)
+        if held is not None:
+            held.cancel()
+        return held is not None
+
+    def held(self) -> list[Claimed]:
+        """The claims of all attempts that are running."""
+        return list(self._held.values())
+
+    def close(self) -> None:
+        if self._renewals is not None:
+            self._renewals.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- Claims that are kept -----------------------------------------------------------------------------------
+
+    def _hold(self, claim: works.Open) -> Claimed:
+        loop = asyncio.get_running_loop()
+        renew_at = loop.time() + self._settings.renew_ms / 1000
+        held = self._held[claim.intent] = Claimed(claim, renew_at)
+        if self._renewals is None:
+            self._renewals = loop.call_at(renew_at, self._renew_due)
+        return held
+
+    def _renew_due(self) -> None:
+        """Renew the claims whose time has come, and come back for the next."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for held in self._held.values():
+            if held.renew_at <= now:
+                held.renew_at = now + self._settings.renew_ms / 1000
+                held.renew(self)
+        next_at = min((held.renew_at for held in self._held.values()), default=None)
+        self._renewals = None if next_at is None else loop.call_at(next_at, self._renew_due)
+
+    # --- One attempt ------------------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, effect: Effect[..., Any], held: Claimed, params: bytes | None, slot: Slot
+    ) -> tuple[Policy, Ended]:
+        claim = held.claim
+        work = claim.work
+        try:
+            arguments, options = handling.unpack_effect(
+                await self._blobs.load(work.params) if params is None else params
+            )
+        except (errors.NotFound, errors.Corrupt) as error:
+            message = f"the parameters of {effect.name}() are not to be had: {error}"
+            return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
+        policy = policy_of(effect, options)
+        if policy.attempts is not None and work.attempt > policy.attempts:
+            message = f"attempt {policy.attempts} was the last, and its process died before it ended"
+            return policy, Ended(False, code="abandoned", message=message)
+        left_us: int | None = None
+        if work.deadline_us:
+            left_us = work.deadline_us - (await self._engine.read()).time_us
+            if left_us <= 0:
+                return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
+        in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
+        this = attempts.Attempt(
+            options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
+            lambda: held.stopped or (in_time is not None and in_time.expired()),
+        )  # fmt: skip
+        try:
+            started = self._started(effect, arguments, this, policy.timeout_us, slot)
+            if in_time is None:
+                ended = await started
+            else:
+                async with in_time:
+                    ended = await started
+        except TimeoutError:
+            ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
+        finally:
+            slot.close()
+        self.performed += 1
+        return policy, ended
+
+    async def _started(
+        self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, timeout_us: int | None, slot: Slot
+    ) -> Ended:
+        if not slot.try_start():
+            await slot.start()
+        return await attempts.run(effect, arguments, this, timeout_us=timeout_us, threads=self._threads)
+
+    def _emit(self, claim: works.Open, chunk: object) -> None:
+        """Pass a chunk to followers: from an effect on the loop at once, from one in a thread by way of the loop."""
+        work = claim.work
+        piece = hub.Chunk(claim.intent, work.name, work.correlation, work.attempt, chunk)
+        if threading.get_ident() == self._thread:
+            self._hub.stream(claim.at, piece)
+        else:
+            self._hub.stream_from_thread(claim.at, piece)
+
+    async def renew(self, claim: works.Open) -> works.Open | None:
+        """The claim, renewed; None if it is lost."""
+        now_us = (await self._engine.read()).time_us
+        batch = kv.Batch()
+        renewed = works.renew(batch, claim, until_us=now_us + self._settings.claim_ttl_ms * 1000)
+        [outcome] = await transact.commit(self._engine, self._env, batch)
+        return renewed if isinstance(outcome, kv.Ok) else None
+
+    # --- What comes of it -------------------------------------------------------------------------------------
+
+    async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
+        work = claim.work
+        if ended.ok:
+            await self._answer(claim, ReceiptStatus.OK, ended.data)
+            return "ok"
+        now_us = (await self._engine.read()).time_us
+        due_us = now_us + max(policy.delay_us(work.attempt), ended.after_us)
+        out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
+        out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
+        if not ended.final and not out_of_time and not out_of_attempts:
+            batch = kv.Batch()
+            works.back_off(batch, claim, due_us=due_us, error=ended.message)
+            await transact.commit(self._engine, self._env, batch)
+            return "retried"
+        if policy.park and not ended.final:
+            await self._settle(claim, lambda given: parking.parked(works.park(given, claim, error=ended.message)))
+            return "parked"
+        timed_out = ended.timed_out or out_of_time
+        tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
+        status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
+        await self._answer(claim, status, runs.failure(ended.code, ended.message, attempts=tried))
+        return "timeout" if timed_out else "error"
+
+    async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
+        """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
+        carried = payload.inline(data) if cas.is_small(data) else await self._blobs.carry(data)
+        receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
+        handed = await self._hand_over(claim, receipt, data)
+        if not handed:
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt))
+        if self._telemetry.on:
+            self._telemetry.tell(telemetry.Answered(claim, status, handed))
+
+    async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
+        """Whether the world, held here, has taken the answer, or somebody else's instead."""
+        if self.local is None:
+            return False
+        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim)):
+            return False
+        try:
+            await done
+        except Superseded:
+            return True
+        except errors.Error:
+            return False  # not taken, or nobody knows: the inbox takes it only if the claim still stands
+        return True
+
+    async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
+        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit."""
+
+        async def attempt() -> transact.Done[None] | transact.Write[None]:
+            hint = ready.get(claim.at, priority=step_batch.READY_PRIORITY)
+            read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent), hint)
+            world = worlds.find(claim.at, read.value(0))
+            if world is None or read.value(1) != claim.raw:
+                return transact.Done(None)  # nobody wants the answer, or somebody else has the work
+            batch = kv.Batch()
+            if world.meta.status not in world_model.TAKES_INPUT:
+                works.back_off(
+                    batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
+                )
+                return transact.Write(batch, lambda _: None)
+            parking.tell(batch, world, change(batch), hint=read.value(2))
+            return transact.Write(batch, lambda _: None)
+
+        await transact.run(self._engine, self._env, attempt)
+        if self.local is not None:
+            self.local.poke(claim.at)
+
+
+Slot = limiter.Slot
+
+
+def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt) -> inbox.Receipt:
+    works.settle(batch, claim)
+    return receipt
+
+
+def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: int) -> bool:
+    """Whether an effect must not be tried now: its world is gone, or takes no answer as long as it is archived."""
+    world = worlds.find(due.at, meta)
+    if world is None:
+        works.close_gone(batch, due)
+    elif world.meta.status not in world_model.TAKES_INPUT:
+        works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
+    return world is None or world.meta.status not in world_model.TAKES_INPUT
+
+
+@functools.lru_cache(maxsize=1024)
+def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
+    retry = effect.retry
+    return Policy(
+        attempts=retry.attempts if options.attempts is None else (options.attempts or None),
+        timeout_us=effect.timeout_us if options.timeout_us is None else options.timeout_us,
+        park=retry.then == "park" if options.park is None else options.park,
+        first_us=retry.first_us if options.first_us is None else options.first_us,
+        factor=retry.factor if options.factor is None else options.factor,
+        most_us=retry.most_us if options.most_us is None else options.most_us,
+    )

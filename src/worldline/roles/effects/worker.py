@@ -1,0 +1,284 @@
+"""The adapter worker: claims due effects, performs them, and answers their worlds.
+
+An effect is tried at least once and answered exactly once. A claim is a token and a time; it is renewed while the
+function runs, and whoever loses it can change nothing any more (`perform`). No more is claimed than
+can be started: what limits leave no room for stays in the queue of its kind, in nobody's way.
+
+Effects of worlds held in this process come here already claimed, in the commit that asked for them, and their answers
+go straight into the next cycle. Both are short cuts through the same queue, not another meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.kernel.authoring.calls import Effect
+from worldline.kernel.authoring.program import Program
+from worldline.layers import blobs as blob_layer
+from worldline.layers import commit, worlds
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.settings import AdapterSettings
+from worldline.model.work import Work, WorkKind
+from worldline.roles import hub, telemetry, wakeup
+from worldline.roles.effects import limiter, perform
+from worldline.roles.world import step_batch
+from worldline.roles.world.held_world import Done, Hosted
+from worldline.roles.world.worker import WorldWorker
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.adapter")
+
+ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of effect that this process performs, with its limits and its queue."""
+
+    queue: str
+    effect: Effect[..., Any]
+    limit: limiter.Limit
+
+
+class AdapterWorker(step_batch.Claims):
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        programs: Sequence[Program],
+        *,
+        blobs: blob_layer.Blobs,
+        live: hub.Hub,
+        settings: AdapterSettings,
+        worker: ids.WorkerId,
+        builtins: Sequence[Effect[..., Any]] = (),
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._worker = worker
+        self._telemetry = telemetry
+        self._performer = perform.Performer(engine, env, blobs=blobs, live=live, settings=settings, telemetry=telemetry)
+        self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
+        self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
+        self._starved = False
+        self._kinds: dict[str, Kind] = {}
+        for program in programs:
+            for effect in [*program.effects.values(), *builtins]:
+                queue = step_batch.effect_queue(program, effect.queue, effect.name)
+                self._kinds[queue] = Kind(queue, effect, limiter.Limit(env, effect.concurrency, effect.rate))
+        prefixes = dict.fromkeys(works.queues_prefix(universe, step_batch.queue_prefix(each)) for each in programs)
+        self._watch = wakeup.Watch(engine, list(prefixes))
+
+    @property
+    def performed(self) -> int:
+        return self._performer.performed
+
+    def claims(self) -> list[works.Open]:
+        """What is being performed now."""
+        return [held.claim for held in self._performer.held()]
+
+    @property
+    def running(self) -> int:
+        """Attempts that are under way."""
+        return len(self._tasks)
+
+    def attach(self, local: WorldWorker) -> None:
+        """Work side by side with a world worker: its effects come here claimed, answers go back directly."""
+        self._performer.local = local
+        local.on_act.append(self._on_act)
+
+    # --- Short cuts within the process -------------------------------------------------------------------------
+
+    def claim(self, work: Work, time_us: int) -> commit.Claim | None:
+        kind = self._kinds.get(work.queue)
+        if kind is None or work.kind is not WorkKind.EFFECT:
+            return None
+        if not self._room(kind):
+            self._starved = True
+            return None
+        token = ids.Token(self._env.random_bytes(limits.ID_BYTES))
+        self._promised[token] = kind.limit.take()
+        return commit.Claim(self._worker, token, time_us + self._settings.claim_ttl_ms * 1000)
+
+    def give_back(self, tokens: Sequence[bytes]) -> None:
+        for token in tokens:
+            slot = self._promised.pop(token, None)  # what is performed already has its slot
+            if slot is not None:
+                slot.close()
+        self._watch.wake()
+
+    def _on_act(self, hosted: Hosted, done: Done, built: step_batch.Built) -> None:
+        for opened in built.claimed:
+            self._perform(opened, done.wanted[opened.intent].params, self._promised.pop(opened.work.token))
+        for cancelled in done.cancelled:
+            self._cancel(cancelled.intent)
+        if done.wanted:
+            effects = sum(1 for wanted in done.wanted.values() if wanted.kind is WorkKind.EFFECT)
+            if len(built.claimed) < effects:
+                self._watch.wake()
+        del hosted
+
+    def _cancel(self, intent: ids.IntentId) -> None:
+        task = self._tasks.get(intent)
+        if task is not None and not self._performer.cancel(intent):
+            task.cancel()  # it has not begun, or is being answered
+
+    # --- The loop's turn ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    async def tick(self) -> None:
+        """One turn: claim what is due and there is room for, or rest until something may be."""
+        self._watch.clear()
+        rest_us = self._settings.scan_ms * 1000
+        kinds: list[Kind] = []
+        full: list[Kind] = []
+        for kind in self._kinds.values():
+            (kinds if self._room(kind) else full).append(kind)
+        self._starved = bool(full)
+        for kind in full:
+            rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
+        claimed = 0
+        if kinds:
+            read = await self._engine.read(
+                *(works.next_range(self._universe, queue=kind.queue, shard=0) for kind in kinds)
+            )
+            self._watch.looked(read.seen)
+            for index, kind in enumerate(kinds):
+                for first in works.decode_due(self._universe, read.page(index)):
+                    if first.pointer.due_us <= read.time_us:
+                        claimed += await self._claim_due(kind, read.time_us)
+                    else:
+                        rest_us = min(rest_us, first.pointer.due_us - read.time_us)
+        if claimed == 0:
+            await self._watch.rest(max(1, rest_us // 1000))
+
+    async def _claim_due(self, kind: Kind, now_us: int) -> int:
+        """Claim what is due of a kind and there is room for. Returns how much was done about it."""
+        room = self._room(kind)
+        if not room:
+            self._starved = True
+            return 0
+        read = await self._engine.read(
+            works.due_range(self._universe, queue=kind.queue, shard=0, now_us=now_us, count_max=room)
+        )
+        return await self._claim_all(kind, works.decode_due(self._universe, read.page(0)))
+
+    def _room(self, kind: Kind) -> int:
+        """How much more of a kind may be claimed now."""
+        free = self._settings.concurrency - len(self._tasks) - len(self._promised)
+        return max(0, min(self._settings.claim_batch, free, kind.limit.room()))
+
+    async def _claim_all(self, kind: Kind, found: list[works.Found]) -> int:
+        read = await self._engine.read(
+            *(works.get(each.pointer.at, each.pointer.intent) for each in found),
+            *(worlds.get(each.pointer.at) for each in found),
+        )
+        batches: list[kv.Batch] = []
+        claims: list[works.Open | None] = []
+        for index, each in enumerate(found):
+            batch = kv.Batch()
+            try:
+                raws = read.value(index), read.value(len(found) + index)
+                wanted, claim = self._try_claim(batch, kind, each, raws, read.time_us)
+            except errors.Corrupt as error:  # the others can be performed all the same
+                log.warning("effect %s cannot be read: %s", each.pointer.intent.hex(), error)
+                continue
+            if wanted:
+                batches.append(batch)
+                claims.append(claim)
+        won = await self._commit_claims(batches, claims)
+        if won:
+            self._telemetry.tell(telemetry.Claimed(kind.effect.name, won))
+        return len(batches)
+
+    def _try_claim(
+        self, batch: kv.Batch, kind: Kind, found: works.Found, raws: tuple[bytes | None, bytes | None], now_us: int
+    ) -> tuple[bool, works.Open | None]:
+        """Whether something is to be done about it, and the claim, if that is to claim it. `raws`: the work as it was
+        read, and its world.
+        """
+        authority = works.decode(found.pointer.at, found.pointer.intent, raws[0])
+        if not works.matches(found, authority):
+            works.discard(batch, found, authority)
+            return True, None
+        assert authority is not None
+        if authority.intent in self._tasks or not self._room(kind):
+            self._starved = True
+            return False, None
+        if authority.work.due_us > now_us:
+            return False, None  # the store's clock was set back since it was found
+        if perform.leave_alone(batch, authority, raws[1], now_us):
+            return True, None
+        return True, self._claim(batch, kind, authority, now_us)
+
+    def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
+        token = ids.Token(envs.new_id(self._env))
+        until_us = now_us + self._settings.claim_ttl_ms * 1000
+        claimed = works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
+        self._promised[token] = kind.limit.take()
+        return claimed
+
+    async def _commit_claims(self, batches: list[kv.Batch], claims: list[works.Open | None]) -> int:
+        """Perform what was claimed. Returns how many there are."""
+        wanted = {claim.work.token: claim for claim in claims if claim is not None}
+        asked = len(wanted)
+        try:
+            outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+            for claim, outcome in zip(claims, outcomes, strict=True):
+                if claim is not None and isinstance(outcome, kv.Ok):
+                    del wanted[claim.work.token]
+                    self._perform(claim, None, self._promised.pop(claim.work.token))
+        finally:
+            for token in wanted:
+                self._promised.pop(token).close()
+        return asked - len(wanted)
+
+    # --- Performing ----------------------------------------------------------------------------------------------
+
+    def _perform(self, claimed: works.Open, params: bytes | None, slot: limiter.Slot) -> None:
+        effect = self._kinds[claimed.work.queue].effect
+        work = self._performer.perform(effect, claimed, params, slot)
+        task = asyncio.get_running_loop().create_task(work, name=f"effect {claimed.work.name}")
+        self._tasks[claimed.intent] = task
+        task.add_done_callback(lambda done: self._ended(claimed.intent, done, slot))
+
+    def _ended(self, intent: ids.IntentId, task: asyncio.Task[None], slot: limiter.Slot) -> None:
+        slot.close()
+        self._tasks.pop(intent, None)
+        if self._starved:  # something was left in a queue for want of room
+            self._watch.wake()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("effect %s: %s", intent.hex(), error)
+
+    async def close(self, *, abandon: bool = False) -> None:
+        """Stop what is running and give the claims back. Those that cannot be given back run out by themselves."""
+        await self._watch.close()
+        held = self._performer.held()
+        if not abandon:
+            await self._let_answer(self._performer.answering())
+        for intent in list(self._tasks):
+            self._cancel(intent)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if not abandon:
+            await self._performer.give_back(held)
+        self._performer.close()
+
+    async def _let_answer(self, intents: Sequence[bytes]) -> None:
+        """Work that is done and only has to be said: worth a moment, or it would be done again."""
+        tasks = [self._tasks[ids.IntentId(intent)] for intent in intents if intent in self._tasks]
+        if tasks:
+            await asyncio.wait(tasks, timeout=ANSWER_SECONDS)

@@ -1,0 +1,152 @@
+"""What becomes of a world whose steps were lost: its memory is dropped, and it is brought back, or refused here.
+
+::
+
+    another was first with one input  -> brought back where it is, under the same lease, without that input
+    the lease or the head has moved   -> brought back at once, if nobody else has it
+    the store was out of reach        -> brought back in a while
+    this process lacks what is needed -> brought back in a while; after a few times, or if it lasts, refused
+    several steps cannot be made      -> brought back, and stepped one by one
+    a single step cannot be made      -> its input goes back to the producer, or, if it is in the inbox, refused
+    committed, and not all was done   -> brought back at once
+
+Inputs that were handed over and not taken are told so by `Fenced`: their producers put them into the inbox. Only the
+one that is known to be at fault comes back as `StepFailed`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.layers import commit, leases
+from worldline.model import ids
+from worldline.roles import telemetry
+from worldline.roles.world import cycle, kernel_thread, refusals
+from worldline.roles.world.held_world import Done, Handover, Hosted
+
+log = logging.getLogger("worldline.worker")
+
+STUCK_MS = 1_000  # before something is tried again that failed for one world alone
+CANNOT_STEP_TRIES_MAX = 3  # with its lease kept, of a world that lacks something in this process for the moment
+
+
+class Drop(Protocol):
+    def __call__(self, hosted: Hosted, handed: Sequence[Handover] = (), *, again: bool | int = False) -> None: ...
+
+
+class Losses:
+    """`drop` throws a world's memory away; `release` begins to let go of its lease."""
+
+    def __init__(
+        self, env: envs.Env, refusals: refusals.Refusals, *, drop: Drop, release: Callable[[leases.Lease], None]
+    ) -> None:
+        self._env = env
+        self._refusals = refusals
+        self._drop = drop
+        self._release = release
+        self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
+
+    def careful(self, at: ids.Address) -> bool:
+        """Whether a world that is back is to be stepped one by one."""
+        return self._careful.pop(at, "no") is None
+
+    def settle(self, lost: cycle.Lost) -> None:
+        """Its steps were not committed, or not all was done that follows. Whose fault it was decides what becomes of
+        what was handed over.
+        """
+        given, why = lost.worked.given, lost.why
+        given.stepped = False
+        if lost.worked.committed and isinstance(why, BaseException):
+            self._unfinished(given, why)
+            return
+        if isinstance(why, errors.CannotStep | MemoryError):
+            self._cannot_step(given, why)
+            return
+        if isinstance(why, errors.StoreError):
+            log.warning("world %s: %s; trying again", given.hosted.at.world.hex(), why)
+            handed, given.handed = given.handed, []
+            self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
+            return
+        if isinstance(why, BaseException):
+            self._unfit(given, lost.worked.done, why)
+            return
+        error = commit.lost(why, given.hosted.lease)
+        log.info("%s", error, extra=telemetry.about(given.hosted.at))
+        kept = cycle.unsettled(given, why)
+        if cycle.is_ours(lost) and not given.hosted.lost:
+            given.handed, given.again, given.stepped = kept, True, True
+            return
+        given.handed = []
+        # Also after a fence: a lease that was revoked from a paused world may be free by now.
+        self._drop(given.hosted, kept, again=True)
+
+    def _unfit(self, given: cycle.Given, done: Done, error: BaseException) -> None:
+        """Its steps cannot be made, or not be stored. Several at once are tried one by one; an input that is alone at
+        fault goes back to its producer; anything else stops the world.
+        """
+        hosted, handed = given.hosted, given.handed
+        given.handed = []
+        stepping = given.error is not None
+        if not hosted.careful and (stepping or done.steps > 1):
+            log.warning(
+                "world %s goes on one step at a time:\n%s", hosted.at.world.hex(), kernel_thread.trace(error),
+                extra=telemetry.about(hosted.at),
+            )  # fmt: skip
+            self._careful[hosted.at] = None
+            self._drop(hosted, handed, again=True)
+            return
+        taken = not given.unread and bool(handed) if stepping else bool(done.handed)
+        if taken and handed[0].claim is None:  # a single step: it was over the first of them
+            handed[0].fail(_not_taken(error))
+            self._drop(hosted, handed[1:], again=True)
+            return
+        said = kernel_thread.describe(error)
+        why = f"a step of it cannot be made: {said}" if stepping else f"a step of it cannot be stored: {said}"
+        self._refuse(hosted, handed, "step" if stepping else "unfit", why, cause=error)
+
+    def _cannot_step(self, given: cycle.Given, error: errors.CannotStep | MemoryError) -> None:
+        """The process lacks what a step needs. For the moment: the world is tried again here a few times. For good, or
+        for too long: another worker may have it.
+        """
+        hosted, handed = given.hosted, given.handed
+        given.handed = []
+        why = f"this process cannot make its step: {kernel_thread.describe(error)}"
+        if isinstance(error, errors.CannotStep) and error.lasting:
+            self._refuse(hosted, handed, "cannot_step", why, lasting=True)
+        elif self._refusals.tries(hosted.at) >= CANNOT_STEP_TRIES_MAX:
+            self._refuse(hosted, handed, "cannot_step", why)
+        else:
+            self._refusals.refuse(hosted.at, "cannot_step", why, keep=True)
+            self._drop(hosted, handed)
+
+    def _unfinished(self, given: cycle.Given, error: BaseException) -> None:
+        """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
+        log.error(
+            "world %s is restored:\n%s", given.hosted.at.world.hex(), kernel_thread.trace(error),
+            extra=telemetry.about(given.hosted.at),
+        )  # fmt: skip
+        handed, given.handed = given.handed, []
+        self._drop(given.hosted, handed, again=True)
+
+    def _refuse(
+        self, hosted: Hosted, handed: Sequence[Handover], kind: telemetry.RefusalKind, why: str,
+        *, lasting: bool = False, cause: BaseException | None = None,
+    ) -> None:  # fmt: skip
+        """Leave a world alone for a while, and let another worker try. What was handed over goes to its inbox."""
+        self._refusals.refuse(hosted.at, kind, why, lasting=lasting, cause=cause)
+        self._careful[hosted.at] = None
+        self._drop(hosted, handed)
+        self._release(hosted.lease)
+
+
+def _not_taken(error: BaseException) -> errors.Error:
+    """What to tell the producer of an input whose step ended with this."""
+    if isinstance(error, errors.BadInput):
+        return error
+    made = errors.StepFailed(f"the input was not taken: the step over it ended with {kernel_thread.describe(error)}")
+    made.__cause__ = error
+    return made

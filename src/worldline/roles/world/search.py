@@ -1,0 +1,200 @@
+"""Finding worlds that want to be run: by hints, by their holders' death, and by looking through all of them.
+
+Three nets, one under the other. A producer leaves a ready hint, found at once. A worker that dies leaves its worlds
+behind: they are freed (`roles.cluster.reap`), what its process had claimed is due again, and those with something
+unread get a hint. And because hints may be lost, all inboxes are looked into, a page of worlds at a time, so slowly
+that it costs nothing.
+
+Whoever looks at a world that is held here also sees where it is wanted: one that is assigned to another worker, alive
+and not being emptied, is given up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.layers import inbox as inboxes
+from worldline.layers import leases, ready, worlds
+from worldline.model import ids
+from worldline.roles.cluster import expiry, reap
+from worldline.roles.world import lease as world_lease
+from worldline.roles.world.cycle import Clock
+from worldline.roles.world.held_world import Hosted
+from worldline.store import kv
+
+if TYPE_CHECKING:
+    from worldline.roles.world.worker import WorldWorker
+
+PAGE = 1_000
+HOLDS_AT_ONCE = 16
+PLACE_US = 250_000  # how often it is looked at where a world is and where it is wanted, however many hints it has
+
+
+class Finder:
+    """One worker's searches. They run beside its cycles, one at a time."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        clock: Clock,
+        is_dead: Callable[[ids.WorkerId], bool],
+        worker: WorldWorker,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._clock = clock
+        self.others = expiry.Witness(env, is_dead)
+        self._worker = worker
+        self._freer = reap.Freer(engine, env, universe, self.others)
+        self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
+        self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
+
+    def look_again(self, now_us: int) -> bool:
+        """Whether a world that somebody else held may be free by now."""
+        return bool(self._placed) and next(iter(self._placed.values())) <= now_us
+
+    async def by_hints(self) -> None:
+        """Take the worlds that hints say are ready. Hints of worlds that others hold stay where they are."""
+        now_us = self._env.monotonic_us()
+        self._placed = {at: due_us for at, due_us in self._placed.items() if due_us > now_us}
+        after: tuple[ids.Address, int] | None = None
+        while True:
+            read = await self._engine.read(ready.read_range(self._universe, after=after, count_max=PAGE))
+            self._clock.set(read.time_us)
+            if after is None:
+                self._worker.looked(read.seen)
+            found = ready.decode(self._universe, read.page(0))
+            hints: dict[ids.Address, tuple[int, bytes]] = {}
+            for at, priority, raw in found:
+                hints.setdefault(at, (priority, raw))  # its most urgent one; the others are found when that is gone
+            for at, hint in hints.items():
+                self._hinted(self._worker.peek(at), hint)
+            for hosted in await self._take([at for at in hints if at not in self._placed]):
+                self._hinted(hosted, hints[hosted.at])
+            if not read.page(0).more:
+                return
+            after = (found[-1][0], found[-1][1])
+
+    def _hinted(self, hosted: Hosted | None, hint: tuple[int, bytes]) -> None:
+        if hosted is not None:
+            hosted.hint = hint
+            self._worker.look(hosted)
+
+    async def _take(self, addresses: Sequence[ids.Address]) -> list[Hosted]:
+        """Take those of these worlds that can be had, give up those that are wanted elsewhere. Returns the taken."""
+        if not addresses:
+            return []
+        held = [hosted for at in addresses if (hosted := self._worker.peek(at)) is not None]
+        others = [at for at in addresses if self._worker.peek(at) is None]
+        read = await self._engine.read(
+            *(leases.get_assignment(hosted.at) for hosted in held),
+            *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
+        )
+        await self._give_up(held, [_assignee(read.value(index)) for index in range(len(held))])
+        wanted: list[leases.State] = []
+        for index, at in enumerate(others):
+            start = len(held) + 4 * index
+            try:
+                world = worlds.find(at, read.value(start))
+                if world is not None and self._worker.runs(world):
+                    wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
+            except errors.Corrupt as error:  # the others can be found all the same
+                self._worker.found_damaged(at, error)
+        free = await world_lease.may_take(self._engine, wanted, self._worker.life, self.others)
+        # Looked at again at the same time, and so together.
+        due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
+        known = [*(hosted.at for hosted in held), *(each.at for each in wanted if each.at not in free)]
+        self._placed |= dict.fromkeys(known, due_us)
+        taken = await reap.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
+        return [hosted for hosted in taken if hosted is not None]
+
+    async def _give_up(self, held: Sequence[Hosted], wanted_at: Sequence[ids.WorkerId | None]) -> None:
+        """Let go of those that are wanted by another worker, which is told by a hint."""
+        elsewhere = [
+            (hosted, worker)
+            for hosted, worker in zip(held, wanted_at, strict=True)
+            if worker is not None and worker != self._worker.worker
+        ]
+        if not elsewhere:
+            return
+        standing = await world_lease.standing(
+            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self.others
+        )
+        leaving = {hosted.at: hosted for hosted, worker in elsewhere if worker in standing}
+        await reap.each(list(leaving), lambda at: self._worker.give_up(leaving[at]), at_once=HOLDS_AT_ONCE)
+
+    async def sweep(self) -> None:
+        """Look into the inboxes of the next page of worlds, for hints that were lost."""
+        read = await self._engine.read(worlds.list_range(self._universe, after=self._swept, count_max=PAGE))
+        listed = worlds.listed_at(self._universe, read.page(0))
+        self._swept = listed[-1].world if read.page(0).more else None
+        others = [at for at in listed if self._worker.peek(at) is None]
+        waiting = await reap.with_unread(self._engine, others)
+        for hosted in await self._take(waiting):
+            self._worker.look(hosted)
+
+    async def among_held(self, held: Sequence[Hosted]) -> list[Hosted]:
+        """Look into the inboxes of worlds held here. Returns those that are not ours any more."""
+        gone: list[Hosted] = []
+        for start in range(0, len(held), PAGE):
+            part = held[start : start + PAGE]
+            read = await self._engine.read(
+                *(leases.reads(hosted.at)[0] for hosted in part),
+                *(inboxes.read_range(hosted.at, count_max=1) for hosted in part),
+                *(leases.get_assignment(hosted.at) for hosted in part),
+            )
+            ours: list[Hosted] = []
+            wanted_at: list[ids.WorkerId | None] = []
+            for index, hosted in enumerate(part):
+                hosted.drop_mark()
+                if read.value(index) != hosted.lease.raw_epoch:
+                    gone.append(hosted)
+                    continue
+                ours.append(hosted)
+                wanted_at.append(_assignee(read.value(2 * len(part) + index)))
+                if read.page(len(part) + index).items:
+                    self._worker.look(hosted)
+            await self._give_up(ours, wanted_at)
+        return gone
+
+    async def not_in_memory(self) -> None:
+        """Release the worlds whose leases are here but not their memory, and that nobody here brings back.
+
+        A step that failed has thrown the memory away, and since then the world is wanted elsewhere, or is not to be run
+        here any more. As long as this worker lives nobody else may have it.
+        """
+        after: ids.Address | None = None
+        while True:
+            read = await self._engine.read(leases.held_range(self._worker.worker, after=after, count_max=PAGE))
+            found = leases.decode_held(self._worker.worker, read.page(0))
+            lost = [at for at, _ in found if at.universe == self._universe and not self._worker.keeps(at)]
+            await reap.each(lost, self._release_lost, at_once=HOLDS_AT_ONCE)
+            if not read.page(0).more:
+                return
+            after = found[-1][0]
+
+    async def _release_lost(self, at: ids.Address) -> None:
+        read = await self._engine.read(*leases.reads(at))
+        state = leases.decode(at, read.value(0), read.value(1), read.value(2))
+        lease = leases.lease_of(state, self._worker.worker, self._worker.incarnation)
+        if lease is not None and not self._worker.keeps(at):
+            await world_lease.release(self._engine, self._env, lease)
+
+    async def of_the_dead(self) -> None:
+        """Free the worlds of workers that are no more."""
+        await self._freer.of_the_dead(but=self._worker.worker)
+
+
+def _assignee(raw: bytes | None) -> ids.WorkerId | None:
+    """Where a world is wanted. It is advice: what cannot be read advises nothing."""
+    try:
+        return leases.assignee(raw)
+    except errors.Corrupt:
+        return None

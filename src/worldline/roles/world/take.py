@@ -1,0 +1,134 @@
+"""Taking a world: acquire its lease, restore it, adopt a change of its program if there is one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from worldline.base import env as envs
+from worldline.base import errors, failures
+from worldline.kernel.authoring.program import Program
+from worldline.layers import blobs as blob_layer
+from worldline.layers import leases, worlds
+from worldline.model import ids
+from worldline.model.world import Status
+from worldline.roles import telemetry
+from worldline.roles.cluster import expiry, placement
+from worldline.roles.world import cycle as cycles
+from worldline.roles.world import kernel_thread, refusals, restore
+from worldline.roles.world import lease as world_lease
+from worldline.roles.world.held_world import Hosted
+from worldline.store import kv
+
+log = logging.getLogger("worldline.worker")
+
+WAY_OUT = (
+    'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
+)
+
+
+class Taker:
+    """`living` is the worker's life sign, under which it takes leases; `refusals` the worlds that it cannot run."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        programs: Sequence[Program],
+        *,
+        blobs: blob_layer.Blobs,
+        kernel: kernel_thread.KernelThread,
+        clock: cycles.Clock,
+        cycle: cycles.Cycle,
+        labels: dict[str, str],
+        others: expiry.Witness,
+        living: Callable[[], Awaitable[leases.Life]],
+        refusals: refusals.Refusals,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._programs = {program.name: program for program in programs}
+        self._blobs = blobs
+        self._kernel = kernel
+        self._clock = clock
+        self._cycle = cycle
+        self._labels = labels
+        self._others = others
+        self._living = living
+        self._refusals = refusals
+        self._telemetry = telemetry
+        self.waiting: dict[ids.Address, None] = {}  # worlds that are being brought back in the kernel's thread
+        self.restored_ms = 0.0
+
+    async def take(self, at: ids.Address) -> Hosted:
+        """Acquire the lease, restore the world, adopt a change of its program if there is one."""
+        read = await self._engine.read(worlds.get(at))
+        self._clock.set(read.time_us)
+        world = worlds.decode(at, read.value(0))
+        program = self._programs.get(world.meta.program)
+        if program is None:
+            raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
+        unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
+        if unmet is not None:
+            raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
+        if world.meta.status is not Status.ACTIVE:
+            raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
+        life = await self._living()
+        started_us = self._env.monotonic_us()
+        lease = await world_lease.acquire(self._engine, self._env, at, life, self._others)
+        try:
+            hosted = await self._restore(world, program, lease)
+        except BaseException as error:
+            try:
+                refused = self._refuse(world, error)
+            finally:
+                await world_lease.release(self._engine, self._env, lease)
+            if refused is not None:
+                raise refused from error
+            raise
+        taken_us = self._env.monotonic_us() - started_us
+        self.restored_ms = taken_us / 1000
+        hosted.name = world.meta.name
+        self._telemetry.tell(telemetry.Taken(at, hosted.name, lease.epoch, hosted.head.height, taken_us))
+        log.info(
+            "world %r at epoch %d, height %d, in %.1f ms",
+            hosted.name, lease.epoch, hosted.head.height, self.restored_ms, extra=telemetry.about(at, name=hosted.name),
+        )  # fmt: skip
+        return hosted
+
+    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
+        await world_lease.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
+        material = await restore.gather(self._engine, self._blobs, world.at)
+        self.waiting[world.at] = None
+        try:
+            restored = await self._kernel.run(world.at, restore.build, material, program)
+            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
+            if restored.program_hash != program.hash:
+                await world_lease.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
+        finally:
+            del self.waiting[world.at]
+        return hosted
+
+    def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
+        """Leave a world alone that cannot be brought back here. Returns what to tell those who asked for it; None for
+        what is no fault of the world: the error itself tells them.
+        """
+        said, name = kernel_thread.describe(error), world.meta.name
+        match error:
+            case failures.Diverged():  # code does not change while we run
+                self._refusals.refuse(world.at, "diverged", str(error), lasting=True)
+                return errors.Closed(f"world {name!r} cannot go on: {error.report}\n  {WAY_OUT}")
+            case errors.Corrupt():  # bytes may be whole again
+                self._refusals.refuse(world.at, "corrupt", str(error))
+                return None
+            case errors.StoreError() | errors.Lost():
+                return None
+            case errors.CannotStep() | MemoryError():
+                lasting = isinstance(error, errors.CannotStep) and error.lasting
+                self._refusals.refuse(world.at, "cannot_step", said, lasting=lasting)
+            case Exception():
+                self._refusals.refuse(world.at, "restore", f"it cannot be brought back: {said}", cause=error)
+            case _:
+                return None
+        return errors.Exists(f"world {name!r} is not for this worker now: {said}")

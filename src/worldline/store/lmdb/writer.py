@@ -1,0 +1,242 @@
+"""The writer thread of one LMDB folder in one process, without LMDB: calls in, groups out, answers back.
+
+A call of `commit` is a `Job`. Loops put jobs; the thread takes whatever is waiting, up to a bound, as one group, has it
+written, and delivers the answers to the `Inbox` of each loop that takes part, with one ring of its bell. All inboxes
+hear what was written, whoever wrote it, so that hints inside the process need no other way.
+
+Every accepted job is answered exactly once, also when the store fails or the thread meets a bug. After `fail` no job is
+accepted any more. Waking costs more than anything else here, so nobody is woken who is awake: the thread says when it
+goes to sleep, and an inbox rings once until it is emptied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.store import kv
+from worldline.store.lmdb import bell
+
+# The number of the transaction and the keys to hint at; no number if nothing was written.
+Written = tuple[int | None, list[bytes]]
+
+
+class Job(msgspec.Struct, eq=False):
+    """One call of `commit` on its way through the thread, and what its task awaits.
+
+    It does for a task what an asyncio future does, by the same protocol, except for one thing: the task goes on in the
+    turn of the loop that brings the answer, not in the next one. Only `LmdbEngine` sees it, and awaits it once.
+    """
+
+    inbox: Inbox
+    batches: tuple[kv.Batch, ...]
+    size: int
+    loop: asyncio.AbstractEventLoop
+    outcomes: list[kv.Outcome] = []
+    error: errors.Error | None = None
+    _asyncio_future_blocking: bool = False
+    _cancelled: bool = False
+    _callback: Callable[[Job], object] | None = None
+    _context: contextvars.Context | None = None
+
+    def lose(self, reason: str) -> None:
+        self.outcomes = [kv.CommitUnknown(reason) for _ in self.batches]
+
+    def settle(self) -> None:
+        """On the loop. A caller that was cancelled has no use for the answer."""
+        if not self._cancelled:
+            assert self._context is not None, "it is awaited in the turn in which it is made"
+            assert self._callback is not None
+            self._context.run(self._callback, self)
+
+    # --- What a task calls ---
+
+    def __await__(self) -> Generator[Job, None, list[kv.Outcome]]:
+        self._asyncio_future_blocking = True
+        yield self  # the task goes on here, or throws what `result` raised
+        return self.outcomes
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
+
+    def add_done_callback(self, callback: Callable[[Job], object], *, context: contextvars.Context) -> None:
+        self._callback = callback
+        self._context = context
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the protocol's argument
+        """The job goes on without its caller."""
+        if self._cancelled:
+            return False
+        self._cancelled = True
+        assert self._callback is not None, "a task says how to wake it before it cancels"
+        self.loop.call_soon(self._callback, self, context=self._context)
+        return True
+
+    def result(self) -> list[kv.Outcome]:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self.error is not None:
+            raise self.error
+        return self.outcomes
+
+
+Arrival = tuple[Sequence[Job], int | None, list[bytes]]
+
+
+class Inbox:
+    """Where the thread leaves answers and hints for one loop, which watches `fileno` and then takes all there is."""
+
+    def __init__(self) -> None:
+        self._bell = bell.Bell()
+        self._arrived: deque[Arrival] = deque()
+        self._rung = False
+
+    def fileno(self) -> int:
+        return self._bell.fileno()
+
+    def deliver(self, jobs: Sequence[Job], txn: int | None, keys: list[bytes]) -> None:
+        self._arrived.append((jobs, txn, keys))
+        if not self._rung:
+            self.ring()
+
+    def ring(self) -> None:
+        self._rung = True
+        self._bell.ring()
+
+    def hear(self) -> deque[Arrival]:
+        """Called when `fileno` is readable: what has arrived, for the loop to empty."""
+        self._bell.hear()
+        # From here on a delivery rings again; what came before is in the queue.
+        self._rung = False
+        return self._arrived
+
+    def close(self) -> None:
+        self._bell.close()
+
+
+class Writer:
+    def __init__(
+        self,
+        name: str,
+        *,
+        write: Callable[[list[Job]], Written],
+        after: Callable[[int, list[bytes]], None],
+        abandon: Callable[[str], None],
+    ) -> None:
+        """Three functions that the thread calls.
+
+        `write` gives every job of a group its answer. `after` has the time to do what no caller waits for. `abandon`
+        closes the store after a bug of this thread.
+        """
+        self.awake = False
+        self.failed: str | None = None
+        self._write = write
+        self._after = after
+        self._abandon = abandon
+        self._jobs: deque[Job] = deque()
+        self._bell = bell.Bell()
+        self._stopping = False
+        self._inboxes: tuple[Inbox, ...] = ()
+        self._inboxes_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # --- Called by loops ---
+
+    def add(self, inbox: Inbox) -> None:
+        with self._inboxes_lock:
+            self._inboxes = (*self._inboxes, inbox)
+
+    def remove(self, inbox: Inbox) -> None:
+        """Nothing is delivered there any more."""
+        with self._inboxes_lock:
+            self._inboxes = tuple(other for other in self._inboxes if other is not inbox)
+
+    def put(self, job: Job) -> None:
+        """Accept a job. It waits until somebody rings, if the thread is not `awake`."""
+        self._jobs.append(job)
+        if self.failed is not None:
+            self._refuse()  # the thread may have looked for the last time
+
+    def ring(self) -> None:
+        self.awake = True
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """When there are no more jobs: end the thread."""
+        self._stopping = True
+        self._bell.ring()
+        self._thread.join()
+        self._bell.close()
+
+    # --- Called by the thread ---
+
+    def fail(self, reason: str) -> None:
+        """Refuse what waits and what will come."""
+        self.failed = reason
+        self._refuse()
+
+    def _run(self) -> None:
+        group: list[Job] = []
+        try:
+            while self.failed is None and (group := self._next()):
+                txn, keys = self._write(group)
+                self._publish(group, txn, keys)
+                group = []
+                if txn is not None:
+                    self._after(txn, keys)
+        finally:
+            if self.failed is None and not self._stopping:
+                # A bug, whose traceback the thread leaves behind. Nobody may wait for ever because of it.
+                self._abandon("its writer thread met a bug")
+                for job in group:
+                    job.lose("the writer thread met a bug")
+                self._publish(group, None, [])
+
+    def _next(self) -> list[Job]:
+        """Sleep until there is something to do. Empty: stop."""
+        jobs = self._jobs
+        while not jobs:
+            # Whoever puts a job after this sees that nobody is awake, and rings.
+            self.awake = False
+            if not jobs:
+                if self._stopping:
+                    return []
+                self._bell.hear()
+            self.awake = True
+        group = [jobs.popleft()]
+        count, size = len(group[0].batches), group[0].size
+        while jobs:
+            count += len(jobs[0].batches)
+            size += jobs[0].size
+            if count > limits.LMDB_GROUP_BATCHES_MAX or size > limits.LMDB_GROUP_BYTES_MAX:
+                break
+            group.append(jobs.popleft())
+        return group
+
+    def _refuse(self) -> None:
+        """Any thread may help to empty the queue; each job is taken by one."""
+        refused: list[Job] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                refused.append(self._jobs.popleft())
+        for job in refused:
+            job.error = errors.StoreFailed(str(self.failed))
+        self._publish(refused, None, [])
+
+    def _publish(self, jobs: list[Job], txn: int | None, keys: list[bytes]) -> None:
+        with self._inboxes_lock:
+            inboxes = self._inboxes
+            for inbox in inboxes:
+                own = jobs if len(inboxes) == 1 else [job for job in jobs if job.inbox is inbox]
+                if own or txn is not None:
+                    inbox.deliver(own, txn, keys)

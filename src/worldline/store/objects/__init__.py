@@ -1,0 +1,1 @@
+"""Immutable bodies, too large for rows: in a folder, in S3, in memory."""

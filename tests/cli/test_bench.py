@@ -1,0 +1,70 @@
+"""`worldline bench`: every workload comes out with figures. How good they are is no matter for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_kit import run, spawn
+from tests.servers import postgres
+from tests.store import postgres_kit
+from worldline.base import errors
+from worldline.bench import cluster
+
+
+def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
+    said = run("bench", "--only", "A,B,C", "--seconds", "0.2", "--json", cwd=tmp_path)
+    assert said.code == 0
+    assert sorted(said.json) == ["A", "B1", "B64", "C", "floor", "machine", "store"]
+    for name in ("A", "B1", "B64"):
+        assert sorted(said.json[name]) == ["p50_ms", "p95_ms", "p99_ms", "per_s"]
+        assert said.json[name]["per_s"] > 0
+    assert said.json["C"]["workflows_per_s"] > 0
+    shown = run("bench", "--only", "B1", "--seconds", "0.1", cwd=tmp_path)
+    assert "one world, one in flight" in shown.out
+    assert "bare engine, 64 in flight" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--only", "X"], "there are A, B1, B64, C, D, E"),
+        (["--cluster"], "--store postgresql://"),
+        (["--cluster", "--store", "here"], "--store postgresql://"),
+    ],
+)
+def test_what_cannot_be_measured(words: list[str], hint: str, tmp_path: Path) -> None:
+    said = run("bench", *words, cwd=tmp_path)
+    assert said.code == 2
+    assert hint in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.xdist_group("postgres")
+def test_a_cluster(tmp_path: Path) -> None:
+    """Real processes: what was sent is applied once, a killed worker's worlds go on, nobody is left behind."""
+    url = postgres.shared().url(schema=postgres_kit.fresh_schema())
+    said = spawn("bench", "--cluster", "--seconds", "0.5", "--store", url, "--json", cwd=tmp_path, seconds=240)
+    assert said.code == 0, said.err
+    figures = said.json["cluster"]
+    assert figures["sent"] > 0
+    assert figures["roles"] == {"workers": 2, "adapters": 1, "timers": 1, "orchestrators": 1}
+    for name in ("inbox_to_journal_p95_ms", "effect_p95_ms", "heartbeat_p95_ms", "saturation_per_s"):
+        assert figures[name] > 0, name
+    assert figures["failover_s"]["max"] > 0
+
+
+def _histogram(**below: float) -> dict[str, float]:
+    return {f'h_bucket{{effect="e",le="{bound.lstrip("_").replace("_", ".")}"}}': n for bound, n in below.items()}
+
+
+def test_percentiles_are_interpolated_over_all_processes() -> None:
+    first = _histogram(_0_01=90.0, _0_1=100.0) | {'h_bucket{effect="e",le="+Inf"}': 100.0}
+    assert cluster._p95_ms([first], "h") == 55.0
+    second = _histogram(_0_01=100.0, _0_1=100.0) | {'h_bucket{effect="f",le="+Inf"}': 100.0}
+    assert cluster._p95_ms([first, second], "h") == 10.0
+    beyond = _histogram(_0_01=1.0) | {'h_bucket{le="+Inf"}': 100.0}
+    assert cluster._p95_ms([beyond], "h") == float("inf")
+    with pytest.raises(errors.BadInput, match="no worker has measured"):
+        cluster._p95_ms([{}], "h")

@@ -1,0 +1,214 @@
+"""Exit codes, one-line errors and their JSON, and which store and program a command is about."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import worldline
+from tests.cli import cli_kit
+from tests.cli.cli_kit import SHOP, run, spawn
+from worldline.base import errors, failures
+from worldline.cli import output
+
+# Every code, by commands that end with it on the stocked store.
+ENDINGS: list[tuple[int, list[str], str]] = [
+    (0, ["list"], ""),
+    (0, ["verify", "alice"], ""),
+    (1, ["check", "bad.py"], ""),
+    (2, ["nope"], "No such command 'nope'"),
+    (2, ["list", "--nope"], "No such option"),
+    (2, ["show"], "Missing argument 'WORLD'"),
+    (2, ["state", "alice"], "name its file with --app FILE"),
+    (2, ["run", "alice", "greet", "Alice"], "has no name; write NAME=VALUE"),
+    (2, ["send", "alice", "Deposited", "--data", "{"], "--data is not JSON"),
+    (2, ["delete", "alice"], "add --yes"),
+    (2, ["verify"], "name a world, or all with --all"),
+    (2, ["list", "--store", "ftp://nowhere"], "no store is opened by ftp://"),
+    (2, ["effect", "show", "ab"], "at least 4 characters"),
+    (2, ["check", "absent.py"], "cannot be read"),
+    (2, ["dev"], "name the file that declares your program"),
+    (2, ["dev", "bad.py"], "bad.py cannot be loaded: line 2: NameError"),
+    (3, ["show", "nobody"], "no world 'nobody'"),
+    (3, ["list", "--universe", "nowhere"], "no universe 'nowhere'"),
+    (3, ["effect", "show", "00000000"], "no open effect"),
+    (3, ["runs", "show", "alice", "nope"], "has no run 'nope'"),
+    (4, ["ref", "delete", "alice", "--yes"], "own name"),
+    (4, ["create", "alice", "--app", SHOP], "there is a world named 'alice' already"),
+    (5, ["list", "--store", "missing"], "there is no store"),
+    (6, ["run", "bob", "greet", "name=x"], "nobody hosts world 'bob'"),
+    (6, ["run", "carol", "greet", "name=x"], "world 'carol' is paused"),
+    (6, ["ask", "bob", "Withdraw", "account=a", "cents=1", "--timeout", "0.05"], "it took too long"),
+]
+
+COMMANDS = [
+    "list", "show", "why", "state", "journal", "follow", "create", "send", "ask", "run", "pause", "resume", "archive",
+    "delete", "label", "ref", "runs", "effect", "timer", "dead", "init", "dev", "replay", "verify", "check", "doctor",
+    "bench",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, stocked: Path) -> Path:
+    folder = tmp_path_factory.mktemp("exits")
+    cli_kit.copy(stocked, folder / ".worldline")
+    (folder / "bad.py").write_text("import time\n@app.workflow\nasync def f():\n    time.time()\n")
+    return folder
+
+
+@pytest.mark.parametrize(("code", "words", "message"), ENDINGS, ids=[" ".join(row[1])[:40] for row in ENDINGS])
+def test_exit_codes(place: Path, code: int, words: list[str], message: str) -> None:
+    said = run(*words, cwd=place)
+    assert said.code == code, said
+    assert message in said.err
+    if code > 1:
+        assert said.err.startswith("error: ")
+        assert said.err.count("\n") == 1, "one line"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "name"),
+    [
+        (["show", "nobody"], 3, "not_found"),
+        (["list", "--store", "missing"], 5, "store_missing"),
+        (["nope"], 2, "usage"),
+        (["follow", "alice", "--timeout", "0.05"], 6, "timeout"),
+        (["delete", "alice"], 2, "bad_input"),
+    ],
+)
+def test_errors_as_json(place: Path, words: list[str], code: int, name: str) -> None:
+    said = run(*words, "--json", cwd=place)
+    assert (said.code, said.out) == (code, "")
+    assert said.error["code"] == name
+    assert said.error["message"]
+    assert sorted(said.error) == ["code", "hint", "message"]
+
+
+def test_refused(store: Path) -> None:
+    assert run("archive", "bob", "--store", store).code == 0
+    assert run("pause", "bob", "--store", store).code == 4
+    said = run("send", "bob", "Deposited", "account=a", "cents=1", "--store", store)
+    assert said.code == 4
+    assert "is archived and takes no input" in said.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.BadInput("x"), 2),
+        (errors.TooLarge("x", size=2, limit=1), 2),
+        (errors.IdReused("x"), 4),
+        (errors.NotFound("x"), 3),
+        (errors.Exists("x"), 4),
+        (errors.Closed("x"), 4),
+        (errors.Conflicted("x"), 4),
+        (errors.DedupeExpired("x"), 4),
+        (failures.Refused("x"), 4),
+        (output.Declined("x"), 4),
+        (errors.StoreUnavailable("x"), 5),
+        (errors.StoreVersion("x"), 5),
+        (errors.DecodeError("x"), 5),
+        (failures.RunFailed("x"), 1),
+        (failures.Diverged("x"), 1),
+        (TimeoutError(), 6),
+        (output.Nobody("x"), 6),
+    ],
+)
+def test_every_error_has_its_code(error: Exception, code: int) -> None:
+    assert output.exit_code(error) == code
+
+
+def test_a_store_that_is_not_one(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "data.mdb").write_bytes(b"not a store" * 1000)
+    said = run("list", "--store", tmp_path / "store")
+    assert said.code == 5
+    assert said.err.count("\n") == 1
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    assert run("--version").out == f"worldline {worldline.__version__}\n"
+    assert "Usage: worldline" in run("--help").out
+    nothing = run()
+    assert (nothing.code, "Usage: worldline" in nothing.out) == (2, True)
+    every = run("--help").out
+    for name in COMMANDS:
+        assert f"\n  {name} " in every
+        assert run(name, "--help").code == 0
+
+
+def test_interrupted(stocked: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*cli_kit.COMMAND, "follow", "alice", "--above", "0", "--store", str(stocked)],
+        cwd=tmp_path, env=cli_kit.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "event=Deposited" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=cli_kit.SECONDS)
+    assert (process.returncode, err.strip()) == (130, "")
+    assert "Traceback" not in out
+
+
+# --- Which store, which program --------------------------------------------------------------------------------------
+
+
+def toml(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "worldline.toml").write_text(text)
+
+
+def test_the_flag_comes_first_then_the_environment_then_the_project(stocked: Path, tmp_path: Path) -> None:
+    empty = {"WORLDLINE_STORE": "missing"}
+    toml(tmp_path, f'store = "{stocked}"')
+    found = ["carol", "bob", "alice"]
+    assert spawn("list", "-q", "--store", stocked, cwd=tmp_path, env=empty).out.split() == found
+    assert spawn("--store", stocked, "list", "-q", cwd=tmp_path, env=empty).out.split() == found
+    assert "missing, and creating one was not asked for" in spawn("list", "-q", cwd=tmp_path, env=empty).err
+    below = tmp_path / "deep" / "down"
+    below.mkdir(parents=True)
+    assert spawn("list", "-q", cwd=below).out.split() == found
+
+
+def test_paths_in_a_project_are_relative_to_it(store: Path, tmp_path: Path) -> None:
+    toml(tmp_path, f'store = "{store.name}"\napp = "{SHOP}"')
+    below = tmp_path / "below"
+    below.mkdir()
+    assert run("state", "alice", "Account", "bob", cwd=below).out == '{"cents":5}\n'
+    toml(below, 'store = "elsewhere"')
+    assert run("list", cwd=below).code == 5
+
+
+def test_without_anything_the_store_is_here(tmp_path: Path, stocked: Path) -> None:
+    assert ".worldline, and creating one was not asked for" in run("list", cwd=tmp_path).err
+    cli_kit.copy(stocked, tmp_path / ".worldline")
+    assert run("list", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("text", ["store = ", 'sotre = "x"', "store = 5"])
+def test_a_project_file_with_a_mistake_in_it(tmp_path: Path, text: str) -> None:
+    toml(tmp_path, text)
+    said = run("list", cwd=tmp_path)
+    assert said.code == 2
+    assert "worldline.toml" in said.err
+
+
+def test_a_universe_of_its_own(tmp_path: Path) -> None:
+    assert run("create", "a", "--store", tmp_path / "s", "--universe", "lab", "--app", SHOP).code == 0
+    assert run("list", "-q", "--store", tmp_path / "s", "--universe", "lab").out == "a\n"
+    assert run("list", "-q", "--store", tmp_path / "s").code == 3
+    toml(tmp_path, 'store = "s"\nuniverse = "lab"')
+    assert run("list", "-q", cwd=tmp_path).out == "a\n"
+
+
+def test_bench_is_one_object(tmp_path: Path) -> None:
+    said = run("bench", "--only", "B1", "--seconds", "0.1", "--json", cwd=tmp_path)
+    assert said.code == 0
+    assert {"B1", "floor", "store", "machine"} <= set(said.json)
+    assert said.json["B1"]["per_s"] > 0
+    assert not (tmp_path / ".worldline").exists(), "it measures in a folder of its own"
+    assert run("bench", "--only", "Z").code == 2

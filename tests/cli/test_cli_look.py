@@ -1,0 +1,203 @@
+"""list, show, why, state, journal, follow: what they answer, for people and as JSON."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli import cli_kit, shop
+from tests.cli.cli_kit import SHOP, run
+from worldline import testing
+
+RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+def test_list_is_newest_first(stocked: Path) -> None:
+    said = run("list", "--store", stocked, "--json")
+    assert said.code == 0
+    assert [row["name"] for row in said.lines] == ["carol", "bob", "alice"]
+    alice = said.lines[2]
+    assert alice["program"] == "shop"
+    assert alice["status"] == "active"
+    assert alice["hosted"] is False
+    assert alice["labels"] == {"team": "red"}
+    assert alice["height"] > alice["step"] > 0
+    assert len(bytes.fromhex(alice["id"])) == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--limit", "1"], ["carol"]),
+        (["--label", "team"], ["alice"]),
+        (["--label", "team=red"], ["alice"]),
+        (["--label", "team=blue"], []),
+        (["--status", "paused"], ["carol"]),
+        (["--program", "shop", "--status", "active"], ["bob", "alice"]),
+        (["--program", "other"], []),
+    ],
+)
+def test_list_chooses(stocked: Path, words: list[str], names: list[str]) -> None:
+    assert run("list", "--store", stocked, "-q", *words).out.split() == names
+
+
+def test_list_for_people(stocked: Path) -> None:
+    said = run("list", "--store", stocked)
+    assert said.out.splitlines()[0].split()[:3] == ["NAME", "PROGRAM", "STATUS"]
+    assert "team=red" in said.out
+    empty = run("list", "--store", stocked, "--status", "archived")
+    assert (empty.code, empty.out) == (0, "")
+    assert "no worlds" in empty.err
+
+
+def test_show(stocked: Path) -> None:
+    shown = run("show", "alice", "--store", stocked, "--json").json
+    assert shown["name"] == "alice"
+    assert shown["names"] == ["alice"]
+    assert shown["holder"] is None
+    assert (shown["effects"], shown["timers"], shown["parked"], shown["dead"], shown["unread"]) == (2, 2, 1, 1, 0)
+    for name in ("chain", "state", "program_hash"):
+        assert len(bytes.fromhex(shown[name])) == 32
+    assert shown["baseline"]["height"] == shown["height"]
+    lines = run("show", "alice", "--store", stocked).out
+    assert "holder        nobody" in lines
+
+
+def test_show_says_when_it_was_made(stocked: Path) -> None:
+    shown = run("show", "alice", "--store", stocked, "--json").json
+    assert_time(shown["created"])
+    assert_time(shown["changed"])
+
+
+def assert_time(text: str) -> None:
+    assert re.fullmatch(RFC3339, text)
+
+
+def reasons(store: Path, *words: object) -> dict[str, dict[str, Any]]:
+    said = run("why", "alice", "--store", store, "--json", *words)
+    assert said.code == 0
+    return {reason["kind"]: reason for reason in said.json["reasons"]}
+
+
+def test_why_names_what_it_waits_for_and_what_to_type(stocked: Path) -> None:
+    found = reasons(stocked, "--app", SHOP)
+    assert found["retrying"]["error"] == "OSError: no route to o2"
+    assert found["retrying"]["until"] > found["retrying"]["since"]
+    assert found["retrying"]["run"] == "flaky"
+    assert found["retrying"]["command"].startswith("worldline effect retry ")
+    assert found["parked"]["error"] == "ValueError: nobody home"
+    assert found["parked"]["stuck"] is True
+    assert "cents below zero" in found["dead"]["error"]
+    assert found["dead"]["command"].startswith("worldline dead retry alice ")
+    assert found["wait"]["run"] == "order"
+    assert found["wait"]["command"].startswith("worldline send alice Approved ... --to order")
+    assert found["timer"]["command"].startswith("worldline timer cancel ")
+    assert all(f"--store {stocked}" in each["command"] for each in found.values() if each["command"])
+
+
+def test_why_without_the_program_says_what_it_cannot_see(stocked: Path) -> None:
+    said = run("why", "alice", "--store", stocked, "--json").json
+    assert "wait" not in [reason["kind"] for reason in said["reasons"]]
+    assert "--app" in said["note"]
+
+
+def test_why_puts_what_needs_a_person_first(stocked: Path) -> None:
+    said = run("why", "alice", "--store", stocked, "--app", SHOP, "--json").json
+    stuck = [reason["stuck"] for reason in said["reasons"]]
+    assert stuck == sorted(stuck, reverse=True)
+    lines = run("why", "alice", "--store", stocked, "--app", SHOP).out.splitlines()
+    assert lines[0].startswith("alice is active at height ")
+    assert lines[1].startswith("! ")
+
+
+def test_why_a_paused_world(stocked: Path) -> None:
+    said = run("why", "carol", "--store", stocked, "--json").json
+    assert said["reasons"][0]["kind"] == "paused"
+    assert said["reasons"][0]["command"].startswith("worldline resume carol")
+
+
+def test_why_nobody_hosts_it(store: Path) -> None:
+    assert run("send", "bob", "Deposited", "account=b", "cents=1", "--store", store).code == 0
+    said = run("why", "bob", "--store", store, "--json").json
+    kinds = {reason["kind"]: reason for reason in said["reasons"]}
+    assert kinds["nobody"]["stuck"] is True
+    assert kinds["nobody"]["command"].startswith("worldline dev FILE")
+    assert kinds["inbox"]["what"] == "1 unread inputs"
+
+
+def test_why_nothing(stocked: Path) -> None:
+    assert "it waits for nothing" in run("why", "bob", "--store", stocked, "--app", SHOP).out
+
+
+def test_state(stocked: Path) -> None:
+    everything = run("state", "alice", "--store", stocked, "--app", SHOP, "--json")
+    assert everything.lines == [{"reducer": "Account", "key": "bob", "value": {"cents": 5}}]
+    one = run("state", "alice", "Account", "bob", "--store", stocked, "--app", SHOP)
+    assert one.out == '{"cents":5}\n'
+    before = run("state", "alice", "--at", "0", "--store", stocked, "--app", SHOP, "--json")
+    assert (before.code, before.lines) == (0, [])
+
+
+def test_journal_is_newest_first(stocked: Path) -> None:
+    said = run("journal", "alice", "--limit", "3", "--store", stocked, "--json")
+    heights = [entry["height"] for entry in said.lines]
+    assert heights == sorted(heights, reverse=True)
+    assert len(heights) == 3
+    assert run("journal", "alice", "--limit", "3", "--store", stocked, "-q").out.split() == [str(h) for h in heights]
+
+
+def test_journal_above_a_height_is_in_order(stocked: Path) -> None:
+    said = run("journal", "alice", "--above", "0", "--limit", "2", "--store", stocked, "--json")
+    first, second = said.lines
+    assert (first["height"], first["kind"], first["event"]) == (1, "event", "Deposited")
+    assert first["data"] == {"account": "bob", "cents": 5}
+    assert second["height"] == 2
+    assert len(bytes.fromhex(first["chain"])) == 32
+    assert_time(first["time"])
+    people = run("journal", "alice", "--above", "0", "--limit", "1", "--store", stocked).out
+    assert 'event=Deposited data={"cents":5,"account":"bob"}' in people
+
+
+def test_the_exported_journal_is_replayed_by_the_test_kit(stocked: Path, tmp_path: Path) -> None:
+    file = tmp_path / "alice.jsonl"
+    said = run("journal", "alice", "--export", file, "--store", stocked, "--json").json
+    steps = run("show", "alice", "--store", stocked, "--json").json["step"]
+    assert said == {"world": "alice", "file": str(file), "above": 0, "entries": said["entries"]}
+    assert testing.replay(file, shop.app) == steps
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_export_can_begin_at_a_snapshot(stocked: Path, tmp_path: Path) -> None:
+    file = tmp_path / "late.jsonl"
+    said = run("journal", "alice", "--export", file, "--above", "1000000", "--store", stocked, "--json").json
+    assert said["above"] > 0
+    assert testing.replay(file, shop.app) == said["entries"] == 0
+
+
+def test_an_export_that_cannot_be_written(stocked: Path, tmp_path: Path) -> None:
+    said = run("journal", "alice", "--export", tmp_path / "no" / "file", "--store", stocked)
+    assert said.code == 2
+    assert "cannot be written" in said.err
+
+
+def test_follow_from_the_beginning_ends_after_so_many(stocked: Path) -> None:
+    said = run("follow", "alice", "--above", "0", "--count", "4", "--store", stocked, "--json")
+    assert said.code == 0
+    assert [entry["height"] for entry in said.lines] == [1, 2, 3, 4]
+
+
+def test_follow_shows_what_comes(store: Path, tmp_path: Path) -> None:
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path):
+        height = run("show", "bob", "--store", store, "--json").json["height"]
+        assert run("send", "bob", "Deposited", "account=x", "cents=1", "--store", store, "--wait").code == 0
+        said = run("follow", "bob", "--above", height, "--count", "1", "--timeout", "20", "--store", store, "--json")
+        assert msgspec.json.decode(said.out)["data"] == {"account": "x", "cents": 1}
+
+
+def test_follow_can_be_bounded_in_time(stocked: Path) -> None:
+    said = run("follow", "alice", "--timeout", "0.05", "--store", stocked)
+    assert said.code == 6

@@ -1,0 +1,130 @@
+"""`worldline simulate`: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli import cli_kit
+
+ROOT = Path(__file__).resolve().parents[2]
+RACE = str(ROOT / "examples" / "lost_update.py")
+
+
+def test_seeds_that_hold_are_counted_and_the_same_on_any_number_of_processes() -> None:
+    short = ("--seeds", 8, "--profile", "chaos_seconds=6,ops_max=4")
+    one = cli_kit.run("simulate", *short, "--jobs", 1, "--json")
+    assert (one.code, one.err) == (0, "")
+    assert list(one.json) == ["seeds", "failures", "cells", "trace", "seeds_per_s"]
+    assert (one.json["seeds"], one.json["failures"]) == (8, [])
+    assert 0 < one.json["cells"]["hit"] < one.json["cells"]["of"] == 78
+    two = cli_kit.run("simulate", *short, "--jobs", 2, "--json")
+    assert (two.code, two.json["trace"], two.json["cells"]) == (0, one.json["trace"], one.json["cells"])
+    said = cli_kit.run("simulate", "--seed", 3)
+    assert "1 seeds, all hold; " in said.out
+
+
+def test_a_failure_names_seed_invariant_faults_and_commands_that_repeat_it() -> None:
+    said = cli_kit.run("simulate", "--seeds", 200, "--jobs", 1, "--without", "unknown", "--profile", "ops_max=3")
+    assert said.code == 1
+    lines = said.out.splitlines()
+    assert lines[0].startswith("seed ")
+    assert " breaks " in lines[0]
+    assert "faults are enough" in lines[1]
+    commands = [line.partition(": ")[2] for line in lines if line.startswith("  again")]
+    assert len(commands) == 2
+    for command in commands:
+        again = cli_kit.run(*shlex.split(command)[1:], "--no-shrink")
+        assert again.code == 1
+        assert again.out.startswith(lines[0].partition(":")[0])
+
+
+def test_failures_as_json_go_on_when_asked() -> None:
+    said = cli_kit.run("simulate", "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--keep-going")
+    assert said.code == 1
+    assert said.json["seeds"] == 4
+    assert said.json["failures"] == [{"seed": seed, "invariant": "J6"} for seed in range(4)]
+    first = cli_kit.run("simulate", "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--shrink")
+    assert first.json["failures"] == [{"seed": 0, "invariant": "J6"}]
+    [shrunk] = first.json["shrunk"]
+    assert (shrunk["seed"], shrunk["invariant"], shrunk["faults"]) == (0, "J6", [])
+
+
+def test_a_users_file_is_simulated() -> None:
+    racy = cli_kit.run("simulate", RACE, "--seeds", 1000, "--jobs", 1, "--json")
+    assert racy.code == 1
+    assert [failure["invariant"] for failure in racy.json["failures"]] == ["scenario"]
+    seed = racy.json["failures"][0]["seed"]
+    assert cli_kit.run("simulate", f"{RACE}:fixed", "--seed", seed, "--seeds", 10, "--jobs", 1).code == 0
+
+
+def test_guards_can_be_listed() -> None:
+    said = cli_kit.run("simulate", "--without", "list", "--json")
+    assert said.code == 0
+    assert len(said.lines) >= 11
+    assert {"guard": "head", "does": "a step expects the head it was made upon", "breaks": ["J3", "J4", "J6"]} in [
+        msgspec.json.decode(line) for line in said.out.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--profile", "gloom"], "no profile 'gloom'; there are swarm, calm"),
+        (["--profile", "calm,colour=red"], "a profile has no 'colour'"),
+        (["--profile", "hosts=many"], "hosts=many does not fit a profile"),
+        (["--profile", "kinds=naps"], "no operations of kind 'naps'"),
+        (["--without", "sense"], "no guard 'sense'"),
+        (["nowhere.py"], "there is no file nowhere.py"),
+        ([str(ROOT / "examples" / "counter.py")], "counter.py has no 'scenario'"),
+        (["--seeds", "0"], "0 is not in the range"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_runs(words: list[str], message: str) -> None:
+    said = cli_kit.run("simulate", *words)
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_every_cell_must_be_hit_when_asked() -> None:
+    said = cli_kit.run("simulate", "--seeds", 1, "--profile", "calm", "--every-cell")
+    assert said.code == 1
+    assert "never hit: crash at B1 before acquire" in said.out
+    assert "all hold; 0 of 78 cells hit" in said.out
+
+
+def test_an_interrupt_ends_it_and_everybody(tmp_path: Path) -> None:
+    """Two processes are at it; Ctrl-C goes to all of them, as from a terminal."""
+    process = subprocess.Popen(
+        [*cli_kit.COMMAND, "simulate", "--seeds", "100000", "--jobs", "2"], cwd=tmp_path, env=cli_kit.environment(),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        cli_kit.until(lambda: len(_session(process.pid)) >= 3, "its processes")
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(cli_kit.SECONDS) == 130
+        cli_kit.until(lambda: _session(process.pid) == [], "their end")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                fields = (each / "stat").read_text().rpartition(") ")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(int(each.name))
+    return found

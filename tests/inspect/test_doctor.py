@@ -1,0 +1,364 @@
+"""doctor: nothing on a healthy store; everything derived is found missing, and written anew."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import worldline as wl
+from tests.cli import cli_kit, shop
+from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
+from worldline.codec import tuples
+from worldline.inspect import queries
+from worldline.keys import cas as cas_keys
+from worldline.keys import inbox as inbox_keys
+from worldline.keys import leases as lease_keys
+from worldline.keys import ready as ready_keys
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
+from worldline.layers import snapshots
+from worldline.model import ids, inbox, payload
+from worldline.model.work import WorkKind, WorkState
+from worldline.store import kv
+
+
+def doctor(store: Path, *words: str) -> Said:
+    return run("doctor", "--store", store, "--app", SHOP, *words)
+
+
+def kinds(store: Path, *words: str) -> list[str]:
+    said = doctor(store, "--json", *words)
+    return sorted(finding["kind"] for finding in said.json["findings"])
+
+
+async def derived(universe: wl.Universe) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for begin, end in cli_kit.derived(universe.id):
+        found |= {key: raw async for key, raw in queries.items(universe, kv.Range(begin, end))}
+    return found
+
+
+def test_a_healthy_store(stocked: Path) -> None:
+    said = doctor(stocked, "--json")
+    assert said.code == 0
+    report = said.json
+    assert (report["findings"], report["healthy"], report["worlds"], report["unchecked"]) == ([], True, 3, {})
+    assert report["entries"] == run("show", "alice", "--store", stocked, "--json").json["height"]
+    assert "nothing wrong" in doctor(stocked).out
+
+
+def test_a_healthy_store_is_left_alone(store: Path) -> None:
+    before = with_universe(store, derived)
+    assert doctor(store, "--repair").code == 0
+    assert with_universe(store, derived) == before
+
+
+def test_a_store_at_work_is_healthy(store: Path, tmp_path: Path) -> None:
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path):
+        assert run("run", "bob", "nap", "--detach", "--id", "n", "--store", store).code == 0
+        cli_kit.until(lambda: bool(run("timer", "list", "bob", "-q", "--store", store).out))
+        assert doctor(store).code == 0
+
+
+def test_without_the_program_it_says_what_it_did_not_compare(stocked: Path) -> None:
+    said = run("doctor", "--store", stocked)
+    assert said.code == 0
+    assert "open work of 3 worlds was not compared: name program 'shop' with --app FILE" in said.out
+
+
+def test_every_derived_key_deleted(store: Path, tmp_path: Path) -> None:
+    """Everything finishes as in the undisturbed twin."""
+    for world in ("alice", "bob"):
+        words = ["greet", "name=Waiting", "--detach", "--id", "w", "--store", store]
+        assert run("run", world, *words).code == 0, "unread inputs: they need a ready key"
+    twin = cli_kit.copy(store, tmp_path / "twin")
+    before = with_universe(store, derived)
+    assert with_universe(store, cli_kit.delete_derived) == len(before) == 9
+    found = kinds(store)
+    assert found == ["missing_open"] * 4 + ["missing_ready"] * 2
+    assert doctor(store).code == 1
+    repaired = doctor(store, "--repair", "--json")
+    assert repaired.code == 0
+    assert all(finding["repaired"] for finding in repaired.json["findings"])
+    assert kinds(store) == []
+    after = with_universe(store, derived)
+    begin, end = work_keys.open_all(universe_of(store))
+    assert [key for key in before if begin <= key < end and key not in after] == []
+    ends = [finish(each, tmp_path) for each in (store, twin)]
+    assert ends[0] == ends[1]
+    assert ends[0]["bob"]["w"] == ("finished", "HELLO WAITING")
+    assert ends[0]["alice"]["order"] == ("finished", "o1 by me")
+    assert ends[0]["alice"]["nap"] == ("running", None)
+
+
+def universe_of(store: Path) -> ids.UniverseId:
+    async def identity(universe: wl.Universe) -> ids.UniverseId:
+        return universe.id
+
+    found: ids.UniverseId = with_universe(store, identity)
+    return found
+
+
+def finish(store: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Let a host do what can be done, then say how every run ended, and what is open."""
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
+        assert run("send", "alice", "Approved", "by=me", "--to", "order", "--store", store, "--wait").code == 0
+        for world in ("alice", "bob"):
+            assert cli_kit.wait_finished(store, world, "w") == "HELLO WAITING"
+        cli_kit.until(lambda: _tried(store))
+        assert host.end() == 130
+    assert doctor(store).code == 0
+    ended: dict[str, dict[str, Any]] = {}
+    for world in ("alice", "bob"):
+        rows = run("runs", "list", world, "--store", store, "--json").lines
+        ended[world] = {row["id"]: (row["status"], row["result"]) for row in rows}
+    return ended
+
+
+def _tried(store: Path) -> bool:
+    """Restored effects are tried again, and fail as they did before."""
+    rows = run("effect", "list", "--store", store, "--json").lines
+    return sorted(row["state"] for row in rows) == ["parked", "waiting"] and all(row["error"] for row in rows)
+
+
+async def address(universe: wl.Universe, world: str = "alice") -> ids.Address:
+    return await universe.world(world).address()
+
+
+async def effect(universe: wl.Universe, state: WorkState) -> Any:
+    return next(each for each in [one async for one in queries.open_work(universe, None)] if each.work.state is state)
+
+
+async def delete_open(universe: wl.Universe) -> None:
+    found = await effect(universe, WorkState.PARKED)
+    await put(universe, work_keys.open_key(found.at, found.intent), found.raw, None)
+
+
+async def delete_due(universe: wl.Universe) -> None:
+    found = await effect(universe, WorkState.WAITING)
+    work = found.work
+    key = work_keys.due_key(found.at, found.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
+    raw = (await universe.store.engine.read(kv.Get(key))).value(0)
+    await put(universe, key, raw, None)
+
+
+async def flip_open(universe: wl.Universe) -> None:
+    found = await effect(universe, WorkState.WAITING)
+    damaged = found.raw[:-1] + bytes([found.raw[-1] ^ 1])
+    await put(universe, work_keys.open_key(found.at, found.intent), found.raw, damaged)
+
+
+async def settle_open(universe: wl.Universe) -> None:
+    """Settled, as after an answer, but there is no answer."""
+    found = await effect(universe, WorkState.PARKED)
+    settled = work_keys.WORK.pack(msgspec.structs.replace(found.work, state=WorkState.SETTLED, token=bytes(16)))
+    await put(universe, work_keys.open_key(found.at, found.intent), found.raw, settled)
+
+
+async def plant_open(universe: wl.Universe) -> None:
+    found = await effect(universe, WorkState.PARKED)
+    await put(universe, work_keys.open_key(found.at, ids.IntentId(bytes(16))), None, found.raw)
+
+
+async def plant_open_of_nobody(universe: wl.Universe) -> None:
+    found = await effect(universe, WorkState.PARKED)
+    nobody = ids.Address(universe.id, ids.WorldId(bytes(16)))
+    await put(universe, work_keys.open_key(nobody, ids.IntentId(bytes(16))), None, found.raw)
+
+
+async def plant_due(universe: wl.Universe) -> None:
+    at = await address(universe)
+    key = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="shop/default", shard=0, due_us=5)
+    await put(universe, key, None, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
+
+
+async def plant_bad_due(universe: wl.Universe) -> None:
+    await put(universe, work_keys.due_all(universe.id)[0] + tuples.pack(("x",)), None, b"x")
+
+
+async def plant_ready_of_nobody(universe: wl.Universe) -> None:
+    key = ready_keys.ready_key(ids.Address(universe.id, ids.WorldId(bytes(16))), 1)
+    await put(universe, key, None, ready_keys.READY.pack(ready_keys.Ready()) + bytes(12))
+
+
+async def plant_bad_ready(universe: wl.Universe) -> None:
+    await put(universe, ready_keys.ready(universe.id)[0] + tuples.pack(("x",)), None, b"x")
+
+
+REPAIRED = [
+    (delete_open, ["missing_open"]),
+    (delete_due, ["missing_due"]),
+    (flip_open, ["unreadable"]),
+    (settle_open, ["unanswered"]),
+    (plant_open, ["garbage_open"]),
+    (plant_open_of_nobody, ["garbage_open"]),
+    (plant_due, ["garbage_due"]),
+    (plant_bad_due, ["garbage_due"]),
+    (plant_ready_of_nobody, ["garbage_ready"]),
+    (plant_bad_ready, ["garbage_ready"]),
+]
+
+
+def stuck(store: Path) -> tuple[str, int, str]:
+    rows = run("effect", "list", "--store", store, "--json").lines
+    row = next(row for row in rows if row["name"] == "stuck")
+    return row["state"], row["attempt"], row["error"]
+
+
+@pytest.mark.parametrize("damage", [delete_open, settle_open], ids=["deleted", "settled"])
+def test_a_parked_effect_is_restored_as_parked(store: Path, damage: Any) -> None:
+    before = stuck(store)
+    assert before == ("parked", 1, "ValueError: nobody home")
+    with_universe(store, damage)
+    assert doctor(store, "--repair").code == 0
+    assert stuck(store) == before
+    assert kinds(store) == []
+
+
+def test_an_effect_that_is_tried_again_is_not_restored_as_parked(store: Path) -> None:
+    """The command waits in the inbox: it has happened, though the journal does not have it yet."""
+    assert run("effect", "retry", with_universe(store, parked_id), "--store", store).code == 0
+    with_universe(store, delete_stuck)
+    assert doctor(store, "--repair").code == 0
+    assert stuck(store) == ("waiting", 0, "")
+
+
+def test_an_effect_parked_by_hand_is_restored_as_parked(store: Path) -> None:
+    flaky = with_universe(store, waiting_id)
+    assert run("effect", "park", flaky, "--store", store).code == 0
+    before = run("effect", "show", flaky, "--store", store, "--json").json
+    assert before["state"] == "parked"
+    assert with_universe(store, cli_kit.delete_derived)
+    assert doctor(store, "--repair").code == 0
+    after = run("effect", "show", flaky, "--store", store, "--json").json
+    assert {**after, "due": before["due"]} == before
+
+
+async def parked_id(universe: wl.Universe) -> str:
+    return str((await effect(universe, WorkState.PARKED)).intent.hex())
+
+
+async def waiting_id(universe: wl.Universe) -> str:
+    found = [each async for each in queries.open_work(universe, None) if each.work.kind is WorkKind.EFFECT]
+    return next(each.intent.hex() for each in found if each.work.name == "flaky")
+
+
+async def delete_stuck(universe: wl.Universe) -> None:
+    [found] = [each async for each in queries.open_work(universe, None) if each.work.name == "stuck"]
+    await put(universe, work_keys.open_key(found.at, found.intent), found.raw, None)
+
+
+@pytest.mark.parametrize(("damage", "expected"), REPAIRED, ids=[row[0].__name__ for row in REPAIRED])
+def test_what_is_wrong_is_found_and_repaired(store: Path, damage: Any, expected: list[str]) -> None:
+    with_universe(store, damage)
+    assert doctor(store).code == 1
+    assert kinds(store) == expected
+    said = doctor(store, "--repair")
+    assert said.code == 0, said
+    assert "repaired" in said.out
+    assert kinds(store) == []
+
+
+async def flip_meta(universe: wl.Universe) -> None:
+    await _flip(universe, world_keys.meta_key(await address(universe)))
+
+
+async def flip_index(universe: wl.Universe) -> None:
+    await _flip(universe, world_keys.index_key(await address(universe)))
+
+
+async def flip_epoch(universe: wl.Universe) -> None:
+    await _flip(universe, lease_keys.epoch_key(await address(universe)))
+
+
+async def _flip(universe: wl.Universe, key: bytes) -> None:
+    raw = (await universe.store.engine.read(kv.Get(key))).value(0)
+    assert raw is not None
+    await put(universe, key, raw, raw[:-1] + bytes([raw[-1] ^ 1]))
+
+
+async def delete_baseline_blob(universe: wl.Universe) -> None:
+    at = await address(universe)
+    raw = (await universe.store.engine.read(snapshots.get_baseline(at))).value(0)
+    key = cas_keys.blob_key(universe.id, snapshots.decode_baseline(raw).root)
+    await put(universe, key, (await universe.store.engine.read(kv.Get(key))).value(0), None)
+
+
+UNREPAIRED = [flip_meta, flip_index, flip_epoch, delete_baseline_blob]
+
+
+@pytest.mark.parametrize("damage", UNREPAIRED, ids=lambda each: each.__name__)
+def test_what_cannot_be_repaired(store: Path, damage: Any) -> None:
+    with_universe(store, damage)
+    said = doctor(store, "--repair", "--json")
+    assert said.code == 1
+    [finding] = said.json["findings"]
+    assert (finding["kind"], finding["repaired"]) == ("damaged", False)
+    assert finding["world"] == ("alice" if damage is not flip_index else with_universe(store, address).world.hex())
+    assert finding["advice"]
+
+
+def test_a_receipt_in_the_inbox_counts_as_an_answer(store: Path) -> None:
+    """All open keys are gone, but one piece of work was answered already: it is not asked for again."""
+
+    async def answer_and_delete(universe: wl.Universe) -> None:
+        found = await effect(universe, WorkState.PARKED)
+        receipt = inbox.Receipt(found.intent, inbox.ReceiptStatus.OK, payload.EMPTY, 1)
+        batch = kv.Batch()
+        batch.expect(work_keys.open_key(found.at, found.intent), found.raw)
+        batch.delete(work_keys.open_key(found.at, found.intent))
+        batch.append(inbox_keys.item_prefix(found.at), inbox_keys.ITEM.pack(receipt))
+        await universe.store.engine.commit(batch)
+
+    with_universe(store, answer_and_delete)
+    assert kinds(store) == ["missing_ready"]
+
+
+def test_pointers_of_cancelled_work_are_no_finding(store: Path, tmp_path: Path) -> None:
+    """An effect that has moved its pointer and is then cancelled leaves it behind, as it may."""
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
+        assert run("runs", "cancel", "alice", "flaky", "--yes", "--store", store).code == 0
+        host.wait_for("run=flaky status=cancelled")
+    said = doctor(store, "--json")
+    assert (said.code, said.json["findings"], said.json["left_over"]) == (0, [], 1)
+    assert doctor(store, "--repair", "--json").json["cleaned"] == 1
+    assert doctor(store, "--json").json["left_over"] == 0
+
+
+def test_a_world_that_somebody_holds_is_not_repaired(store: Path, tmp_path: Path) -> None:
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path):
+        assert run("send", "alice", "Approved", "by=me", "--to", "order", "--store", store, "--wait").code == 0
+        with_universe(store, delete_open)
+        said = doctor(store, "--repair", "--json")
+    assert said.code == 1
+    [finding] = said.json["findings"]
+    assert (finding["kind"], finding["repaired"]) == ("held", False)
+    assert "stop its host" in finding["advice"]
+
+
+def test_code_that_did_not_write_the_journal(store: Path, tmp_path: Path) -> None:
+    """The state cannot be had then; the rest is looked at all the same."""
+    edited = tmp_path / "edited.py"
+    edited.write_text(Path(SHOP).read_text().replace("self.cents += event.cents", "self.cents += 1"))
+
+    async def go_on(universe: wl.Universe) -> None:
+        await universe.world("alice").send(shop.Deposited("bob", 7))
+
+    with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
+        with_universe(store, go_on)
+        host.wait_for('event=Deposited data={"cents":7,"account":"bob"}')
+        host.end(signal.SIGKILL)
+    said = run("doctor", "--store", store, "--app", edited, "--json")
+    assert said.code == 1
+    assert [finding["kind"] for finding in said.json["findings"]] == ["diverged"]
+
+
+def test_all_universes_are_looked_at(store: Path) -> None:
+    assert run("create", "x", "--universe", "lab", "--store", store, "--app", SHOP).code == 0
+    said = doctor(store, "--json")
+    assert [(line["universe"], line["worlds"]) for line in said.lines] == [("default", 3), ("lab", 1)]
+    assert [line["universe"] for line in doctor(store, "--json", "--universe", "lab").lines] == ["lab"]

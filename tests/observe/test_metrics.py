@@ -1,0 +1,124 @@
+"""Metrics as Prometheus sees them, and the page that explains them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import parser
+
+import worldline as wl
+from worldline.observe import measures, prometheus
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Every sample, by name and labels, as a scraper reads them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        sample.name + "".join(f"|{name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_process_offers_what_it_does(tmp_path: Path) -> None:
+    app = wl.Program("p")
+
+    @app.effect
+    async def touch() -> int:
+        return 1
+
+    @app.workflow
+    async def go() -> int:
+        return await touch()
+
+    async with wl.open(str(tmp_path), host=app, metrics="127.0.0.1:0") as universe:
+        world = await universe.ensure("w", app)
+        assert await world.run(go(), timeout=30) == 1
+        head = await world.head()
+        port = universe.metrics_port
+        assert port is not None
+        found = await asyncio.to_thread(scrape, port)
+    assert found["worldline_steps_total"] == head.step
+    assert found["worldline_inputs_total|kind=control"] == 1
+    assert found["worldline_effects_opened_total|effect=touch"] == 1
+    assert found["worldline_effect_attempts_total|effect=touch|outcome=ok"] == 1
+    assert found["worldline_effect_seconds_count|effect=touch"] == 1
+    assert found["worldline_effect_seconds_bucket|effect=touch|le=+Inf"] == 1
+    assert found["worldline_worlds_held"] == 1
+    assert found["worldline_self_fences_total"] == 0, "there from the beginning, so that its rate can be watched"
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.to_thread(scrape, port)
+
+
+async def test_without_being_asked_nothing_is_offered(tmp_path: Path) -> None:
+    async with wl.open(str(tmp_path), create=True) as universe:
+        assert not universe.telemetry.on
+        assert universe.metrics_port is None
+
+
+async def test_open_takes_an_address_and_says_if_it_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(wl.BadInput, match="cannot be offered"):
+            async with wl.open(str(tmp_path), create=True, metrics=address):
+                pass
+
+
+def test_buckets_are_cumulative_and_sinks_that_raise_are_counted() -> None:
+    meter = measures.Meter()
+    for seconds in (0.0005, 0.001, 0.0011, 7, 1_000):
+        meter.observe("worldline_cycle_seconds", seconds)
+    meter.failures = lambda: {"log": 3}
+    server = prometheus.serve_metrics(meter, "127.0.0.1:0")
+    try:
+        found = scrape(server.port)
+    finally:
+        server.close()
+    buckets = {key: value for key, value in found.items() if key.startswith("worldline_cycle_seconds_bucket")}
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert buckets["worldline_cycle_seconds_bucket|le=0.001"] == 2
+    assert buckets["worldline_cycle_seconds_bucket|le=0.0025"] == 3
+    assert buckets["worldline_cycle_seconds_bucket|le=10.0"] == 4
+    assert buckets["worldline_cycle_seconds_bucket|le=+Inf"] == found["worldline_cycle_seconds_count"] == 5
+    assert found["worldline_cycle_seconds_sum"] == pytest.approx(1007.0026)
+    assert found["worldline_sink_errors_total|sink=log"] == 3
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        (":9464", ("127.0.0.1", 9464)),
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("metrics.example:80", ("metrics.example", 80)),
+    ],
+)
+def test_addresses(address: str, expected: tuple[str, int]) -> None:
+    assert prometheus.parse(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "host:port", "host:", ":-1", "h:65536", "h:²"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(wl.BadInput, match="HOST:PORT"):
+        prometheus.parse(address)
+
+
+def test_the_page_explains_every_metric_and_no_other() -> None:
+    listed = re.findall(r"^\| `(worldline_\w+)`", PAGE.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(measures.METRICS)
+
+
+def test_names_follow_the_custom() -> None:
+    for name, metric in measures.METRICS.items():
+        assert name.endswith("_total") == (metric.kind == "counter"), name
+        assert metric.help.endswith("."), name
