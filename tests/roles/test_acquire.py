@@ -9,8 +9,8 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 
 SETTINGS = WorkerSettings()
 WORKER = scenario.worker_id(1)

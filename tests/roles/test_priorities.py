@@ -20,8 +20,8 @@ from worldline.keys import ready as ready_keys
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
+from worldline.roles import lease as world_lease
 from worldline.roles.cluster import operations
-from worldline.roles.world import lease as world_lease
 from worldline.store import kv
 
 

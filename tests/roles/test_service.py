@@ -22,8 +22,9 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles.cluster import expiry, operations
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
+from worldline.roles.cluster import operations
 from worldline.store import kv
 
 SETTINGS = WorkerSettings(lease_ttl_ms=60_000, heartbeat_ms=15_000, max_worlds_warm=7, labels={"zone": "eu"})

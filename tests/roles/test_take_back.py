@@ -12,7 +12,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.model import ids
 from worldline.model.work import WorkState
-from worldline.roles.world import lease as world_lease
+from worldline.roles import lease as world_lease
 
 EFFECTS = 7
 

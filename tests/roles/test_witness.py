@@ -16,8 +16,8 @@ from worldline.base import env as envs
 from worldline.layers import leases
 from worldline.model import ids, lease
 from worldline.model.settings import WorkerSettings
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 
 SETTINGS = WorkerSettings()
 TTL_US = SETTINGS.lease_ttl_ms * 1000

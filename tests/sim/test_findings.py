@@ -16,8 +16,8 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 from worldline.sim import programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects

@@ -15,8 +15,8 @@ from worldline.inspect import queries
 from worldline.inspect.render import when
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.roles import lease as world_lease
 from worldline.roles.cluster import operations, placement
-from worldline.roles.world import lease as world_lease
 
 ID_CHARACTERS_MIN = 4
 

@@ -34,9 +34,8 @@ from worldline.model import ids, inbox, step
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
-from worldline.roles import hint_scan
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry, hint_scan
+from worldline.roles import lease as world_lease
 from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 

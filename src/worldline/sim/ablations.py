@@ -19,7 +19,7 @@ from worldline.kernel import machine, user_errors
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
-from worldline.roles.cluster import expiry
+from worldline.roles import expiry
 from worldline.roles.world import cycle, held_world
 from worldline.sim import reading
 from worldline.sim.loop import Host

@@ -22,8 +22,8 @@ from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
-from worldline.roles import wakeup
-from worldline.roles.cluster import expiry, reap
+from worldline.roles import expiry, wakeup
+from worldline.roles.cluster import reap
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")

@@ -23,8 +23,8 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
 PAGE = 500

@@ -26,8 +26,8 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import hint_scan, wakeup
-from worldline.roles.cluster import expiry, placement, reap
+from worldline.roles import expiry, hint_scan, wakeup
+from worldline.roles.cluster import placement, reap
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.orchestrator")

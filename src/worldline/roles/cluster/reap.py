@@ -16,8 +16,8 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids
-from worldline.roles.cluster import expiry
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")

@@ -32,9 +32,9 @@ from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
+from worldline.roles import lease as world_lease
 from worldline.roles import telemetry, watchdog
 from worldline.roles.world import kernel_thread, restore, step_batch
-from worldline.roles.world import lease as world_lease
 from worldline.roles.world.held_world import Budget, Deferred, Done, Handover, Hosted, Repeated, Superseded, was_handed
 from worldline.store import kv, transact
 
@@ -487,7 +487,7 @@ class Cycle:
         built = step_batch.build(hosted, done, routes, step_batch.Claims(), time_us=time_us)
         root, size = await restore.save_parts(self._blobs, parts)
         taken = snapshots.at_head(done.after, root=root, size=size, program_hash=hosted.program.hash)
-        raw = world_lease.new_baseline(built.batch, hosted, taken)
+        raw = snapshot.new_baseline(built.batch, hosted, taken)
         worlds.change(built.batch, world, program=(hosted.program.name, hosted.program.hash))
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
         if isinstance(outcome, kv.Conflict):

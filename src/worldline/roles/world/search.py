@@ -19,9 +19,9 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
-from worldline.roles import hint_scan
-from worldline.roles.cluster import expiry, reap
-from worldline.roles.world import lease as world_lease
+from worldline.roles import expiry, hint_scan
+from worldline.roles import lease as world_lease
+from worldline.roles.cluster import reap
 from worldline.roles.world.cycle import Clock
 from worldline.roles.world.held_world import Hosted
 from worldline.store import kv

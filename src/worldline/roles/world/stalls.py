@@ -18,7 +18,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
-from worldline.roles.world import lease as world_lease
+from worldline.roles import lease as world_lease
 from worldline.roles.world.kernel_thread import Doing
 from worldline.store import kv
 

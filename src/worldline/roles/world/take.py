@@ -12,11 +12,11 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import telemetry
-from worldline.roles.cluster import expiry, placement
+from worldline.roles import expiry, telemetry
+from worldline.roles import lease as world_lease
+from worldline.roles.cluster import placement
 from worldline.roles.world import cycle as cycles
 from worldline.roles.world import kernel_thread, refusals, restore
-from worldline.roles.world import lease as world_lease
 from worldline.roles.world.held_world import Hosted
 from worldline.store import kv
 
@@ -105,7 +105,7 @@ class Taker:
             restored = await self._kernel.run(world.at, restore.build, material, program)
             hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
             if restored.program_hash != program.hash:
-                await world_lease.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
+                await adopt.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
         finally:
             del self.waiting[world.at]
         return hosted

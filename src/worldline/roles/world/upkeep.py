@@ -19,9 +19,9 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
+from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
 from worldline.roles.world import kernel_thread
-from worldline.roles.world import lease as world_lease
 from worldline.roles.world.held_world import NEVER_US, Hosted
 from worldline.store import kv
 
@@ -75,7 +75,7 @@ class Keeper:
             quiet_us = hosted.active_us + min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
             if hosted.tend_us <= min(quiet_us, hosted.saved_us + settings.snapshot_ms * 1000):
                 return  # it wants nothing before then
-        due_us = world_lease.due_us(hosted, self._settings)
+        due_us = snapshot.due_us(hosted, self._settings)
         if due_us < hosted.tend_us:
             self._put(hosted, due_us)
 
@@ -99,19 +99,19 @@ class Keeper:
             if hosted is None or hosted.lost or due_us != hosted.tend_us:
                 continue  # it is gone, or stands somewhere else in the queue
             hosted.tend_us = NEVER_US
-            if world_lease.wants_saving(hosted, self._settings, now_us):
+            if snapshot.wants_saving(hosted, self._settings, now_us):
                 saving.append(hosted)
             elif now_us - hosted.active_us >= self._settings.idle_release_ms * 1000 and _quiet(hosted):
                 leaving.append(hosted)
             else:
-                self._put(hosted, max(world_lease.due_us(hosted, self._settings), now_us + AGAIN_US))
+                self._put(hosted, max(snapshot.due_us(hosted, self._settings), now_us + AGAIN_US))
         try:
             await self._each(saving, self._try_save)
             await self._each(leaving, self.let_go)
         finally:
             for each in [*saving, *leaving]:
                 if not each.lost:
-                    self._put(each, max(world_lease.due_us(each, self._settings), now_us + AGAIN_US))
+                    self._put(each, max(snapshot.due_us(each, self._settings), now_us + AGAIN_US))
 
     async def make_room(self, held: list[Hosted], *, room: int = 0) -> None:
         """Let go of the worlds that have been idle for longest, until there is so much room."""
@@ -129,7 +129,7 @@ class Keeper:
         began_us = self._env.monotonic_us()
         try:
             parts = await self._kernel.run(hosted.at, self._parts, hosted)
-            outcome = await world_lease.save(self._engine, self._env, hosted, parts)
+            outcome = await snapshot.save(self._engine, self._env, hosted, parts)
             if isinstance(outcome, kv.Ok):
                 hosted.saved_us = self._env.monotonic_us()
                 size, us = sum(map(len, parts)), hosted.saved_us - began_us

@@ -29,10 +29,10 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.model.world import Status
 from worldline.roles import hub, telemetry, wakeup
+from worldline.roles import lease as world_lease
 from worldline.roles.cluster import placement, reap
 from worldline.roles.world import cycle as cycles
 from worldline.roles.world import kernel_thread, losses, refusals, search, stalls, step_batch, take, upkeep
-from worldline.roles.world import lease as world_lease
 from worldline.roles.world.held_world import Done, Handover, Hosted
 from worldline.store import kv
 

@@ -1,6 +1,6 @@
-"""Getting, keeping and giving up a world: lease, life sign, snapshot, change of program.
+"""Leases and heartbeats: taking a world, keeping it, releasing it.
 
-Functions over the store that a world worker calls outside its cycle. Each is a protocol of its own: read, build a
+Functions over the store. Each is a protocol of its own: read, build a
 batch, commit; a lost race is an expected loss that the caller handles.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -22,15 +21,10 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles.cluster import expiry
+from worldline.roles import expiry
 from worldline.roles.world import kernel_thread, restore
 from worldline.roles.world.held_world import Handover, Hosted
 from worldline.store import kv, transact
-
-if TYPE_CHECKING:
-    from worldline.roles.world.cycle import Cycle
-
-log = logging.getLogger("worldline.worker")
 
 CLAIMS_PAGE = 256
 
@@ -220,77 +214,3 @@ async def take_back_claims(
         if not read.page(0).more:
             return count
         after = found[-1].intent
-
-
-def wants_saving(hosted: Hosted, settings: WorkerSettings, now_us: int) -> bool:
-    """Snapshots by policy: after so many entries, after so much time, and when a world with live runs falls quiet."""
-    if not hosted.entries_since or now_us < hosted.save_again_us:
-        return False
-    if hosted.entries_since >= settings.snapshot_entries:
-        return True
-    if now_us - hosted.saved_us >= settings.snapshot_ms * 1000:
-        return True
-    quiet = not hosted.busy and now_us - hosted.active_us >= settings.snapshot_idle_ms * 1000
-    return quiet and any(hosted.machine.live.values())
-
-
-def due_us(hosted: Hosted, settings: WorkerSettings) -> int:
-    """When a world wants to be saved or let go, if nothing happens to it until then."""
-    release_us = hosted.active_us + settings.idle_release_ms * 1000
-    if not hosted.entries_since:
-        return release_us
-    save_us = hosted.saved_us + settings.snapshot_ms * 1000
-    if hosted.entries_since >= settings.snapshot_entries:
-        save_us = hosted.save_again_us
-    elif hosted.busy or any(hosted.machine.live.values()):  # a busy one cannot be asked now
-        save_us = min(save_us, hosted.active_us + settings.snapshot_idle_ms * 1000)
-    return min(release_us, max(hosted.save_again_us, save_us))
-
-
-async def save(engine: kv.Engine, env: envs.Env, hosted: Hosted, parts: list[bytes]) -> transact.Certain:
-    """Put a snapshot's parts away, record it and make it the baseline."""
-    root, size = await restore.save_parts(hosted.blobs, parts)
-    taken = snapshots.at_head(hosted.head, root=root, size=size, program_hash=hosted.program.hash)
-    batch = kv.Batch()
-    leases.fence(batch, hosted.lease)
-    raw = new_baseline(batch, hosted, taken)
-    [outcome] = await transact.commit(engine, env, batch)
-    if isinstance(outcome, kv.Ok):
-        hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
-    return outcome
-
-
-def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot) -> bytes:
-    """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
-    saved = snapshots.save(batch, hosted.at, taken)
-    snapshots.promote(batch, hosted.at, before_raw=hosted.baseline_raw, to=saved)
-    return snapshot_keys.BASELINE.pack(taken)
-
-
-async def adopt(
-    kernel: kernel_thread.KernelThread, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes
-) -> None:
-    """Go on under other code than the baseline was written by.
-
-    The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
-    code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
-    commit with the baseline that follows it, so no restore ever has to run old entries under new code.
-    """
-    blocked = await kernel.run(hosted.at, commands.fits, hosted.machine)
-    change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
-    item = inbox.Control(commands.PROGRAM, payload.inline(change))
-    await cycle.step_and_save(hosted, Handover(item, change), world)
-    name = world.meta.name
-    if blocked:
-        for run_id, report in sorted(blocked.items()):
-            log.warning("world %r: run %r is blocked, its code has changed under it:\n%s", name, run_id, report)
-    log.warning(
-        "world %r goes on under the changed program %r: %d runs taken over, %d blocked",
-        name, hosted.program.name, len(hosted.machine.live_runs()) - len(blocked), len(blocked),
-    )  # fmt: skip
-
-
-def open_work(hosted: Hosted) -> list[step.Wanted]:
-    """All effects and timers that the machine has open, as they were asked for. For repairs."""
-    pending = [each for each in hosted.machine.open.values() if each.kind is not WorkKind.MESSAGE]
-    return [hosted.machine.wanted_again(each, hosted.at) for each in pending]
