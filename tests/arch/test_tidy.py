@@ -63,6 +63,8 @@ CALLS_USER_CODE = (
     "kernel/values.py",
     "roles/effects/attempt.py",
     "roles/world/cycle.py",
+    "roles/world/intake.py",
+    "roles/world/search.py",
     "roles/world/upkeep.py",
     "roles/world/kernel_thread.py",
     "roles/telemetry.py",

@@ -93,10 +93,10 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
 
     created_s = await each(count, create)
     touched_s = await each(count, touch)
-    warm = len(universe.host.worlds._hosted)  # type: ignore[union-attr]
+    warm = len(universe.host.worlds.held)  # type: ignore[union-attr]
 
     async def settled() -> bool:
-        return len(universe.host.worlds._hosted) <= Settings().worker.max_worlds_warm  # type: ignore[union-attr]
+        return len(universe.host.worlds.held) <= Settings().worker.max_worlds_warm  # type: ignore[union-attr]
 
     await aio.until(settled, seconds=300)
     await asyncio.sleep(1)

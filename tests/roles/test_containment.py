@@ -25,7 +25,7 @@ from worldline.model.world import Status
 from worldline.observe import measures, sinks
 from worldline.roles import telemetry
 from worldline.roles.world import losses, refusals, restore, step_batch
-from worldline.roles.world.held_world import Handover
+from worldline.roles.world.handover import Handover
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,11 @@ async def test_the_others_of_a_cycle_are_committed_with_it(memory_kit: Kit, monk
     worker = process.host.worlds
     held = [worker.peek(await world.address()) for world in worlds]
     for number, hosted in enumerate(held):
-        hosted.busy = True
+        hosted.begin_cycle()
         item = event("Poison", Poison()) if number == 7 else event("Add", Add(1))
         hosted.handed.append(Handover(item, values.dump(Poison() if number == 7 else Add(1))))
     heights = [hosted.head.height for hosted in held]
-    await worker.cycle(held)
+    await worker._runner.run(held)
     moved = [hosted.head.height > height for hosted, height in zip(held, heights, strict=True)]
     assert moved == [number != 7 for number in range(20)]
     monkeypatch.undo()
@@ -382,7 +382,7 @@ async def test_a_step_that_this_process_cannot_make_for_the_moment_is_made_later
     sent = asyncio.ensure_future(world.send(Poison()))
     at = await world.address()
     assert "no memory" in await until_refused(process, at)
-    assert process.host.worlds.keeps(at), "nobody else need try"
+    assert process.host.worlds._holdings.keeps(at), "nobody else need try"
     await well(process, other)
     assert await world.head() == before, "nothing of it is history"
     monkeypatch.undo()
@@ -440,7 +440,7 @@ async def test_what_this_process_will_always_lack_is_for_another_at_once(
     assert "no such time zone" in await until_refused(first, at)
     monkeypatch.undo()
     takes = []
-    monkeypatch.setattr(first.host.worlds._taker, "take", lambda at: takes.append(at))
+    monkeypatch.setattr(first.host.worlds._holdings, "_take", lambda at: takes.append(at))
     for number in range(20):
         await delivery.enqueue(first.universe, at, event("Add", Add(number)))
         await well(first, other)

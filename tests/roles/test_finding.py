@@ -70,12 +70,12 @@ async def test_a_world_that_was_held_elsewhere_is_taken_when_it_is_free(kit: Kit
             await until_total(world, app, 1)
             standby = await kit.process(app, settings=settings)
             assert standby.universe.host is not None
-            elsewhere = standby.universe.host.worlds._finder._placed
+            elsewhere = standby.universe.host.worlds._searcher._placed
 
             async def seen() -> bool:
                 nonlocal elsewhere
                 assert standby.universe.host is not None
-                elsewhere = elsewhere | standby.universe.host.worlds._finder._placed
+                elsewhere = elsewhere | standby.universe.host.worlds._searcher._placed
                 await world.send(Add(0))
                 return await world.address() in elsewhere
 
@@ -206,6 +206,37 @@ async def test_a_hint_seen_after_the_inbox_was_read_stays(memory_kit: Kit, busy:
     await process.close()
 
 
+async def test_an_item_that_comes_while_the_inbox_is_read_is_found(memory_kit: Kit) -> None:
+    """Its hint is seen before the answer arrives, which does not have the item yet."""
+    app = program()
+    process, late = await late_process(memory_kit, app)
+    worker = process.host.worlds
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await world.send(Add(1))
+        await until_total(world, app, 1)
+        await aio.until(lambda: is_cleared(client, at))
+        seen: list[bool] = []
+
+        async def another() -> None:
+            await world.send(Add(10))
+
+            async def noticed() -> bool:
+                held = worker.peek(at)
+                assert held is not None
+                return len(held.hints) > 1
+
+            await aio.until(noticed)
+            seen.append(True)
+
+        late.after_read = inboxes.read_range(at, count_max=1).begin, another
+        await kits.leave_hint(client, at)
+        await until_total(world, app, 11)
+        assert seen
+    await process.close()
+
+
 async def test_many_hints_of_a_world_that_cannot_be_run_become_one(memory_kit: Kit) -> None:
     """Each input leaves one. Nothing takes the inputs, so workers keep the newest hint alone."""
     app = program()
@@ -305,12 +336,24 @@ async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit)
 
 
 class Late(kits.Around):
-    """An engine in which something happens right before a ready hint is taken away, by itself or by a step."""
+    """An engine in which something happens right before a ready hint is deleted, by itself or by a step, or before the
+    answer to a read arrives.
+    """
 
     def __init__(self, engine: kv.Engine) -> None:
         super().__init__(engine)
         self.before_clear: Callable[[], Awaitable[None]] | None = None
         self.before_step: Callable[[], Awaitable[None]] | None = None
+        self.after_read: tuple[bytes, Callable[[], Awaitable[None]]] | None = None
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        answer = await self._engine.read(*requests)
+        if self.after_read is not None:
+            prefix, act = self.after_read
+            if any(isinstance(each, kv.Range) and each.begin.startswith(prefix) for each in requests):
+                self.after_read = None
+                await act()
+        return answer
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         cleared = [key for batch in batches for key in batch.deletes if key in batch.expects and not batch.puts]
@@ -342,7 +385,7 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
         async with kit.hosting(mine) as universe:
             await until_total(world, mine, 1)
             assert universe.host is not None
-            assert len(universe.host.worlds._hosted) == 1
+            assert len(universe.host.worlds.held) == 1
         scan = kits.scan(client)
         await scan.read()
         assert len(scan.worlds) == count + 1

@@ -181,10 +181,10 @@ async def test_nobody_waits_for_a_worker_that_has_died(memory_kit: Kit, monkeypa
     world = await process.universe.ensure("w", app)
     assert await world.ask(AddUp(1), timeout=10) == 1
 
-    def broken() -> None:
+    def broken(_: int) -> None:
         raise AssertionError("this cannot be")
 
-    monkeypatch.setattr(process.host.worlds, "_choose", broken)
+    monkeypatch.setattr(process.host.worlds._holdings, "choose", broken)
     async with asyncio.timeout(5):
         with pytest.raises((errors.Error, AssertionError)):
             await world.ask(AddUp(1))

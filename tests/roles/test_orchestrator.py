@@ -344,7 +344,7 @@ async def test_a_world_that_was_thrown_out_of_memory_is_not_kept_from_others(
     worker: Any = first.host.worlds
     if how == "pinned":
         await world.change(labels={"pin": "b"})
-    worker._drop(worker.peek(at), again=again)
+    worker._holdings.drop(worker.peek(at), again=again)
     if how == "assigned":
         await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     await tell([world])  # it may be the first once more that takes this
@@ -380,13 +380,7 @@ def _watch_held(process: Process) -> list[int]:
     """How many worlds a worker held after each that it took."""
     worker: Any = process.host.worlds
     seen: list[int] = [0]
-    taken = worker._taken
-
-    def watched(at: ids.Address, task: Any) -> None:
-        taken(at, task)
-        seen.append(len(worker._hosted))
-
-    worker._taken = watched
+    worker._holdings.on_taken.append(lambda _: seen.append(len(worker.held)))
     return seen
 
 

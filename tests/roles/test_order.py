@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from worldline.base import errors
 from worldline.model import payload
-from worldline.roles.world import held_world
+from worldline.roles.world import handover
 
 app = wl.Program("ordered")
 
@@ -108,7 +108,7 @@ async def test_what_cannot_wait_for_the_inbox_goes_through_it(memory_kit: Kit) -
         held = await host.host.worlds.hold(await here.address())  # type: ignore[union-attr]
         assert held is not None
         await held.quiet()
-        held.busy = True  # no cycle takes it yet
+        held.begin_cycle()  # no cycle takes it yet
         for number in range(5):
             await client.world("w").send(Note(number))
         sending = asyncio.ensure_future(here.send(Note(5)))
@@ -118,10 +118,10 @@ async def test_what_cannot_wait_for_the_inbox_goes_through_it(memory_kit: Kit) -
 
         await aio.until(handed_over)
         held.handed[0].done.add_done_callback(lambda each: deferred.append(each.exception()))  # type: ignore[union-attr, arg-type]
-        held.busy = False
+        held.end_cycle()
         host.host.worlds.poke(held.at)  # type: ignore[union-attr]
         await sending
-        assert isinstance(deferred[0], held_world.Deferred)
+        assert isinstance(deferred[0], handover.Deferred)
         assert await here.ask(Notes(), timeout=20) == list(range(6))
 
 

@@ -311,7 +311,7 @@ async def test_inputs_that_wait_in_a_process_are_bounded(kit: Kit) -> None:
         await world.ask(Total(), timeout=30)
         hosted = process.host.worlds.peek(await world.address())
         await hosted.quiet()
-        hosted.busy = True  # as while a step takes long
+        hosted.begin_cycle()  # as while a step takes long
         held.append(hosted)
     first = [asyncio.ensure_future(worlds[0].send(Note(number))) for number in range(4)]
     await aio.until(lambda: _equal(lambda: held[0].waiting, 4))
@@ -322,8 +322,8 @@ async def test_inputs_that_wait_in_a_process_are_bounded(kit: Kit) -> None:
     cancelling = asyncio.ensure_future(worlds[0].command(commands.CANCEL, commands.CancelRun("r", "no more")))
     await aio.until(lambda: _equal(lambda: process.universe.pressure.waiting, 7))
     for hosted in held:
-        hosted.busy = False
-        process.host.worlds.look(hosted)
+        hosted.end_cycle()
+        process.host.worlds.poke(hosted.at)
     await asyncio.gather(*first, *second)
     await asyncio.gather(cancelling, return_exceptions=True)
     assert process.universe.pressure.waiting == 0, "it clears when it is drained"
@@ -338,14 +338,14 @@ async def test_what_could_not_be_handed_over_does_not_count_for_ever(memory_kit:
     await world.ask(Total(), timeout=30)
     hosted = process.host.worlds.peek(await world.address())
     await hosted.quiet()
-    hosted.busy = True
+    hosted.begin_cycle()
     sending = asyncio.ensure_future(world.send(Note(1)))
     await aio.until(lambda: _equal(lambda: process.universe.pressure.waiting, 1))
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert process.universe.pressure.waiting == hosted.waiting == 0
-    hosted.busy = False
-    process.host.worlds.look(hosted)
+    hosted.end_cycle()
+    process.host.worlds.poke(hosted.at)
     assert await world.ask(Total(), timeout=30) == 1
 
 

@@ -65,13 +65,13 @@ async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
 
 def _watch_takes(worker: Any) -> list[ids.Address]:
     order: list[ids.Address] = []
-    try_hold = worker.try_hold
+    try_hold = worker._searcher._try_hold
 
     async def watched(at: ids.Address) -> Any:
         order.append(at)
         return await try_hold(at)
 
-    worker.try_hold = watched
+    worker._searcher._try_hold = watched
     return order
 
 

@@ -221,7 +221,7 @@ async def test_too_many_worlds_are_let_go_the_longest_idle_first(memory_kit: Kit
         await world.send(Put("k"))
 
     async def fewer() -> bool:
-        return len(process.host.worlds._hosted) <= 5
+        return len(process.host.worlds.held) <= 5
 
     await aio.until(fewer)
     kept = [process.host.worlds.holds(await world.address()) for world in worlds]
@@ -318,7 +318,7 @@ async def test_a_world_that_has_something_to_do_again_is_kept(memory_kit: Kit) -
     hosted = worker.peek(await world.address())
     await world.snapshot()
     await hosted.quiet()
-    hosted.unread = True
+    hosted.look()
     await worker._keeper.let_go(hosted)
     assert worker.holds(hosted.at)
     await process.close()

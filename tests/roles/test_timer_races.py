@@ -21,7 +21,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.journal import Kind
 from worldline.roles import timers as timer_worker
-from worldline.roles.world.held_world import Handover, Superseded
+from worldline.roles.world.handover import Handover, Superseded
 from worldline.store import kv
 
 

@@ -30,7 +30,8 @@ from worldline.kernel.runs import RunStatus
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.roles.world import step_batch
-from worldline.roles.world.held_world import Done, Hosted
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.steps import Done
 
 POLL_SECONDS = 0.25
 SHOWN_AT_ONCE_MAX = 200
@@ -170,7 +171,7 @@ class Session:
 
     # --- Showing -------------------------------------------------------------------------------------------------
 
-    def _acted(self, hosted: Hosted, done: Done, built: step_batch.Built) -> None:
+    def _acted(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
         """After a commit, and not to be held up: what there is to show goes into a queue."""
         del built
         self._lines.put_nowait((hosted.at, list(done.entries)))

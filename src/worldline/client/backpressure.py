@@ -25,7 +25,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.settings import PressureSettings
 from worldline.roles import queue_names, telemetry
-from worldline.roles.world.held_world import Hosted
+from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
 INBOXES_MAX = 4_096  # whose depth is remembered
@@ -61,7 +61,7 @@ class Pressure:
 
     # --- Handed over in this process ---------------------------------------------------------------------------
 
-    def enter(self, hosted: Hosted, item: inbox.Item) -> None:
+    def enter(self, hosted: HeldWorld, item: inbox.Item) -> None:
         """An input is about to be handed over; `leave` when it is settled. Refuses it if too many wait already."""
         settings = self._settings
         if is_refusable(item):
@@ -70,11 +70,11 @@ class Pressure:
                 raise self._refuse(hosted.at, "world", why, RETRY_US_MIN)
             if 0 < settings.waiting_max <= self.waiting:
                 raise self._refuse(hosted.at, "process", f"{self.waiting} inputs wait in this process", RETRY_US_MIN)
-        hosted.waiting += 1
+        hosted.enter()
         self.waiting += 1
 
-    def leave(self, hosted: Hosted) -> None:
-        hosted.waiting -= 1
+    def leave(self, hosted: HeldWorld) -> None:
+        hosted.leave()
         self.waiting -= 1
 
     # --- The inbox of a world that is held elsewhere -----------------------------------------------------------

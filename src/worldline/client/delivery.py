@@ -32,7 +32,8 @@ from worldline.model.journal import Kind
 from worldline.roles import telemetry
 from worldline.roles.hub import Chunk
 from worldline.roles.world import reader, restore
-from worldline.roles.world.held_world import Applied, Deferred, Handover, Hosted, Repeated, new_stamp, was_handed
+from worldline.roles.world.handover import Applied, Deferred, Handover, Repeated, new_stamp, was_handed
+from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Sending(msgspec.Struct, frozen=True):
     since: int
 
 
-async def hosted(universe: Universe, at: ids.Address) -> Hosted | None:
+async def hosted(universe: Universe, at: ids.Address) -> HeldWorld | None:
     """The world, if this process holds it or can."""
     if universe.host is None:
         return None
@@ -89,7 +90,7 @@ async def deliver(
     return await enqueue(universe, at, item, client_id=client_id, data=data)
 
 
-def _here(universe: Universe, at: ids.Address) -> Hosted | None:
+def _here(universe: Universe, at: ids.Address) -> HeldWorld | None:
     """The world, if this process holds it already."""
     if universe.host is None:
         return None
@@ -97,7 +98,7 @@ def _here(universe: Universe, at: ids.Address) -> Hosted | None:
     return universe.host.worlds.peek(at)
 
 
-async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Sending | None:
+async def _hand_over(universe: Universe, held: HeldWorld, handover: Handover) -> Sending | None:
     """Straight into a step of a world that is held here. None: it has left, and is wherever it is now."""
     assert universe.host is not None
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0

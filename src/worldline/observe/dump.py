@@ -85,7 +85,7 @@ def dump(
     )
 
 
-def _world(each: held_world.Hosted) -> World:
+def _world(each: held_world.HeldWorld) -> World:
     return World(
         each.at.world.hex(), each.name, each.lease.epoch, each.head.height, each.busy, len(each.handed), each.unread
     )

@@ -34,7 +34,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.roles import telemetry
-from worldline.roles.world import held_world
+from worldline.roles.world import handover
 
 SCOPE = "worldline"
 TRACES_MAX = 16  # of one step
@@ -244,7 +244,7 @@ def _stepped(
     item = replays.item_of(first) if first.kind in journal.INPUTS and not first.blob else None
     carried = getattr(item, "payload", None)
     data = b"" if carried is None or carried.inline is None else carried.inline
-    stamp = first.stamp or held_world.handed_stamp(held_world.Applied(first.height, first.step))
+    stamp = first.stamp or handover.handed_stamp(handover.Applied(first.height, first.step))
     main, parent = trace_of_input(fact.at, item, data, stamp)
     bad = next((each for each in entries if each.kind in (Kind.FAILED, Kind.REJECTED)), None)
     here = stepped(main, fact.at, first.step)

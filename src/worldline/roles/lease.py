@@ -6,24 +6,17 @@ batch, commit; a lost race is an expected loss that the caller handles.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.codec import structs
-from worldline.kernel import commands
-from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases, ready, snapshots, worlds
+from worldline.layers import leases, ready, worlds
 from worldline.layers import work as works
-from worldline.model import ids, inbox, payload, step
-from worldline.model import snapshot as snapshot_model
+from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.model.work import WorkKind, WorkState
+from worldline.model.work import WorkState
 from worldline.roles import expiry
-from worldline.roles.world import kernel_thread, restore
-from worldline.roles.world.held_world import Handover, Hosted
 from worldline.store import kv, transact
 
 CLAIMS_PAGE = 256

@@ -25,7 +25,9 @@ from worldline.model.work import WorkKind
 from worldline.roles import queue_names, telemetry, wakeup
 from worldline.roles.cluster import placement
 from worldline.roles.world import step_batch
-from worldline.roles.world.held_world import Done, Handover, Hosted
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.steps import Done
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 
@@ -75,7 +77,7 @@ class TimerWorker:
     def wake(self) -> None:
         self._watch.wake()
 
-    def _on_act(self, hosted: Hosted, done: Done, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
         """A timer set in this process that is due before all we know of: do not oversleep it."""
         for wanted in done.wanted.values():
             if wanted.kind is WorkKind.TIMER and wanted.due_us < self._next_us:

@@ -35,6 +35,14 @@ class Watch:
         """Forget what woke us; to be called before looking for work, so that what comes meanwhile is not missed."""
         self._woken.clear()
 
+    def hint(self) -> None:
+        """Look again: what the last look was for is not done."""
+        self.hinted = True
+
+    def take_hint(self) -> None:
+        """A look begins."""
+        self.hinted = False
+
     def looked(self, seen: int) -> None:
         """The role has read what there is; `seen` is what the snapshot had seen."""
         self._seen = seen

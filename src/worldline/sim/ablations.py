@@ -20,7 +20,7 @@ from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
 from worldline.roles import expiry
-from worldline.roles.world import cycle, held_world
+from worldline.roles.world import cycle, intake, steps, turn
 from worldline.sim import reading
 from worldline.sim.loop import Host
 from worldline.sim.truth import Truth
@@ -184,10 +184,10 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
                 yield
         case "inbox-first":
-            with mock.patch.object(cycle.Cycle, "_read", _not_first(cycle.Cycle._read)):  # noqa: SLF001
+            with mock.patch.object(intake.Intake, "read", _not_first(intake.Intake.read)):
                 yield
         case "inbox-whole":
-            with mock.patch.object(cycle, "_defer", lambda handed: handed):
+            with mock.patch.object(turn, "_defer", lambda handed: handed):
                 yield
         case "look-again":
             with mock.patch.object(delivery, "_already", _nothing):
@@ -216,25 +216,21 @@ def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _uncontained(
-    self: cycle.Cycle, each: cycle.Given, budget: held_world.Budget, time_us: int
-) -> cycle.Worked:  # fmt: skip
-    done = each.hosted.run(each.unread, each.handed, budget, time_us=time_us, env=self._env)
-    return cycle.Worked(each, done)
+def _uncontained(self: cycle.Cycle, each: turn.Turn, budget: steps.Budget, time_us: int) -> turn.Worked:
+    done = steps.run(each.held, each.unread, each.handed, budget, time_us=time_us, env=self._env)
+    return turn.Worked(each, done)
 
 
 async def _nothing(*_: object) -> None:
     pass
 
 
-def _not_first(real: Callable[[cycle.Cycle, Sequence[cycle.Given]], Awaitable[int]]) -> Callable[..., object]:
+def _not_first(real: Callable[[intake.Intake, Sequence[turn.Turn]], Awaitable[int]]) -> Callable[..., object]:
     """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
 
-    async def read(self: cycle.Cycle, given: Sequence[cycle.Given]) -> int:
-        handed = [(each, each.handed) for each in given if each.handed and not each.hosted.unread]
-        for each, _ in handed:
-            each.handed = []
-        time_us = await real(self, given)
+    async def read(self: intake.Intake, turns: Sequence[turn.Turn]) -> int:
+        handed = [(each, each.take_handed()) for each in turns if each.handed and not each.held.unread]
+        time_us = await real(self, turns)
         for each, its in handed:
             each.handed = its
         return time_us

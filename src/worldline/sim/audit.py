@@ -23,7 +23,7 @@ from worldline.model import work as works
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
-from worldline.roles.world import held_world
+from worldline.roles.world import handover
 from worldline.sim import reading
 from worldline.sim.programs import Called
 from worldline.sim.truth import Applied
@@ -216,9 +216,9 @@ class Audit:
 
     def _consumed(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
         """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
-        taken = [entry.stamp for entry in entries if entry.stamp and not held_world.was_handed(entry.stamp)]
+        taken = [entry.stamp for entry in entries if entry.stamp and not handover.was_handed(entry.stamp)]
         deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if reading.place(key).what == "inbox"]
-        deleted = [stamp for stamp in deleted if not held_world.was_handed(stamp)]  # never was in the inbox
+        deleted = [stamp for stamp in deleted if not handover.was_handed(stamp)]  # never was in the inbox
         if sorted(taken) != sorted(deleted):
             self.broken("J6", f"{len(taken)} items journaled, {len(deleted)} deleted")
         for stamp in deleted:

@@ -33,7 +33,7 @@ from worldline.roles import hub, telemetry
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import limiter, parking
 from worldline.roles.effects.attempt import Ended
-from worldline.roles.world.held_world import Applied, Handover, Superseded
+from worldline.roles.world.handover import Applied, Handover, Superseded
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 

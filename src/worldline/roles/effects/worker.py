@@ -30,7 +30,8 @@ from worldline.model.work import Work, WorkKind
 from worldline.roles import hub, queue_names, telemetry, wakeup
 from worldline.roles.effects import limiter, perform
 from worldline.roles.world import step_batch
-from worldline.roles.world.held_world import Done, Hosted
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.steps import Done
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 
@@ -118,7 +119,7 @@ class AdapterWorker(step_batch.Claims):
                 slot.close()
         self._watch.wake()
 
-    def _on_act(self, hosted: Hosted, done: Done, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
         for opened in built.claimed:
             self._perform(opened, done.wanted[opened.intent].params, self._promised.pop(opened.work.token))
         for cancelled in done.cancelled:

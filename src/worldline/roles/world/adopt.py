@@ -10,13 +10,14 @@ from worldline.layers import worlds
 from worldline.model import inbox, payload
 from worldline.roles.world import kernel_thread
 from worldline.roles.world.cycle import Cycle
-from worldline.roles.world.held_world import Handover, Hosted
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
 
 log = logging.getLogger("worldline.worker")
 
 
 async def adopt(
-    kernel: kernel_thread.KernelThread, cycle: Cycle, hosted: Hosted, world: worlds.World, before: bytes
+    kernel: kernel_thread.KernelThread, cycle: Cycle, held: HeldWorld, world: worlds.World, before: bytes
 ) -> None:
     """Go on under other code than the baseline was written by.
 
@@ -24,15 +25,15 @@ async def adopt(
     code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
     commit with the baseline that follows it, so no restore ever has to run old entries under new code.
     """
-    blocked = await kernel.run(hosted.at, commands.fits, hosted.machine)
-    change = structs.encode(commands.ChangeProgram(before, hosted.program.hash, blocked))
+    blocked = await kernel.run(held.at, commands.fits, held.machine)
+    change = structs.encode(commands.ChangeProgram(before, held.program.hash, blocked))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
-    await cycle.step_and_save(hosted, Handover(item, change), world)
+    await cycle.step_and_save(held, Handover(item, change), world)
     name = world.meta.name
     if blocked:
         for run_id, report in sorted(blocked.items()):
             log.warning("world %r: run %r is blocked, its code has changed under it:\n%s", name, run_id, report)
     log.warning(
         "world %r goes on under the changed program %r: %d runs taken over, %d blocked",
-        name, hosted.program.name, len(hosted.machine.live_runs()) - len(blocked), len(blocked),
+        name, held.program.name, len(held.machine.live_runs()) - len(blocked), len(blocked),
     )  # fmt: skip

@@ -25,8 +25,11 @@ from worldline.base import errors
 from worldline.layers import commit, leases
 from worldline.model import ids
 from worldline.roles import telemetry
-from worldline.roles.world import cycle, kernel_thread, refusals
-from worldline.roles.world.held_world import Done, Handover, Hosted
+from worldline.roles.world import kernel_thread, refusals, turn
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.steps import Done
+from worldline.roles.world.turn import Lost, Turn
 
 log = logging.getLogger("worldline.worker")
 
@@ -35,7 +38,7 @@ CANNOT_STEP_TRIES_MAX = 3  # with its lease kept, of a world that lacks somethin
 
 
 class Drop(Protocol):
-    def __call__(self, hosted: Hosted, handed: Sequence[Handover] = (), *, again: bool | int = False) -> None: ...
+    def __call__(self, held: HeldWorld, handed: Sequence[Handover] = (), *, again: bool | int = False) -> None: ...
 
 
 class Losses:
@@ -50,97 +53,95 @@ class Losses:
         self._release = release
         self._careful: dict[ids.Address, None] = {}  # to be stepped one by one when they are back
 
-    def careful(self, at: ids.Address) -> bool:
-        """Whether a world that is back is to be stepped one by one."""
-        return self._careful.pop(at, "no") is None
+    def taken(self, held: HeldWorld) -> None:
+        """A world is back."""
+        if self._careful.pop(held.at, "no") is None:
+            held.step_one_by_one()
 
-    def settle(self, lost: cycle.Lost) -> None:
+    def settle(self, lost: Lost) -> None:
         """Its steps were not committed, or not all was done that follows. Whose fault it was decides what becomes of
         what was handed over.
         """
-        given, why = lost.worked.given, lost.why
-        given.stepped = False
-        if lost.worked.committed and isinstance(why, BaseException):
+        given, why = lost.worked.turn, lost.why
+        committed = lost.worked.committed
+        given.over()
+        if committed and isinstance(why, BaseException):
             self._unfinished(given, why)
             return
         if isinstance(why, errors.CannotStep | MemoryError):
             self._cannot_step(given, why)
             return
         if isinstance(why, errors.StoreError):
-            log.warning("world %s: %s; trying again", given.hosted.at.world.hex(), why)
-            handed, given.handed = given.handed, []
-            self._drop(given.hosted, handed, again=self._env.monotonic_us() + STUCK_MS * 1000)
+            log.warning("world %s: %s; trying again", given.held.at.world.hex(), why)
+            self._drop(given.held, given.take_handed(), again=self._env.monotonic_us() + STUCK_MS * 1000)
             return
         if isinstance(why, BaseException):
             self._unfit(given, lost.worked.done, why)
             return
-        error = commit.lost(why, given.hosted.lease)
-        log.info("%s", error, extra=telemetry.about(given.hosted.at))
-        kept = cycle.unsettled(given, why)
-        if cycle.is_ours(lost) and not given.hosted.lost:
-            given.handed, given.again, given.stepped = kept, True, True
+        error = commit.lost(why, given.held.lease)
+        log.info("%s", error, extra=telemetry.about(given.held.at))
+        kept = turn.unsettled(given, why)
+        if lost.is_ours and not given.held.lost:
+            given.again(kept)
             return
-        given.handed = []
+        given.take_handed()
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
-        self._drop(given.hosted, kept, again=True)
+        self._drop(given.held, kept, again=True)
 
-    def _unfit(self, given: cycle.Given, done: Done, error: BaseException) -> None:
+    def _unfit(self, given: Turn, done: Done, error: BaseException) -> None:
         """Its steps cannot be made, or not be stored. Several at once are tried one by one; an input that is alone at
         fault goes back to its producer; anything else stops the world.
         """
-        hosted, handed = given.hosted, given.handed
-        given.handed = []
+        held, handed = given.held, given.take_handed()
         stepping = given.error is not None
-        if not hosted.careful and (stepping or done.steps > 1):
+        if not held.careful and (stepping or done.steps > 1):
             log.warning(
-                "world %s goes on one step at a time:\n%s", hosted.at.world.hex(), kernel_thread.trace(error),
-                extra=telemetry.about(hosted.at),
+                "world %s goes on one step at a time:\n%s", held.at.world.hex(), kernel_thread.trace(error),
+                extra=telemetry.about(held.at),
             )  # fmt: skip
-            self._careful[hosted.at] = None
-            self._drop(hosted, handed, again=True)
+            self._careful[held.at] = None
+            self._drop(held, handed, again=True)
             return
         taken = not given.unread and bool(handed) if stepping else bool(done.handed)
         if taken and handed[0].claim is None:  # a single step: it was over the first of them
             handed[0].fail(_not_taken(error))
-            self._drop(hosted, handed[1:], again=True)
+            self._drop(held, handed[1:], again=True)
             return
         said = kernel_thread.describe(error)
         why = f"a step of it cannot be made: {said}" if stepping else f"a step of it cannot be stored: {said}"
-        self._refuse(hosted, handed, "step" if stepping else "unfit", why, cause=error)
+        self._refuse(held, handed, "step" if stepping else "unfit", why, cause=error)
 
-    def _cannot_step(self, given: cycle.Given, error: errors.CannotStep | MemoryError) -> None:
+    def _cannot_step(self, given: Turn, error: errors.CannotStep | MemoryError) -> None:
         """The process lacks what a step needs. For the moment: the world is tried again here a few times. For good, or
         for too long: another worker may have it.
         """
-        hosted, handed = given.hosted, given.handed
-        given.handed = []
+        held, handed = given.held, given.take_handed()
         why = f"this process cannot make its step: {kernel_thread.describe(error)}"
         if isinstance(error, errors.CannotStep) and error.lasting:
-            self._refuse(hosted, handed, "cannot_step", why, lasting=True)
-        elif self._refusals.tries(hosted.at) >= CANNOT_STEP_TRIES_MAX:
-            self._refuse(hosted, handed, "cannot_step", why)
+            self._refuse(held, handed, "cannot_step", why, lasting=True)
+        elif self._refusals.tries(held.at) >= CANNOT_STEP_TRIES_MAX:
+            self._refuse(held, handed, "cannot_step", why)
         else:
-            self._refusals.refuse(hosted.at, "cannot_step", why, keep=True)
-            self._drop(hosted, handed)
+            self._refusals.refuse(held.at, "cannot_step", why, keep=True)
+            self._drop(held, handed)
 
-    def _unfinished(self, given: cycle.Given, error: BaseException) -> None:
+    def _unfinished(self, given: Turn, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
         log.error(
-            "world %s is restored:\n%s", given.hosted.at.world.hex(), kernel_thread.trace(error),
-            extra=telemetry.about(given.hosted.at),
+            "world %s is restored:\n%s", given.held.at.world.hex(), kernel_thread.trace(error),
+            extra=telemetry.about(given.held.at),
         )  # fmt: skip
-        handed, given.handed = given.handed, []
-        self._drop(given.hosted, handed, again=True)
+        self._drop(given.held, given.take_handed(), again=True)
 
     def _refuse(
-        self, hosted: Hosted, handed: Sequence[Handover], kind: telemetry.RefusalKind, why: str,
+        self, held: HeldWorld, handed: Sequence[Handover], kind: telemetry.RefusalKind, why: str,
         *, lasting: bool = False, cause: BaseException | None = None,
     ) -> None:  # fmt: skip
         """Leave a world alone for a while, and let another worker try. What was handed over goes to its inbox."""
-        self._refusals.refuse(hosted.at, kind, why, lasting=lasting, cause=cause)
-        self._careful[hosted.at] = None
-        self._drop(hosted, handed)
-        self._release(hosted.lease)
+        self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause)
+        self._careful[held.at] = None
+        self._drop(held, handed)
+        self._release(held.lease)
 
 
 def _not_taken(error: BaseException) -> errors.Error:

@@ -11,30 +11,54 @@ and not being emptied, is given up to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Sequence
+from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
-from worldline.roles import expiry, hint_scan
+from worldline.model.world import Status
+from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import reap
-from worldline.roles.world.cycle import Clock
-from worldline.roles.world.held_world import Hosted
+from worldline.roles.cluster import placement, reap
+from worldline.roles.world import kernel_thread, losses, refusals
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.holdings import Holdings
+from worldline.roles.world.store_clock import StoreClock
 from worldline.store import kv
 
-if TYPE_CHECKING:
-    from worldline.roles.world.worker import WorldWorker
+log = logging.getLogger("worldline.worker")
 
 PAGE = 1_000
 HOLDS_AT_ONCE = 16
+REST_US = 50_000  # after a search, at most
+LONG_AGO_US = -(2**62)
 PLACE_US = 250_000  # how often it is looked at where a world is and where it is wanted, however many hints it has
 
 
-class Finder:
+class Worker(Protocol):
+    """What a search needs of the worker it is for."""
+
+    @property
+    def worker(self) -> ids.WorkerId: ...
+
+    @property
+    def incarnation(self) -> ids.Incarnation: ...
+
+    @property
+    def life(self) -> leases.Life | None: ...
+
+    async def give_up(self, held: HeldWorld) -> None:
+        """Let another worker have a world."""
+
+    async def make_room(self) -> bool:
+        """Whether one world more may be taken."""
+
+
+class Searcher:
     """One worker's searches. They run beside its cycles, one at a time."""
 
     def __init__(
@@ -42,25 +66,85 @@ class Finder:
         engine: kv.Engine,
         env: envs.Env,
         universe: ids.UniverseId,
+        worker: Worker,
         *,
-        clock: Clock,
-        is_dead: Callable[[ids.WorkerId], bool],
-        worker: WorldWorker,
+        holdings: Holdings,
+        hints: hint_scan.HintScan,
+        clock: StoreClock,
+        others: expiry.Witness,
+        refusals: refusals.Refusals,
+        labels: dict[str, str],
+        watch: wakeup.Watch,
+        scan_us: int,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
-        self._clock = clock
-        self.others = expiry.Witness(env, is_dead)
         self._worker = worker
-        self._freer = reap.Freer(engine, env, universe, self.others)
+        self._holdings = holdings
+        self._hints = hints
+        self._clock = clock
+        self._others = others
+        self._refusals = refusals
+        self._labels = labels
+        self._watch = watch
+        self._scan_us = scan_us
+        self._scanned_us = LONG_AGO_US
+        self._freer = reap.Freer(engine, env, universe, others)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
-        self._hints = hint_scan.HintScan(engine, env, universe)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
-    def look_again(self, now_us: int) -> bool:
-        """Whether a world that somebody else held may be free by now."""
-        return bool(self._placed) and next(iter(self._placed.values())) <= now_us
+    def is_due(self, now_us: int, *, everything: bool) -> bool:
+        """Whether to search: at once after a hint; through everything once in a while."""
+        if everything:
+            return now_us - self._scanned_us >= self._scan_us
+        placed = bool(self._placed) and next(iter(self._placed.values())) <= now_us
+        again = self._holdings.again_due(now_us) or self._refusals.look_again(now_us)
+        return self._watch.hinted or again or placed
+
+    def scan_soon(self) -> None:
+        """Search through everything with the next turn."""
+        self._scanned_us = LONG_AGO_US
+
+    async def run(self, *, everything: bool) -> None:
+        now_us = self._env.monotonic_us()
+        self._watch.take_hint()
+        if everything:
+            self._scanned_us = now_us
+        try:
+            await (self.search_all() if everything else self.search())
+        except BaseException:
+            self._watch.hint()
+            if everything:
+                self.scan_soon()
+            raise
+        if not everything:
+            # As long a rest as the look took: the more hints there are, the more are looked at together.
+            await self._env.sleep(min(self._env.monotonic_us() - now_us, REST_US) / 1_000_000)
+
+    async def search(self) -> None:
+        """Take the worlds that are to be taken again, those whose refusal has ended, and those that hints tell of."""
+        now_us = self._env.monotonic_us()
+        again = self._holdings.pop_again(now_us)
+        again += [at for at in self._refusals.due(now_us) if at not in again]
+        try:
+            await reap.each(again, self._try_hold, at_once=HOLDS_AT_ONCE)
+            await self.by_hints()
+        except BaseException:
+            for at in again:
+                self._holdings.take_again(at, now_us)
+            raise
+
+    async def search_all(self) -> None:
+        """The same, and through everything: worlds held here, worlds of dead workers, all hints, some of all worlds."""
+        for held in await self.among_held(self._holdings.all):
+            if not held.busy:  # a busy one finds out by its commit
+                self._holdings.drop(held)
+        await self.of_the_dead()
+        self._hints.restart()
+        await self.search()
+        await self.not_in_memory()
+        await self.sweep()
 
     async def by_hints(self) -> None:
         """Take the worlds that hints say are ready. Hints of worlds that other workers hold stay, and are looked at
@@ -69,7 +153,7 @@ class Finder:
         now_us = self._env.monotonic_us()
         read = await self._hints.read()
         self._clock.set(read.time_us)
-        self._worker.looked(read.seen)
+        self._watch.looked(read.seen)
         fresh = self._hints.take_fresh()
         due = [at for at, due_us in self._placed.items() if due_us <= now_us]
         for at in due:
@@ -82,11 +166,11 @@ class Finder:
 
     async def _look_at(self, fresh: Sequence[ids.Address], due: Sequence[ids.Address]) -> None:
         """Worlds with hints that are new, and with hints that were there when their place was last looked at."""
-        stood = [at for at in due if self._worker.peek(at) is None]
+        stood = [at for at in due if self._holdings.peek(at) is None]
         await self._hints.check(stood)
         looking: list[ids.Address] = []
         for at in dict.fromkeys([*fresh, *due]):
-            hosted = self._worker.peek(at)
+            hosted = self._holdings.peek(at)
             if hosted is None:
                 if at not in self._placed and self._hints.has(at):
                     looking.append(at)
@@ -97,31 +181,46 @@ class Finder:
         for start in range(0, len(looking), PAGE):
             await self._take(looking[start : start + PAGE])
         for at in looking:
-            if self._worker.peek(at) is None and (at in stood or at not in self._placed):
+            if self._holdings.peek(at) is None and (at in stood or at not in self._placed):
                 await self._hints.compact(at)
 
-    def give_hints(self, hosted: Hosted) -> None:
-        """A world was taken, and has not read its inbox yet: what it reads is what its hints were left for."""
+    def _hinted(self, hosted: HeldWorld) -> None:
         hosted.add_hints(self._hints.take(hosted.at))
+        self._holdings.look(hosted)
 
-    def keep_hints(self, hosted: Hosted) -> None:
-        """A world leaves this worker: hints that may not be deleted yet are looked at again."""
-        self._hints.put_back(hosted.hints.values())
+    def _runs(self, world: worlds.World) -> bool:
+        """Whether this worker would run such a world."""
+        self._refusals.seen(world.at, world.raw)
+        wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
+        return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
 
-    def look_at_all_hints(self) -> None:
-        """The next look is at all hints, not at new ones alone."""
-        self._hints.restart()
+    def _found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
+        """Records of this world cannot be read: it is left alone, and the search goes on."""
+        if not self._refusals.blocks(at):
+            self._refusals.refuse(at, "corrupt", str(error))
 
-    def _hinted(self, hosted: Hosted) -> None:
-        self.give_hints(hosted)
-        self._worker.look(hosted)
+    async def _try_hold(self, at: ids.Address) -> HeldWorld | None:
+        """Take a world that no caller of this process has asked for: whatever is wrong with it concerns it alone."""
+        if self._refusals.blocks(at) or self._holdings.waits(at, self._env.monotonic_us()):
+            return None
+        try:
+            return await self._holdings.hold(at) if await self._worker.make_room() else None
+        except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
+            return None
+        except errors.StoreError as error:  # its snapshot may be out of reach where others are not
+            log.warning("world %s cannot be taken now: %s", at.world.hex(), error, extra=telemetry.about(at))
+            self._holdings.take_again(at, self._env.monotonic_us() + losses.STUCK_MS * 1000)
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one world is no other world's concern
+            self._refusals.refuse(at, "restore", kernel_thread.describe(error), cause=error)
+            return None
 
-    async def _take(self, addresses: Sequence[ids.Address]) -> list[Hosted]:
+    async def _take(self, addresses: Sequence[ids.Address]) -> list[HeldWorld]:
         """Take those of these worlds that can be had, give up those that are wanted elsewhere. Returns the taken."""
         if not addresses:
             return []
-        held = [hosted for at in addresses if (hosted := self._worker.peek(at)) is not None]
-        others = [at for at in addresses if self._worker.peek(at) is None]
+        held = [hosted for at in addresses if (hosted := self._holdings.peek(at)) is not None]
+        others = [at for at in addresses if self._holdings.peek(at) is None]
         read = await self._engine.read(
             *(leases.get_assignment(hosted.at) for hosted in held),
             *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
@@ -132,21 +231,21 @@ class Finder:
             start = len(held) + 4 * index
             try:
                 world = worlds.find(at, read.value(start))
-                if world is not None and self._worker.runs(world):
+                if world is not None and self._runs(world):
                     wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
             except errors.Corrupt as error:  # the others can be found all the same
-                self._worker.found_damaged(at, error)
-        free = await world_lease.may_take(self._engine, wanted, self._worker.life, self.others)
+                self._found_damaged(at, error)
+        free = await world_lease.may_take(self._engine, wanted, self._worker.life, self._others)
         # Looked at again at the same time, and so together.
         due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
         self._placed |= dict.fromkeys([*(hosted.at for hosted in held), *(each.at for each in wanted)], due_us)
-        tried = await reap.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
+        tried = await reap.each(free, self._try_hold, at_once=HOLDS_AT_ONCE)
         taken = [hosted for hosted in tried if hosted is not None]
         for hosted in taken:
             self._placed.pop(hosted.at, None)
         return taken
 
-    async def _give_up(self, held: Sequence[Hosted], wanted_at: Sequence[ids.WorkerId | None]) -> None:
+    async def _give_up(self, held: Sequence[HeldWorld], wanted_at: Sequence[ids.WorkerId | None]) -> None:
         """Let go of those that are wanted by another worker, which is told by a hint."""
         elsewhere = [
             (hosted, worker)
@@ -156,7 +255,7 @@ class Finder:
         if not elsewhere:
             return
         standing = await world_lease.standing(
-            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self.others
+            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self._others
         )
         leaving = {hosted.at: hosted for hosted, worker in elsewhere if worker in standing}
         await reap.each(list(leaving), lambda at: self._worker.give_up(leaving[at]), at_once=HOLDS_AT_ONCE)
@@ -166,14 +265,14 @@ class Finder:
         read = await self._engine.read(worlds.list_range(self._universe, after=self._swept, count_max=PAGE))
         listed = worlds.listed_at(self._universe, read.page(0))
         self._swept = listed[-1].world if read.page(0).more else None
-        others = [at for at in listed if self._worker.peek(at) is None]
+        others = [at for at in listed if self._holdings.peek(at) is None]
         waiting = await reap.with_unread(self._engine, others)
         for hosted in await self._take(waiting):
-            self._worker.look(hosted)
+            self._holdings.look(hosted)
 
-    async def among_held(self, held: Sequence[Hosted]) -> list[Hosted]:
+    async def among_held(self, held: Sequence[HeldWorld]) -> list[HeldWorld]:
         """Look into the inboxes of worlds held here. Returns those that are not ours any more."""
-        gone: list[Hosted] = []
+        gone: list[HeldWorld] = []
         for start in range(0, len(held), PAGE):
             part = held[start : start + PAGE]
             read = await self._engine.read(
@@ -181,7 +280,7 @@ class Finder:
                 *(inboxes.read_range(hosted.at, count_max=1) for hosted in part),
                 *(leases.get_assignment(hosted.at) for hosted in part),
             )
-            ours: list[Hosted] = []
+            ours: list[HeldWorld] = []
             wanted_at: list[ids.WorkerId | None] = []
             for index, hosted in enumerate(part):
                 hosted.drop_mark()
@@ -191,7 +290,7 @@ class Finder:
                 ours.append(hosted)
                 wanted_at.append(_assignee(read.value(2 * len(part) + index)))
                 if read.page(len(part) + index).items:
-                    self._worker.look(hosted)
+                    self._holdings.look(hosted)
             await self._give_up(ours, wanted_at)
         return gone
 
@@ -205,7 +304,7 @@ class Finder:
         while True:
             read = await self._engine.read(leases.held_range(self._worker.worker, after=after, count_max=PAGE))
             found = leases.decode_held(self._worker.worker, read.page(0))
-            lost = [at for at, _ in found if at.universe == self._universe and not self._worker.keeps(at)]
+            lost = [at for at, _ in found if at.universe == self._universe and not self._holdings.keeps(at)]
             await reap.each(lost, self._release_lost, at_once=HOLDS_AT_ONCE)
             if not read.page(0).more:
                 return
@@ -215,7 +314,7 @@ class Finder:
         read = await self._engine.read(*leases.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         lease = leases.lease_of(state, self._worker.worker, self._worker.incarnation)
-        if lease is not None and not self._worker.keeps(at):
+        if lease is not None and not self._holdings.keeps(at):
             await world_lease.release(self._engine, self._env, lease)
 
     async def of_the_dead(self) -> None:

@@ -11,50 +11,50 @@ from worldline.layers import leases, snapshots
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.roles.world import restore
-from worldline.roles.world.held_world import Hosted
+from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
 
-def wants_saving(hosted: Hosted, settings: WorkerSettings, now_us: int) -> bool:
+def wants_saving(held: HeldWorld, settings: WorkerSettings, now_us: int) -> bool:
     """Snapshots by policy: after so many entries, after so much time, and when a world with live runs falls quiet."""
-    if not hosted.entries_since or now_us < hosted.save_again_us:
+    if not held.entries_since or now_us < held.save_again_us:
         return False
-    if hosted.entries_since >= settings.snapshot_entries:
+    if held.entries_since >= settings.snapshot_entries:
         return True
-    if now_us - hosted.saved_us >= settings.snapshot_ms * 1000:
+    if now_us - held.saved_us >= settings.snapshot_ms * 1000:
         return True
-    quiet = not hosted.busy and now_us - hosted.active_us >= settings.snapshot_idle_ms * 1000
-    return quiet and any(hosted.machine.live.values())
+    quiet = not held.busy and now_us - held.active_us >= settings.snapshot_idle_ms * 1000
+    return quiet and any(held.machine.live.values())
 
 
-def due_us(hosted: Hosted, settings: WorkerSettings) -> int:
+def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
     """When a world wants to be saved or let go, if nothing happens to it until then."""
-    release_us = hosted.active_us + settings.idle_release_ms * 1000
-    if not hosted.entries_since:
+    release_us = held.active_us + settings.idle_release_ms * 1000
+    if not held.entries_since:
         return release_us
-    save_us = hosted.saved_us + settings.snapshot_ms * 1000
-    if hosted.entries_since >= settings.snapshot_entries:
-        save_us = hosted.save_again_us
-    elif hosted.busy or any(hosted.machine.live.values()):  # a busy one cannot be asked now
-        save_us = min(save_us, hosted.active_us + settings.snapshot_idle_ms * 1000)
-    return min(release_us, max(hosted.save_again_us, save_us))
+    save_us = held.saved_us + settings.snapshot_ms * 1000
+    if held.entries_since >= settings.snapshot_entries:
+        save_us = held.save_again_us
+    elif held.busy or any(held.machine.live.values()):  # a busy one cannot be asked now
+        save_us = min(save_us, held.active_us + settings.snapshot_idle_ms * 1000)
+    return min(release_us, max(held.save_again_us, save_us))
 
 
-async def save(engine: kv.Engine, env: envs.Env, hosted: Hosted, parts: list[bytes]) -> transact.Certain:
+async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, parts: list[bytes]) -> transact.Certain:
     """Put a snapshot's parts away, record it and make it the baseline."""
-    root, size = await restore.save_parts(hosted.blobs, parts)
-    taken = snapshots.at_head(hosted.head, root=root, size=size, program_hash=hosted.program.hash)
+    root, size = await restore.save_parts(held.blobs, parts)
+    taken = snapshots.at_head(held.head, root=root, size=size, program_hash=held.program.hash)
     batch = kv.Batch()
-    leases.fence(batch, hosted.lease)
-    raw = new_baseline(batch, hosted, taken)
+    leases.fence(batch, held.lease)
+    raw = new_baseline(batch, held, taken)
     [outcome] = await transact.commit(engine, env, batch)
     if isinstance(outcome, kv.Ok):
-        hosted.baseline, hosted.baseline_raw, hosted.entries_since = taken, raw, 0
+        held.rebased(taken, raw)
     return outcome
 
 
-def new_baseline(batch: kv.Batch, hosted: Hosted, taken: snapshot_model.Snapshot) -> bytes:
+def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.Snapshot) -> bytes:
     """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
-    saved = snapshots.save(batch, hosted.at, taken)
-    snapshots.promote(batch, hosted.at, before_raw=hosted.baseline_raw, to=saved)
+    saved = snapshots.save(batch, held.at, taken)
+    snapshots.promote(batch, held.at, before_raw=held.baseline_raw, to=saved)
     return snapshot_keys.BASELINE.pack(taken)

@@ -12,6 +12,9 @@ does, a person must end the process; the world is then taken by another worker, 
 
 from __future__ import annotations
 
+import contextlib
+import logging
+
 import msgspec
 
 from worldline.base import env as envs
@@ -19,10 +22,18 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.roles import lease as world_lease
-from worldline.roles.world.kernel_thread import Doing
+from worldline.roles.world.cycle import Cycle
+from worldline.roles.world.holdings import Holdings
+from worldline.roles.world.kernel_thread import Doing, KernelThread
+from worldline.roles.world.refusals import Refusals
+from worldline.roles.world.search import Searcher
+from worldline.roles.world.take import Taker
 from worldline.store import kv
 
 WHY = "a handler or workflow of it does not return, and holds up its worker; end that process, and fix the code first"
+
+
+log = logging.getLogger("worldline.worker")
 
 
 class Stall(msgspec.Struct):
@@ -38,31 +49,90 @@ class Stall(msgspec.Struct):
         return (now_us - self.since_us) // 1000
 
 
-def find(doing: Doing | None, known: Stall | None, *, now_us: int, ttl_us: int) -> Stall | None:
+class Stalls:
+    """Looks, with every turn of a worker, for a step that does not return."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        worker: ids.WorkerId,
+        kernel: KernelThread,
+        cycle: Cycle,
+        *,
+        ttl_us: int,
+        holdings: Holdings,
+        refusals: Refusals,
+        taker: Taker,
+        searcher: Searcher,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._worker = worker
+        self._kernel = kernel
+        self._cycle = cycle
+        self._ttl_us = ttl_us
+        self._holdings = holdings
+        self._refusals = refusals
+        self._taker = taker
+        self._searcher = searcher
+        self._stall: Stall | None = None
+
+    async def stalled(self, now_us: int) -> bool:
+        """Whether a step does not return. Then nothing else can be run here: all other worlds are let go."""
+        known, doing = self._stall, self._kernel.doing
+        if known is None and (doing is None or now_us - doing.since_us <= self._ttl_us):
+            return False
+        found = _find(doing, known, now_us=now_us, ttl_us=self._ttl_us)
+        if found is None:
+            if known is not None:
+                await self._end(known)
+            return False
+        stall = known or found
+        if known is None:
+            self._stall = found
+            if found.at is not None:
+                self._refusals.refuse(found.at, "hung", WHY, lasting=True, keep=True)
+            log.error("a step has not returned for %d ms: letting go of all other worlds", found.age_ms(now_us))
+        self._holdings.stall(stalled=True)
+        await self._drain(stall)
+        for held in [held for held in self._holdings.all if held.at != found.at]:
+            handed = self._cycle.abandon(held.at) if held.busy else []
+            if handed is not None or stall.turns > 1:  # a commit under way is given a moment
+                self._holdings.drop(held, handed or ())
+        for at in [at for at in self._taker.waiting if at != found.at]:
+            self._holdings.cancel_taking(at)
+        await self._searcher.not_in_memory()
+        return True
+
+    async def _drain(self, stall: Stall) -> None:
+        """Say that this worker is to be given no worlds. Called with every turn while it lasts."""
+        stall.turns += 1
+        if stall.told:
+            return
+        read = await self._engine.read(leases.get_life(self._worker))
+        life = leases.decode_life(self._worker, read.value(0))
+        if life is not None and not life.sign.draining:
+            await world_lease.drain(self._engine, self._env, self._worker, draining=True)
+            stall.drained = True
+        stall.told = True
+
+    async def _end(self, stall: Stall) -> None:
+        """The step has returned: take worlds again."""
+        if stall.drained:
+            with contextlib.suppress(errors.NotFound):  # the next heartbeat is a new one
+                await world_lease.drain(self._engine, self._env, self._worker, draining=False)
+        if stall.at is not None:
+            self._refusals.forgive(stall.at)
+        self._stall = None
+        self._holdings.stall(stalled=False)
+        self._searcher.scan_soon()
+
+
+def _find(doing: Doing | None, known: Stall | None, *, now_us: int, ttl_us: int) -> Stall | None:
     """The stall under way: the one that is known, or a new one."""
     if doing is None:
         return None
     if known is not None and (known.at, known.since_us) == (doing.at, doing.since_us):
         return known
     return Stall(doing.at, doing.since_us) if now_us - doing.since_us > ttl_us else None
-
-
-async def begin(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, stall: Stall) -> None:
-    """Say that this worker is to be given no worlds. Called with every turn while it lasts."""
-    stall.turns += 1
-    if stall.told:
-        return
-    life = leases.decode_life(worker, (await engine.read(leases.get_life(worker))).value(0))
-    if life is not None and not life.sign.draining:
-        await world_lease.drain(engine, env, worker, draining=True)
-        stall.drained = True
-    stall.told = True
-
-
-async def end(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, stall: Stall) -> None:
-    """Take it back."""
-    if stall.drained:
-        try:
-            await world_lease.drain(engine, env, worker, draining=False)
-        except errors.NotFound:
-            return  # the next life sign is a new one

@@ -20,7 +20,9 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import Work, WorkState
 from worldline.roles import queue_names
-from worldline.roles.world.held_world import Done, Hosted, handed_stamp
+from worldline.roles.world.handover import handed_stamp
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.steps import Done
 from worldline.store import kv
 
 ROUTES_AT_ONCE = 1_000
@@ -52,11 +54,11 @@ class Claims:
         pass
 
 
-async def route(engine: kv.Engine, hosted: Hosted, outgoing: list[step.Outgoing]) -> list[Route]:
+async def route(engine: kv.Engine, held: HeldWorld, outgoing: list[step.Outgoing]) -> list[Route]:
     """Look up where messages go, in two reads for every thousand of them."""
     routes: list[Route] = []
     for start in range(0, len(outgoing), ROUTES_AT_ONCE):
-        routes += await _route(engine, hosted.at.universe, outgoing[start : start + ROUTES_AT_ONCE])
+        routes += await _route(engine, held.at.universe, outgoing[start : start + ROUTES_AT_ONCE])
     return routes
 
 
@@ -75,67 +77,67 @@ async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[ste
     ]  # fmt: skip
 
 
-async def put_large(hosted: Hosted, done: Done) -> None:
+async def put_large(held: HeldWorld, done: Done) -> None:
     """Everything too large for an entry goes to the CAS before the commit that refers to it."""
     for data in done.large:
-        await hosted.blobs.put(data)
+        await held.blobs.put(data)
     for wanted in done.wanted.values():
         if not cas.is_small(wanted.params):
-            await hosted.blobs.put(wanted.params)
+            await held.blobs.put(wanted.params)
     for outgoing in done.outgoing:
         if not cas.is_small(outgoing.data):
-            await hosted.blobs.put(outgoing.data)
+            await held.blobs.put(outgoing.data)
 
 
 def build(
-    hosted: Hosted, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
+    held: HeldWorld, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
     hints: Sequence[ready.Hint] = (),
 ) -> Built:  # fmt: skip
     """One batch with all that these steps did. `hints`: those that they make superfluous."""
     opened: list[commit.Opened] = []
     if done.wanted:
-        works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
+        works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
         opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
     try:
-        return _build(hosted, done, routes, opened, time_us=time_us, hints=hints)
+        return _build(held, done, routes, opened, time_us=time_us, hints=hints)
     except BaseException:
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
 
 
 def _build(
-    hosted: Hosted, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
+    held: HeldWorld, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
     hints: Sequence[ready.Hint],
 ) -> Built:  # fmt: skip
     batch = kv.Batch()
     steps = commit.Steps(
-        head_raw=hosted.head_raw,
+        head_raw=held.head_raw,
         sealed=journals.Sealed(done.before, done.entries, done.data, done.after),
         consumed=[each.stamp for each in done.taken],
         buried=done.buried,
         opened=opened,
         closed=list(done.closed),
-        cancelled=[commit.Cancelled(each.intent, work_of(hosted.program, each)) for each in done.cancelled],
+        cancelled=[commit.Cancelled(each.intent, work_of(held.program, each)) for each in done.cancelled],
     )
-    claimed = commit.add(batch, hosted.lease, steps)
+    claimed = commit.add(batch, held.lease, steps)
     for handover, applied in done.handed:
         if handover.claim is not None and handover.claim.intent in done.closed:
             works.settle_in_step(batch, handover.claim)
         if handover.client_id is not None:
             stamp = kv.Stamp(handover.stamp or handed_stamp(applied))
             inboxes.record_seen(
-                batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
+                batch, held.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )
-    touched, answers_self = _post(batch, hosted, routes) if routes else ([], False)
+    touched, answers_self = _post(batch, held, routes) if routes else ([], False)
     ready.remove(batch, hints)
     if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on
-        inboxes.enqueue_once(batch, hosted.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
+        inboxes.enqueue_once(batch, held.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
         answers_self = True
-    head_raw = batch.puts[journal_keys.head_key(hosted.at)].value
+    head_raw = batch.puts[journal_keys.head_key(held.at)].value
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
 
 
-def _post(batch: kv.Batch, hosted: Hosted, routes: Sequence[Route]) -> tuple[list[ids.Address], bool]:
+def _post(batch: kv.Batch, held: HeldWorld, routes: Sequence[Route]) -> tuple[list[ids.Address], bool]:
     """Messages into their destinations' inboxes, and a receipt for each into the sender's own."""
     touched: dict[ids.Address, None] = {}
     answers_self = False
@@ -147,15 +149,15 @@ def _post(batch: kv.Batch, hosted: Hosted, routes: Sequence[Route]) -> tuple[lis
             assert each.destination is not None
             message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
             messages.post(batch, each.destination, message)
-            if each.destination.at == hosted.at:
+            if each.destination.at == held.at:
                 answers_self = True  # its holder reads its own inbox next
             touched[each.destination.at] = None
         if is_reply or (why_not is None and asks):
             continue
-        inboxes.enqueue_once(batch, hosted.at, _receipt(each.outgoing, why_not))
+        inboxes.enqueue_once(batch, held.at, _receipt(each.outgoing, why_not))
         answers_self = True
     for at in touched:
-        if at != hosted.at:
+        if at != held.at:
             ready.leave(batch, at, priority=ready.NORMAL)
     return list(touched), answers_self
 

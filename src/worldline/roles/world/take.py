@@ -15,9 +15,10 @@ from worldline.model.world import Status
 from worldline.roles import expiry, telemetry
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import placement
-from worldline.roles.world import cycle as cycles
-from worldline.roles.world import kernel_thread, refusals, restore
-from worldline.roles.world.held_world import Hosted
+from worldline.roles.world import adopt, kernel_thread, refusals, restore
+from worldline.roles.world.cycle import Cycle
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.store_clock import StoreClock
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
@@ -38,8 +39,8 @@ class Taker:
         *,
         blobs: blob_layer.Blobs,
         kernel: kernel_thread.KernelThread,
-        clock: cycles.Clock,
-        cycle: cycles.Cycle,
+        clock: StoreClock,
+        cycle: Cycle,
         labels: dict[str, str],
         others: expiry.Witness,
         living: Callable[[], Awaitable[leases.Life]],
@@ -61,14 +62,14 @@ class Taker:
         self.waiting: dict[ids.Address, None] = {}  # worlds that are being brought back in the kernel's thread
         self.restored_ms = 0.0
 
-    async def take(self, at: ids.Address) -> Hosted:
+    async def take(self, at: ids.Address) -> HeldWorld:
         """Acquire the lease, restore the world, adopt a change of its program if there is one."""
         read = await self._engine.read(worlds.get(at))
         self._clock.set(read.time_us)
         world = worlds.decode(at, read.value(0))
         program = self._programs.get(world.meta.program)
         if program is None:
-            raise errors.NotFound(f"no program {world.meta.program!r} is hosted here")
+            raise errors.NotFound(f"no program {world.meta.program!r} is held here")
         unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
         if unmet is not None:
             raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
@@ -78,7 +79,7 @@ class Taker:
         started_us = self._env.monotonic_us()
         lease = await world_lease.acquire(self._engine, self._env, at, life, self._others)
         try:
-            hosted = await self._restore(world, program, lease)
+            held = await self._restore(world, program, lease)
         except BaseException as error:
             try:
                 refused = self._refuse(world, error)
@@ -89,26 +90,27 @@ class Taker:
             raise
         taken_us = self._env.monotonic_us() - started_us
         self.restored_ms = taken_us / 1000
-        hosted.name = world.meta.name
-        self._telemetry.tell(telemetry.Taken(at, hosted.name, lease.epoch, hosted.head.height, taken_us))
+        self._telemetry.tell(telemetry.Taken(at, held.name, lease.epoch, held.head.height, taken_us))
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
-            hosted.name, lease.epoch, hosted.head.height, self.restored_ms, extra=telemetry.about(at, name=hosted.name),
+            held.name, lease.epoch, held.head.height, self.restored_ms, extra=telemetry.about(at, name=held.name),
         )  # fmt: skip
-        return hosted
+        return held
 
-    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> Hosted:
+    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> HeldWorld:
         await world_lease.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
         material = await restore.gather(self._engine, self._blobs, world.at)
         self.waiting[world.at] = None
         try:
             restored = await self._kernel.run(world.at, restore.build, material, program)
-            hosted = Hosted(program, lease, self._blobs, restored, now_us=self._env.monotonic_us())
+            held = HeldWorld(
+                program, lease, self._blobs, restored, name=world.meta.name, now_us=self._env.monotonic_us()
+            )
             if restored.program_hash != program.hash:
-                await adopt.adopt(self._kernel, self._cycle, hosted, world, restored.program_hash)
+                await adopt.adopt(self._kernel, self._cycle, held, world, restored.program_hash)
         finally:
             del self.waiting[world.at]
-        return hosted
+        return held
 
     def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
         """Leave a world alone that cannot be brought back here. Returns what to tell those who asked for it; None for

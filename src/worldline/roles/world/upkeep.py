@@ -10,19 +10,19 @@ import asyncio
 import heapq
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sized
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
-from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
-from worldline.roles.world import kernel_thread
-from worldline.roles.world.held_world import NEVER_US, Hosted
+from worldline.roles.world import kernel_thread, snapshot
+from worldline.roles.world.held_world import NEVER_US, HeldWorld
+from worldline.roles.world.holdings import Holdings
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
@@ -35,7 +35,7 @@ CROWDED_MS = 200  # before a full worker looks again whether there is room
 
 
 class Dropped(Protocol):
-    def __call__(self, hosted: Hosted, *, again: bool = False) -> None: ...
+    def __call__(self, held: HeldWorld, *, again: bool = False) -> None: ...
 
 
 class Keeper:
@@ -49,7 +49,7 @@ class Keeper:
         kernel: kernel_thread.KernelThread,
         *,
         dropped: Dropped,
-        freed: Callable[[Hosted], None],
+        freed: Callable[[HeldWorld], None],
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -61,50 +61,50 @@ class Keeper:
         self._telemetry = telemetry
         self._stopping = False
         # A heap by when each wants something; the number breaks ties. Worlds that are gone are not kept alive by it.
-        self._due: list[tuple[int, int, weakref.ref[Hosted]]] = []
+        self._due: list[tuple[int, int, weakref.ref[HeldWorld]]] = []
         self._count = 0
 
     def stop(self) -> None:
         """Begin nothing more of a turn that is under way."""
         self._stopping = True
 
-    def watch(self, hosted: Hosted) -> None:
+    def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
         settings = self._settings
-        if hosted.entries_since < settings.snapshot_entries:
-            quiet_us = hosted.active_us + min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
-            if hosted.tend_us <= min(quiet_us, hosted.saved_us + settings.snapshot_ms * 1000):
+        if held.entries_since < settings.snapshot_entries:
+            quiet_us = held.active_us + min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
+            if held.tend_us <= min(quiet_us, held.saved_us + settings.snapshot_ms * 1000):
                 return  # it wants nothing before then
-        due_us = snapshot.due_us(hosted, self._settings)
-        if due_us < hosted.tend_us:
-            self._put(hosted, due_us)
+        due_us = snapshot.due_us(held, self._settings)
+        if due_us < held.tend_us:
+            self._put(held, due_us)
 
     def next_us(self) -> int:
         """When the next turn has something to do."""
         return self._due[0][0] if self._due else NEVER_US
 
-    def _put(self, hosted: Hosted, due_us: int) -> None:
+    def _put(self, held: HeldWorld, due_us: int) -> None:
         self._count += 1
-        hosted.tend_us = due_us
-        heapq.heappush(self._due, (due_us, self._count, weakref.ref(hosted)))
+        held.tend_at(due_us)
+        heapq.heappush(self._due, (due_us, self._count, weakref.ref(held)))
 
     async def turn(self) -> None:
         """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
-        saving: list[Hosted] = []
-        leaving: list[Hosted] = []
+        saving: list[HeldWorld] = []
+        leaving: list[HeldWorld] = []
         now_us = self._env.monotonic_us()
         while self._due and self._due[0][0] <= now_us and len(saving) + len(leaving) < TURN_MAX:
             due_us, _, known = heapq.heappop(self._due)
-            hosted = known()
-            if hosted is None or hosted.lost or due_us != hosted.tend_us:
+            held = known()
+            if held is None or held.lost or due_us != held.tend_us:
                 continue  # it is gone, or stands somewhere else in the queue
-            hosted.tend_us = NEVER_US
-            if snapshot.wants_saving(hosted, self._settings, now_us):
-                saving.append(hosted)
-            elif now_us - hosted.active_us >= self._settings.idle_release_ms * 1000 and _quiet(hosted):
-                leaving.append(hosted)
+            held.tend_at(NEVER_US)
+            if snapshot.wants_saving(held, self._settings, now_us):
+                saving.append(held)
+            elif now_us - held.active_us >= self._settings.idle_release_ms * 1000 and _quiet(held):
+                leaving.append(held)
             else:
-                self._put(hosted, max(snapshot.due_us(hosted, self._settings), now_us + AGAIN_US))
+                self._put(held, max(snapshot.due_us(held, self._settings), now_us + AGAIN_US))
         try:
             await self._each(saving, self._try_save)
             await self._each(leaving, self.let_go)
@@ -113,91 +113,88 @@ class Keeper:
                 if not each.lost:
                     self._put(each, max(snapshot.due_us(each, self._settings), now_us + AGAIN_US))
 
-    async def make_room(self, held: list[Hosted], *, room: int = 0) -> None:
+    async def make_room(self, worlds: list[HeldWorld], *, room: int = 0) -> None:
         """Let go of the worlds that have been idle for longest, until there is so much room."""
-        quiet = [hosted for hosted in held if _quiet(hosted)]
-        excess = min(TURN_MAX, len(held) + room - self._settings.max_worlds_warm)
+        quiet = [held for held in worlds if _quiet(held)]
+        excess = min(TURN_MAX, len(worlds) + room - self._settings.max_worlds_warm)
         if excess > 0:
-            await self._each(heapq.nsmallest(excess, quiet, key=lambda hosted: hosted.active_us), self.let_go)
+            await self._each(heapq.nsmallest(excess, quiet, key=lambda held: held.active_us), self.let_go)
 
-    async def save(self, hosted: Hosted) -> None:
+    async def save(self, held: HeldWorld) -> None:
         """Take a snapshot and make it the baseline. Waits until no step is under way."""
-        await hosted.quiet()
-        if hosted.lost or not hosted.entries_since:
+        await held.quiet()
+        if held.lost or not held.entries_since:
             return
-        hosted.busy = True
+        held.begin_saving()
         began_us = self._env.monotonic_us()
         try:
-            parts = await self._kernel.run(hosted.at, self._parts, hosted)
-            outcome = await snapshot.save(self._engine, self._env, hosted, parts)
+            parts = await self._kernel.run(held.at, self._parts, held)
+            outcome = await snapshot.save(self._engine, self._env, held, parts)
             if isinstance(outcome, kv.Ok):
-                hosted.saved_us = self._env.monotonic_us()
-                size, us = sum(map(len, parts)), hosted.saved_us - began_us
-                self._telemetry.tell(telemetry.Saved(hosted.at, size, us))
+                held.saved(self._env.monotonic_us())
+                size, us = sum(map(len, parts)), held.saved_us - began_us
+                self._telemetry.tell(telemetry.Saved(held.at, size, us))
             else:  # fenced, or an earlier save of ours that nobody waited for: what is known of it is worth nothing
-                self._dropped(hosted, again=not leases.fenced(outcome, hosted.lease))
+                self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:
-            hosted.busy = False
-            self._freed(hosted)
+            held.end_saving()
+            self._freed(held)
 
-    async def let_go(self, hosted: Hosted, *, whatever: bool = False, hint: bool = False) -> None:
+    async def let_go(self, held: HeldWorld, *, whatever: bool = False, hint: bool = False) -> None:
         """Release a world properly: saved, its lease free, a hint left if something is unread or a `hint` is wanted.
 
         One that has something to do again is kept, unless it must go `whatever` waits for it.
         """
         try:
-            await self.save(hosted)
+            await self.save(held)
         except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
-            log.warning("world %s cannot be saved: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at))
+            log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         except errors.StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
-            self._cannot_save(hosted, error)
-        await hosted.quiet()
-        if hosted.lost or (hosted.has_work and not whatever):
+            self._cannot_save(held, error)
+        await held.quiet()
+        if held.lost or (held.has_work and not whatever):
             return
-        self._dropped(hosted)
-        await world_lease.release(self._engine, self._env, hosted.lease, hint=hint)
-        self._telemetry.tell(telemetry.Released(hosted.at))
+        self._dropped(held)
+        await world_lease.release(self._engine, self._env, held.lease, hint=hint)
+        self._telemetry.tell(telemetry.Released(held.at))
 
-    def _parts(self, hosted: Hosted) -> list[bytes]:
+    def _parts(self, held: HeldWorld) -> list[bytes]:
         """In the kernel's thread. Says so if a run has recorded so much that replaying it will be slow."""
-        for run in hosted.machine.live_runs():
+        for run in held.machine.live_runs():
             record = run.record
-            if len(record.ops) >= self._settings.run_outcomes_warn and record.id not in hosted.warned:
-                hosted.warned[record.id] = None
+            if len(record.ops) >= self._settings.run_outcomes_warn and held.warn_once(record.id):
                 log.warning(
                     "run %r of world %s has recorded %d operations; end it now and then by wl.continue_as_new()",
-                    record.id, hosted.at.world.hex(), len(record.ops), extra=telemetry.about(hosted.at),
+                    record.id, held.at.world.hex(), len(record.ops), extra=telemetry.about(held.at),
                 )  # fmt: skip
-        return kernel_snapshots.save(hosted.machine)
+        return kernel_snapshots.save(held.machine)
 
-    async def _try_save(self, hosted: Hosted) -> None:
+    async def _try_save(self, held: HeldWorld) -> None:
         try:
-            await self.save(hosted)
+            await self.save(held)
         except errors.StoreError as error:
-            hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
-            log.warning(
-                "world %s cannot be saved now: %s", hosted.at.world.hex(), error, extra=telemetry.about(hosted.at)
-            )
+            held.not_saved(again_us=self._env.monotonic_us() + SAVE_AGAIN_MS * 1000)
+            log.warning("world %s cannot be saved now: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         except Exception as error:  # noqa: BLE001 - a longer restore is the only harm, and to no other world
-            self._cannot_save(hosted, error)
+            self._cannot_save(held, error)
 
-    def _cannot_save(self, hosted: Hosted, error: BaseException) -> None:
-        hosted.save_again_us = self._env.monotonic_us() + SAVE_AGAIN_MS * 1000
+    def _cannot_save(self, held: HeldWorld, error: BaseException) -> None:
+        held.not_saved(again_us=self._env.monotonic_us() + SAVE_AGAIN_MS * 1000)
         said = kernel_thread.describe(error)
         log.error(
-            "world %s cannot be saved:\n%s", hosted.at.world.hex(), kernel_thread.trace(error),
-            extra=telemetry.about(hosted.at),
+            "world %s cannot be saved:\n%s", held.at.world.hex(), kernel_thread.trace(error),
+            extra=telemetry.about(held.at),
         )  # fmt: skip
-        self._telemetry.tell(telemetry.SaveFailed(hosted.at, said))
+        self._telemetry.tell(telemetry.SaveFailed(held.at, said))
 
-    async def _each(self, chosen: list[Hosted], do: Callable[[Hosted], Awaitable[None]]) -> None:
+    async def _each(self, chosen: list[HeldWorld], do: Callable[[HeldWorld], Awaitable[None]]) -> None:
         for start in range(0, len(chosen), AT_ONCE):
             if self._stopping:
                 return
             part = chosen[start : start + AT_ONCE]
-            results = await asyncio.gather(*(do(hosted) for hosted in part), return_exceptions=True)
+            results = await asyncio.gather(*(do(held) for held in part), return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
@@ -206,30 +203,27 @@ class Keeper:
 class Room:
     """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle.
 
-    Worlds that somebody in the process has asked for are taken whatever there is; upkeep makes room afterwards.
+    Worlds that a caller in the process has asked for are taken whatever there is; upkeep makes room afterwards.
     """
 
-    def __init__(
-        self, env: envs.Env, keeper: Keeper, held: Mapping[ids.Address, Hosted], acquiring: Sized, capacity: int
-    ) -> None:
+    def __init__(self, env: envs.Env, keeper: Keeper, holdings: Holdings, capacity: int) -> None:
         self._env = env
         self._keeper = keeper
-        self._held = held
-        self._acquiring = acquiring
+        self._holdings = holdings
         self._capacity = capacity
         self._making = asyncio.Lock()
         self._turned_away_us: int | None = None
 
     def _full(self) -> bool:
-        return len(self._held) + len(self._acquiring) >= self._capacity
+        return self._holdings.count + len(self._holdings.taking) >= self._capacity
 
     async def make(self) -> bool:
         """Whether one world more may be taken, now that idle ones have gone."""
         if self._full():
             async with self._making:
                 if self._full():
-                    room = len(self._acquiring) + min(AT_ONCE, 1 + self._capacity // 8)
-                    await self._keeper.make_room(list(self._held.values()), room=room)
+                    room = len(self._holdings.taking) + min(AT_ONCE, 1 + self._capacity // 8)
+                    await self._keeper.make_room(self._holdings.all, room=room)
         if self._full():
             self._turned_away_us = self._turned_away_us or self._env.monotonic_us()
         return not self._full()
@@ -242,5 +236,5 @@ class Room:
         return True
 
 
-def _quiet(hosted: Hosted) -> bool:
-    return not hosted.busy and not hosted.lost and not hosted.has_work
+def _quiet(held: HeldWorld) -> bool:
+    return not held.busy and not held.lost and not held.has_work

@@ -1,0 +1,229 @@
+"""The worlds of one worker: those it holds, those it is taking, and those it takes again after a loss.
+
+A held world with something to do waits in line for its next cycle. A world that is dropped is not released: its lease
+stays with the worker until it is taken again, or released (`worldline.roles.lease`), or the worker is fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.model import ids
+from worldline.roles import hint_scan, hub, telemetry
+from worldline.roles.world import kernel_thread, refusals
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
+
+
+class Holdings:
+    """`take` acquires and restores a world; `taken` is told of each; `wake` ends the worker's rest."""
+
+    def __init__(
+        self,
+        env: envs.Env,
+        *,
+        take: Callable[[ids.Address], Awaitable[HeldWorld]],
+        refusals: refusals.Refusals,
+        kernel: kernel_thread.KernelThread,
+        live: hub.Hub,
+        hints: hint_scan.HintScan,
+        wake: Callable[[], None],
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
+        self._env = env
+        self._take = take
+        self._refusals = refusals
+        self._kernel = kernel
+        self._hub = live
+        self._hints = hints
+        self._wake = wake
+        self._telemetry = telemetry
+        self._held: dict[ids.Address, HeldWorld] = {}
+        self._taking: dict[ids.Address, asyncio.Task[HeldWorld]] = {}
+        self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: when they are taken again
+        self._ready: dict[ids.Address, None] = {}  # in line for a cycle
+        self._stalled = False
+        self._over: BaseException | None = None  # why nothing is run here any more
+        self.on_taken: list[Callable[[HeldWorld], None]] = []
+
+    # --- Looking ----------------------------------------------------------------------------------------------
+
+    def peek(self, at: ids.Address) -> HeldWorld | None:
+        return self._held.get(at)
+
+    @property
+    def all(self) -> list[HeldWorld]:
+        return list(self._held.values())
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    @property
+    def taking(self) -> list[asyncio.Task[HeldWorld]]:
+        return list(self._taking.values())
+
+    def keeps(self, at: ids.Address) -> bool:
+        """Whether it is here, or on its way."""
+        return at in self._held or at in self._taking or at in self._again or self._refusals.keeps(at)
+
+    # --- Waiting for a cycle ----------------------------------------------------------------------------------
+
+    def hand_over(self, at: ids.Address, handover: Handover) -> bool:
+        """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
+        held = self._held.get(at)
+        if held is None or held.lost or self._stalled:
+            return False
+        if self._telemetry.on:
+            handover.began(self._env.monotonic_us())
+        held.hand(handover)
+        self.freed(held)
+        return True
+
+    def look(self, held: HeldWorld) -> None:
+        """Read this world's inbox soon."""
+        held.look(self._env.monotonic_us() if self._telemetry.on else 0)
+        self.freed(held)
+
+    def freed(self, held: HeldWorld) -> None:
+        """The world may have something to do: if so, it stands in line."""
+        if held.has_work:
+            self._ready[held.at] = None
+            self._wake()
+
+    def choose(self, most: int) -> list[HeldWorld]:
+        """Worlds with something to do, those that have waited longest first; they are busy now. What is still busy
+        comes again when it is done.
+        """
+        chosen: list[HeldWorld] = []
+        for at in list(self._ready)[:most]:
+            del self._ready[at]
+            held = self._held.get(at)
+            if held is not None and held.has_work:
+                held.begin_cycle()
+                chosen.append(held)
+        return chosen
+
+    # --- Taking -----------------------------------------------------------------------------------------------
+
+    async def hold(self, at: ids.Address) -> HeldWorld | None:
+        """Take a world, if it is free, and bring it back. None if another worker has it, or it is refused here: it can
+        be reached by its inbox.
+        """
+        held = self._held.get(at)
+        if held is not None:
+            return held
+        if self._over is not None:
+            raise errors.Closed("no worlds are run here any more") from self._over
+        if self._stalled:
+            return None
+        pending = self._taking.get(at)
+        if pending is None and self._refusals.withholds(at):
+            return None
+        if pending is None:
+            pending = self._taking[at] = asyncio.get_running_loop().create_task(self._take_one(at))
+            pending.add_done_callback(lambda task: self._taken(at, task))
+        try:
+            return await asyncio.shield(pending)
+        except errors.Exists:
+            return None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if pending.cancelled() and task is not None and not task.cancelling():
+                return None  # it was given up, for a step of another world that does not return
+            raise
+
+    async def _take_one(self, at: ids.Address) -> HeldWorld:
+        return await self._take(at)
+
+    def _taken(self, at: ids.Address, task: asyncio.Task[HeldWorld]) -> None:
+        """A world was taken, or not; the task that asked for it may be gone."""
+        self._taking.pop(at, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        held = task.result()
+        held.add_hints(self._hints.take(at))  # its inbox has not been read yet
+        self._held[at] = held
+        self._hub.moved(at)
+        for told in self.on_taken:
+            told(held)
+        self.freed(held)
+
+    def cancel_taking(self, at: ids.Address) -> None:
+        self._taking[at].cancel()
+
+    # --- Losing -----------------------------------------------------------------------------------------------
+
+    def drop(
+        self,
+        held: HeldWorld,
+        handed: Sequence[Handover] = (),
+        error: BaseException | None = None,
+        *,
+        again: bool | int = False,
+    ) -> None:
+        """Throw a world's memory away. What was handed over and is not settled goes back to its producers, with
+        `Fenced` if it has certainly not been taken. `again`: the world is brought back, now or at a time, if no other
+        worker has it then.
+        """
+        waiting = held.lose()
+        if self._held.get(held.at) is held:
+            del self._held[held.at]
+            self._hints.put_back(held.hints.values())
+            self._hub.moved(held.at)
+        # There, because a step may be under way; its `finally`s run there.
+        self._kernel.submit(held.at, held.machine.close)
+        fail(handed, _certain(held, error))
+        fail(waiting, errors.Fenced(f"world {held.at.world.hex()} left this worker"))
+        if again:
+            self.take_again(held.at, self._env.monotonic_us() if again is True else again)
+            self._wake()
+
+    def take_again(self, at: ids.Address, due_us: int) -> None:
+        """Take this world at a time, if no other worker has it then."""
+        self._again[at] = due_us
+
+    def waits(self, at: ids.Address, now_us: int) -> bool:
+        """Whether it is taken again, and not yet."""
+        return self._again.get(at, now_us) > now_us
+
+    def again_due(self, now_us: int) -> bool:
+        return any(due_us <= now_us for due_us in self._again.values())
+
+    def pop_again(self, now_us: int) -> list[ids.Address]:
+        """The worlds that are to be taken again now."""
+        again = [at for at, due_us in self._again.items() if due_us <= now_us]
+        for at in again:
+            del self._again[at]
+        return again
+
+    def stall(self, *, stalled: bool) -> None:
+        """While a step does not return, nothing is taken and nothing is handed over."""
+        self._stalled = stalled
+        if stalled:
+            self._again.clear()
+
+    def end(self, error: BaseException) -> None:
+        """Nothing more is taken here."""
+        self._over = self._over or error
+
+    @property
+    def is_over(self) -> bool:
+        return self._over is not None
+
+
+def _certain(held: HeldWorld, error: BaseException | None) -> Exception:
+    """What to tell those whose input was under way. `Fenced` only if it was certainly not taken."""
+    if error is None or isinstance(error, errors.StoreUnavailable | errors.StoreFull):
+        return errors.Fenced(f"world {held.at.world.hex()} left this worker")
+    if isinstance(error, errors.Error):
+        return error
+    return errors.StoreUncertain(f"the worker was stopped while this was under way ({error!r})")
+
+
+def fail(handed: Sequence[Handover], error: Exception) -> None:
+    for handover in handed:
+        handover.fail(error)

@@ -1,0 +1,146 @@
+"""The read of a cycle: what is in the inboxes of its worlds, with the payloads at hand.
+
+An input that was acked before another was sent is taken before it, whichever way either comes. So nothing that was
+handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
+than one page goes through the inbox itself.
+
+A ready hint whose world's inbox is empty, read after the hint was seen, is deleted here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.layers import blobs as blob_layer
+from worldline.layers import inbox as inboxes
+from worldline.layers import ready
+from worldline.model import payload
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.store_clock import StoreClock
+from worldline.roles.world.turn import Turn
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.worker")
+
+
+class Intake:
+    """`stuck` is told of a world with an item that is out of reach now."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        clock: StoreClock,
+        *,
+        batch_max: int,
+        stuck: Callable[[HeldWorld], None],
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._clock = clock
+        self._batch_max = batch_max
+        self._stuck = stuck
+
+    async def read(self, turns: Sequence[Turn]) -> int:
+        """Unread items with their payloads at hand; repeats of client ids answered. Returns the store's time."""
+        named = [(each, handover) for each in turns for handover in each.handed if handover.client_id is not None]
+        if named:
+            await self._answer_repeats(named)
+        reading: list[Turn] = []
+        empty: list[Turn] = []  # when they were last read; so they are now, if nothing was appended to the store since
+        for each in turns:
+            if each.held.unread or (each.handed and not each.held.empty_version):
+                reading.append(each)
+            elif each.handed:
+                empty.append(each)
+        read = await self._read_inboxes(reading)
+        changed: list[Turn] = []
+        for each in empty:
+            if each.held.empty_version == read.version:
+                each.known_empty()
+            else:
+                changed.append(each)
+        if changed:
+            read = await self._read_inboxes(changed)
+        await self._clear_hints(turns)
+        return read.time_us
+
+    async def _read_inboxes(self, reading: Sequence[Turn]) -> kv.Snapshot:
+        ranges = [each.held.unread_range(self._batch_max) for each in reading]
+        read = await self._engine.read(*ranges)
+        self._clock.set(read.time_us)
+        for index, each in enumerate(reading):
+            page = read.page(index)
+            each.held.inbox_read(page, ranges[index], read.version)
+            if not page.items:
+                each.found_empty()
+                continue
+            try:
+                await self._load_page(each, page)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one inbox is no other world's concern
+                each.failed(error)
+        return read
+
+    async def _load_page(self, turn: Turn, page: kv.Page) -> None:
+        items = await self._load_all(inboxes.decode(page.items))
+        loaded = len(items) == len(page.items)
+        turn.found(items, whole=loaded and not page.more)
+        if not loaded:
+            turn.held.inbox_blocked()
+            self._stuck(turn.held)
+
+    async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
+        """Items with their payloads, up to the first that is out of reach now."""
+        loaded: list[tuple[inboxes.Unread, bytes]] = []
+        for item in items:
+            try:
+                loaded.append(await self._load(item))
+            except errors.StoreError as error:
+                log.warning("an item's payload cannot be read now: %s", error)
+                break
+        return loaded
+
+    async def _load(self, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
+        """An item with its payload. One whose payload is missing for good is treated as undecodable."""
+        carried: payload.Payload | None = getattr(unread.item, "payload", None)
+        if carried is None:
+            return unread, b""
+        if carried.inline is not None:
+            return unread, carried.inline
+        try:
+            return unread, await self._blobs.load(carried)
+        except (errors.NotFound, errors.Corrupt) as error:
+            return msgspec.structs.replace(unread, item=None, error=f"its payload is missing: {error}"), b""
+
+    async def _answer_repeats(self, named: list[tuple[Turn, Handover]]) -> None:
+        """Client ids that were used before get their first answer again, instead of spoiling the commit of others."""
+        for start in range(0, len(named), limits.READ_REQUESTS_MAX):
+            part = named[start : start + limits.READ_REQUESTS_MAX]
+            read = await self._engine.read(
+                *(inboxes.get_seen(each.held.at, handover.client_id or "") for each, handover in part)
+            )
+            for index, (each, handover) in enumerate(part):
+                found = read.value(index)
+                if found is not None:
+                    each.repeated(handover, found)
+
+    async def _clear_hints(self, turns: Sequence[Turn]) -> None:
+        """Hints of worlds whose inboxes were empty. A conflict means that another process has deleted some of them; the
+        next search through all hints finds the others.
+        """
+        batches: list[kv.Batch] = []
+        for each in turns:
+            if each.empty and each.hints:
+                batches.append(kv.Batch())
+                ready.clear(batches[-1], each.hints)
+                each.held.drop_hints(each.hints)
+        if batches:
+            await transact.commit(self._engine, self._env, *batches)
