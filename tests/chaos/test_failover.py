@@ -35,7 +35,7 @@ from worldline.kernel.machine import Machine
 from worldline.layers import cas
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.sim import checkers
 from worldline.sim.audit import Audit
 

@@ -23,7 +23,7 @@ from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
-from worldline.roles.world import no_asyncio
+from worldline.roles.world.cycle import no_asyncio
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("asyncio")

@@ -38,8 +38,7 @@ from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
 from worldline.observe import sinks
-from worldline.roles import hint_scan
-from worldline.roles.world import restore
+from worldline.roles import hint_scan, restore
 from worldline.store import kv, transact
 from worldline.store.objects import folder as objects_folder
 from worldline.store.objects import interface as objects

@@ -23,8 +23,9 @@ from worldline.kernel.machine import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
-from worldline.roles import telemetry
-from worldline.roles.world import losses, refusals, restore, step_batch
+from worldline.roles import restore, telemetry
+from worldline.roles.world import losses, refusals
+from worldline.roles.world.cycle import step_batch
 from worldline.roles.world.handover import Handover
 
 

@@ -29,9 +29,9 @@ from worldline.kernel.authoring.program import Program
 from worldline.kernel.runs import RunStatus
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
-from worldline.roles.world import step_batch
+from worldline.roles.world.cycle import step_batch
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
 
 POLL_SECONDS = 0.25
 SHOWN_AT_ONCE_MAX = 200

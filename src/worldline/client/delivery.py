@@ -29,9 +29,8 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids, inbox, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
-from worldline.roles import telemetry
+from worldline.roles import reader, restore, telemetry
 from worldline.roles.hub import Chunk
-from worldline.roles.world import reader, restore
 from worldline.roles.world.handover import Applied, Deferred, Handover, Repeated, new_stamp, was_handed
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact

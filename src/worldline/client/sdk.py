@@ -36,10 +36,10 @@ from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.roles import telemetry
+from worldline.roles import reader as readers
+from worldline.roles import restore, telemetry
 from worldline.roles.hub import Chunk
-from worldline.roles.world import no_asyncio, restore
-from worldline.roles.world import reader as readers
+from worldline.roles.world.cycle import no_asyncio
 from worldline.store import kv, transact
 
 R = TypeVar("R")

@@ -31,8 +31,8 @@ from worldline.roles import watchdog as watchdogs
 from worldline.roles.cluster import janitor, orchestrator, placement
 from worldline.roles.effects import builtin
 from worldline.roles.effects import worker as effect_worker
-from worldline.roles.world import step_batch
 from worldline.roles.world import worker as world_worker
+from worldline.roles.world.cycle import step_batch
 
 
 class Role(enum.StrEnum):

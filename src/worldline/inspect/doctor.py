@@ -27,8 +27,7 @@ from worldline.layers import work as works
 from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
-from worldline.roles import hint_scan
-from worldline.roles.world import reader, restore
+from worldline.roles import hint_scan, reader, restore
 from worldline.store import kv, transact
 
 WORLD_PAGE = 500

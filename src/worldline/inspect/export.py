@@ -12,7 +12,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import export
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import journal
-from worldline.roles.world import restore
+from worldline.roles import restore
 
 
 async def collect(

@@ -30,7 +30,7 @@ from worldline.kernel.machine import Machine
 from worldline.layers import cas, worlds
 from worldline.model import ids, journal, payload, snapshot
 from worldline.model.journal import Kind
-from worldline.roles.world import restore
+from worldline.roles import restore
 
 T = TypeVar("T")
 

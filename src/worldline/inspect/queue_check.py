@@ -36,7 +36,7 @@ from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan
 from worldline.roles import lease as world_lease
-from worldline.roles.world import step_batch
+from worldline.roles.world.cycle import step_batch
 from worldline.store import kv, transact
 
 LOOKS_MAX = 20

@@ -18,7 +18,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids, journal, snapshot
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.store import kv
 
 PAGE_BYTES = 1 * limits.MIB

@@ -25,8 +25,9 @@ from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
+from worldline.roles import reader, restore
 from worldline.roles.cluster import operations, placement
-from worldline.roles.world import reader, refusals, restore
+from worldline.roles.world import refusals
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10

@@ -24,10 +24,10 @@ from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
 from worldline.roles import queue_names, telemetry, wakeup
 from worldline.roles.cluster import placement
-from worldline.roles.world import step_batch
+from worldline.roles.world.cycle import step_batch
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 

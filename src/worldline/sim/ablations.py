@@ -20,7 +20,7 @@ from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
 from worldline.roles import expiry
-from worldline.roles.world import cycle, intake, steps, turn
+from worldline.roles.world.cycle import cycle, intake, steps, turn
 from worldline.sim import reading
 from worldline.sim.loop import Host
 from worldline.sim.truth import Truth

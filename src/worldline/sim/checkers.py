@@ -19,7 +19,7 @@ from worldline.keys import work as work_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import journal
 from worldline.model.work import WorkState
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.sim import hostile, lateness, programs, reading, scenarios, workloads
 from worldline.sim.audit import Audit, Violation
 from worldline.sim.cluster import Cluster

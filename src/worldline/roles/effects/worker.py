@@ -29,9 +29,9 @@ from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
 from worldline.roles import hub, queue_names, telemetry, wakeup
 from worldline.roles.effects import limiter, perform
-from worldline.roles.world import step_batch
+from worldline.roles.world.cycle import step_batch
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 

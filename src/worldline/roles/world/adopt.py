@@ -8,8 +8,8 @@ from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.layers import worlds
 from worldline.model import inbox, payload
-from worldline.roles.world import kernel_thread
-from worldline.roles.world.cycle import Cycle
+from worldline.roles.world.cycle import kernel_thread
+from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
 

@@ -13,7 +13,7 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
-from worldline.roles.world.store_clock import StoreClock
+from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.store import kv
 
 

@@ -33,7 +33,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import journal
 from worldline.model import snapshot as snapshot_model
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.roles.world.handover import Handover
 from worldline.store import kv
 

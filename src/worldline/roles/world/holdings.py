@@ -13,7 +13,8 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
 from worldline.roles import hint_scan, hub, telemetry
-from worldline.roles.world import kernel_thread, refusals
+from worldline.roles.world import refusals
+from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
 

@@ -25,11 +25,12 @@ from worldline.base import errors
 from worldline.layers import commit, leases
 from worldline.model import ids
 from worldline.roles import telemetry
-from worldline.roles.world import kernel_thread, refusals, turn
+from worldline.roles.world import refusals
+from worldline.roles.world.cycle import kernel_thread, turn
+from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.turn import Lost, Turn
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
-from worldline.roles.world.turn import Lost, Turn
 
 log = logging.getLogger("worldline.worker")
 

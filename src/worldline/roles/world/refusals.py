@@ -20,7 +20,7 @@ from worldline.base import limits
 from worldline.model import ids
 from worldline.roles import telemetry
 from worldline.roles.cluster import placement
-from worldline.roles.world import kernel_thread
+from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US
 
 log = logging.getLogger("worldline.worker")

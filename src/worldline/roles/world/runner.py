@@ -10,10 +10,10 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.roles import lease as world_lease
 from worldline.roles.world import holdings, losses, refusals
-from worldline.roles.world.cycle import Cycle
+from worldline.roles.world.cycle.cycle import Cycle
+from worldline.roles.world.cycle.turn import Stage, Turn
 from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.tasks import Tasks
-from worldline.roles.world.turn import Stage, Turn
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")

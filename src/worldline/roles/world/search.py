@@ -24,10 +24,11 @@ from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import placement, reap
-from worldline.roles.world import kernel_thread, losses, refusals
+from worldline.roles.world import losses, refusals
+from worldline.roles.world.cycle import kernel_thread
+from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.holdings import Holdings
-from worldline.roles.world.store_clock import StoreClock
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")

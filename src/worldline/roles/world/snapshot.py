@@ -10,7 +10,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, snapshots
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 

@@ -22,9 +22,9 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.roles import lease as world_lease
-from worldline.roles.world.cycle import Cycle
+from worldline.roles.world.cycle.cycle import Cycle
+from worldline.roles.world.cycle.kernel_thread import Doing, KernelThread
 from worldline.roles.world.holdings import Holdings
-from worldline.roles.world.kernel_thread import Doing, KernelThread
 from worldline.roles.world.refusals import Refusals
 from worldline.roles.world.search import Searcher
 from worldline.roles.world.take import Taker

@@ -12,13 +12,14 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import expiry, telemetry
+from worldline.roles import expiry, restore, telemetry
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import placement
-from worldline.roles.world import adopt, kernel_thread, refusals, restore
-from worldline.roles.world.cycle import Cycle
+from worldline.roles.world import adopt, refusals
+from worldline.roles.world.cycle import kernel_thread
+from worldline.roles.world.cycle.cycle import Cycle
+from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.store_clock import StoreClock
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")

@@ -20,7 +20,8 @@ from worldline.layers import leases
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
-from worldline.roles.world import kernel_thread, snapshot
+from worldline.roles.world import snapshot
+from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US, HeldWorld
 from worldline.roles.world.holdings import Holdings
 from worldline.store import kv

@@ -27,25 +27,12 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
 from worldline.roles.cluster import placement, reap
-from worldline.roles.world import cycle as cycles
-from worldline.roles.world import (
-    heartbeat,
-    holdings,
-    kernel_thread,
-    losses,
-    refusals,
-    runner,
-    search,
-    stalls,
-    step_batch,
-    store_clock,
-    take,
-    tasks,
-    upkeep,
-)
+from worldline.roles.world import heartbeat, holdings, losses, refusals, runner, search, stalls, take, tasks, upkeep
+from worldline.roles.world.cycle import cycle as cycles
+from worldline.roles.world.cycle import kernel_thread, step_batch, store_clock
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")

@@ -22,13 +22,14 @@ from worldline.layers import commit, leases, snapshots, worlds
 from worldline.layers import journal as journals
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import telemetry, watchdog
-from worldline.roles.world import intake, kernel_thread, restore, snapshot, step_batch, steps
+from worldline.roles import restore, telemetry, watchdog
+from worldline.roles.world import snapshot
+from worldline.roles.world.cycle import intake, kernel_thread, step_batch, steps
+from worldline.roles.world.cycle.steps import Budget, Done
+from worldline.roles.world.cycle.store_clock import StoreClock
+from worldline.roles.world.cycle.turn import Lost, Stage, Turn, Worked
 from worldline.roles.world.handover import Handover, was_handed
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Budget, Done
-from worldline.roles.world.store_clock import StoreClock
-from worldline.roles.world.turn import Lost, Stage, Turn, Worked
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")

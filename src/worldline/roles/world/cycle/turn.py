@@ -27,10 +27,10 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.layers import work as works
 from worldline.model import inbox
+from worldline.roles.world.cycle.step_batch import Built
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import Deferred, Handover, Repeated, Superseded, was_handed
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.step_batch import Built
-from worldline.roles.world.steps import Done
 from worldline.store import kv
 
 HINTS_MAX = 1_000  # that one commit deletes

@@ -17,7 +17,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids, journal, payload
-from worldline.roles.world import restore
+from worldline.roles import restore
 from worldline.store import kv
 
 WAIT_MS = 1_000

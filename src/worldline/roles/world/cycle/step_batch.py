@@ -20,9 +20,9 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import Work, WorkState
 from worldline.roles import queue_names
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import handed_stamp
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.steps import Done
 from worldline.store import kv
 
 ROUTES_AT_ONCE = 1_000

@@ -21,7 +21,7 @@ from worldline.base import env as envs
 from worldline.base import limits
 from worldline.kernel import user_errors
 from worldline.model import ids
-from worldline.roles.world import no_asyncio
+from worldline.roles.world.cycle import no_asyncio
 
 T = TypeVar("T")
 

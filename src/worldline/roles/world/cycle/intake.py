@@ -20,10 +20,10 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
 from worldline.model import payload
+from worldline.roles.world.cycle.store_clock import StoreClock
+from worldline.roles.world.cycle.turn import Turn
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.store_clock import StoreClock
-from worldline.roles.world.turn import Turn
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")

@@ -1,0 +1,1 @@
+"""One cycle: read, step, commit, act."""
