@@ -141,7 +141,7 @@ async def delete_open(universe: wl.Universe) -> None:
 async def delete_due(universe: wl.Universe) -> None:
     found = await effect(universe, WorkState.WAITING)
     work = found.work
-    key = work_keys.due_key(found.at, found.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
+    key = work_keys.due_key(found.at, found.intent, queue=work.queue, due_us=work.due_us)
     raw = (await universe.store.engine.read(kv.Get(key))).value(0)
     await put(universe, key, raw, None)
 
@@ -172,7 +172,7 @@ async def plant_open_of_nobody(universe: wl.Universe) -> None:
 
 async def plant_due(universe: wl.Universe) -> None:
     at = await address(universe)
-    key = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="shop/default", shard=0, due_us=5)
+    key = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="shop/default", due_us=5)
     await put(universe, key, None, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
 
 

@@ -157,8 +157,8 @@ async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
         await aio.until(asked)
     [real] = await kits.opened(client.engine, at)
     batch = kv.Batch()
-    stray = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="nobody/default/left", shard=0, due_us=5)
-    stale = work_keys.due_key(at, real.intent, queue=real.work.queue, shard=0, due_us=real.work.due_us + 1)
+    stray = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="nobody/default/left", due_us=5)
+    stale = work_keys.due_key(at, real.intent, queue=real.work.queue, due_us=real.work.due_us + 1)
     for key in (stray, stale):
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))

@@ -70,6 +70,11 @@ RETRY_AFTER_SECONDS_MAX = 3_600  # how long a server may ask an effect to wait
 SCHEDULES_MAX = 1_000  # of one world
 SCHEDULE_EVERY_US_MIN = 10_000
 
+# --- Settings: what roles can be told ------------------------------------------------------------------------
+SETTING_MS_MAX = 366 * 24 * 3_600_000  # of a duration
+SETTING_COUNT_MAX = 1_000_000_000
+INBOX_BATCH_MAX = 10_000  # items of one world that one read takes
+
 # --- Retries of the store --------------------------------------------------------------------------------
 TRANSACT_ATTEMPTS_MAX = 64
 UNKNOWN_ATTEMPTS_MAX = 64

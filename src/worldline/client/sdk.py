@@ -31,6 +31,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, universes, worlds
 from worldline.model import ids, inbox, payload
 from worldline.model import journal as journals
+from worldline.model import settings as settings_model
 from worldline.model import snapshot as snapshot_model
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
@@ -73,11 +74,12 @@ async def open(
     """
     programs = [host] if isinstance(host, Program) else list(host)
     wanted = bool(programs) if create is None else create
+    wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
         async with compose.store(url, create=wanted, objects_url=objects, env=env) as store:
             found = await _find_universe(store, universe, create=wanted)
             opened = Universe(
-                store, found, universe, programs, settings or Settings(),
+                store, found, universe, programs, wanted_settings,
                 egress=egress, observed=observed, roles=HOSTING,
             )  # fmt: skip
             opened.start()

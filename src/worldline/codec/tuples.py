@@ -57,7 +57,7 @@ _ESCAPED_ZERO: Final = bytes([0, _ESCAPE])
 _UUID_CODE: Final = bytes([_UUID])
 _STAMP_CODE: Final = bytes([_STAMP])
 _INT_LIMIT: Final = 1 << (8 * _INT_BYTES_MAX)
-# Field tags, kinds and shards are small numbers; they are looked up, not computed.
+# Field tags and kinds are small numbers; they are looked up, not computed.
 _SMALL_INTS: Final = (bytes([_ZERO]), *(bytes([_ZERO + 1, value]) for value in range(1, 256)))
 
 

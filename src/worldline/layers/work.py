@@ -96,25 +96,25 @@ def close(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, *, opened: wor
     """
     batch.delete(keys.open_key(at, intent))
     if opened is not None:
-        batch.delete(keys.due_key(at, intent, queue=opened.queue, shard=opened.shard, due_us=opened.due_us))
+        batch.delete(keys.due_key(at, intent, queue=opened.queue, due_us=opened.due_us))
 
 
-def due_range(universe: ids.UniverseId, *, queue: str, shard: int, now_us: int, count_max: int) -> kv.Range:
-    """What is due in one queue and shard, oldest first, ties by world and intent."""
-    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=now_us)
+def due_range(universe: ids.UniverseId, *, queue: str, now_us: int, count_max: int) -> kv.Range:
+    """What is due in one queue, oldest first, ties by world and intent."""
+    begin, end = keys.due_until(universe, queue=queue, until_us=now_us)
     return kv.Range(begin, end, count_max=count_max)
 
 
-def next_range(universe: ids.UniverseId, *, queue: str, shard: int, count_max: int = 1) -> kv.Range:
+def next_range(universe: ids.UniverseId, *, queue: str, count_max: int = 1) -> kv.Range:
     """The very next pointers of a queue, due or not: how long its worker may sleep."""
-    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=2**62)
+    begin, end = keys.due_until(universe, queue=queue, until_us=2**62)
     return kv.Range(begin, end, count_max=count_max)
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
     """The pointers of all queues but the timers': of effects that wait for an adapter, or are with one."""
     begin, end = keys.due_all(universe)
-    first, last = tuples.prefix_range(keys.queue_prefix(universe, queue=timers, shard=0))
+    first, last = tuples.prefix_range(keys.queue_prefix(universe, timers))
     return [kv.Range(begin, first, count_max=count_max), kv.Range(last, end, count_max=count_max)]
 
 
@@ -323,7 +323,7 @@ def repair(
         restored = authority.work
         batch.expect(keys.open_key(at, intent), authority.raw)
         _point(batch, at, intent, restored)
-    batch.absent(keys.due_key(at, intent, queue=restored.queue, shard=restored.shard, due_us=restored.due_us))
+    batch.absent(keys.due_key(at, intent, queue=restored.queue, due_us=restored.due_us))
     batch.expect(journal_keys.head_key(at), head_raw)
     return True
 
@@ -343,7 +343,7 @@ def _unused_due_us(
     """
     due_us = max(wanted.due_us, now_us)
     taken = [found.key for found in pointers]
-    while keys.due_key(at, intent, queue=wanted.queue, shard=wanted.shard, due_us=due_us) in taken:
+    while keys.due_key(at, intent, queue=wanted.queue, due_us=due_us) in taken:
         due_us += 1
     return due_us
 
@@ -366,13 +366,13 @@ def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
 
 
 def _point(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, to: work.Work) -> None:
-    key = keys.due_key(at, intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+    key = keys.due_key(at, intent, queue=to.queue, due_us=to.due_us)
     batch.put(key, keys.DUES[to.kind])
 
 
 def _due_key(opened: Open) -> bytes:
     to = opened.work
-    return keys.due_key(opened.at, opened.intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+    return keys.due_key(opened.at, opened.intent, queue=to.queue, due_us=to.due_us)
 
 
 def _storable(error: str) -> str:

@@ -30,7 +30,7 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     kind: WorkKind
     state: WorkState
     queue: str
-    shard: int
+    reserved: int  # 0, as in the due key
     name: str  # the effect's kind; for a timer, its purpose
     params: Payload
     step: int

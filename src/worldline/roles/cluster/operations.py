@@ -225,7 +225,7 @@ async def send_message(
 async def list_due(engine: kv.Engine, universe: ids.UniverseId, *, queue: str, count_max: int) -> list[works.Found]:
     """What is due in a queue, oldest first."""
     now_us = (await engine.read()).time_us
-    request = works.due_range(universe, queue=queue, shard=0, now_us=now_us, count_max=count_max)
+    request = works.due_range(universe, queue=queue, now_us=now_us, count_max=count_max)
     return works.decode_due(universe, (await engine.read(request)).page(0))
 
 
