@@ -274,7 +274,7 @@ def test_client_id_is_recorded_once_with_the_stamp_of_its_input() -> None:
     assert raw is not None
     assert inbox.seen_stamp(raw, item, client_id="id-1") == stamp
     conflict = store.conflict(adding(held, a_step(store, seen=seen)))
-    assert inbox.first_stamp(conflict, AT, item, client_id="id-1") == stamp
+    assert scenario.first_stamp(conflict, AT, item, client_id="id-1") == stamp
 
 
 def test_messages_leave_one_hint_for_each_destination() -> None:

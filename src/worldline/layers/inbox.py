@@ -50,7 +50,7 @@ def enqueue(
 ) -> int:
     """Append an item under a client id. Returns the append's index. Guard: the id is new.
 
-    On `Conflict`, `first_stamp` tells a repeat from a misuse. The caller also expects the world's meta.
+    On `Conflict`, read the id again (`get_seen`, `seen_stamp`). The caller also expects the world's meta.
     """
     check_age(client_id, time_us=time_us, window_us=window_us)
     return _append_seen(batch, at, _check_size(keys.ITEM.pack(item)), client_id=client_id, time_us=time_us)
@@ -90,18 +90,6 @@ def check_age(client_id: bytes | str, *, time_us: int, window_us: int) -> None:
             f"id {client_id.hex()} is ahead of the store's time by more than {window_us // 1_000_000} s: "
             "make ids by `env.new_id` on a machine whose clock is right, or choose a text"
         )
-
-
-def first_stamp(conflict: kv.Conflict, at: ids.Address, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp | None:
-    """The stamp under which this very item was taken before; None if the id was not what conflicted.
-
-    A repeat is a repeat also if something else conflicted too: the item is in, whatever happened to the world since.
-    """
-    failed, found = conflict.at(keys.seen_key(at, client_id))
-    if not failed:
-        return None
-    assert found is not None, "an absent id cannot conflict by being absent"
-    return seen_stamp(found, item, client_id=client_id)
 
 
 def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp:
