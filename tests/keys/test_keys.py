@@ -142,7 +142,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
 PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
-NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_name")
+NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_folder", "cas.object_name")
 
 
 @pytest.mark.parametrize(("name", "build", "expected"), KEYS, ids=[row[0] for row in KEYS])

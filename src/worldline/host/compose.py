@@ -142,9 +142,15 @@ class NoObjects:
         pass
 
 
+def folder_of_objects(bodies: objects.Objects) -> objects_folder.FolderObjects | None:
+    """The objects if they are files: only there can uploads of killed processes leave temporary files."""
+    return bodies if isinstance(bodies, objects_folder.FolderObjects) else None
+
+
 def sweep_uploads(bodies: objects.Objects) -> Callable[[int], Awaitable[int]] | None:
-    """What removes the temporary files that uploads of killed processes have left; only a folder has such files."""
-    return bodies.sweep_temporary if isinstance(bodies, objects_folder.FolderObjects) else None
+    """What removes the temporary files that uploads of killed processes have left."""
+    folder = folder_of_objects(bodies)
+    return None if folder is None else folder.sweep_temporary
 
 
 def _no_objects(what: str) -> errors.StoreMissing:

@@ -5,8 +5,9 @@ whether the derived queues say what journal and snapshot say (`worldline.inspect
 whole: keys that belong to nothing.
 
 A *finding* is something that should not be. What runs leave behind and pick up themselves is counted as *left over* and
-is none: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker that was killed. A
-healthy store has no findings. Queues can be repaired, stored history cannot.
+is none: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker that was killed,
+temporary objects of uploads whose process died. A healthy store has no findings. Queues can be repaired, stored history
+cannot.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import msgspec
 
 from worldline.base import errors, failures
 from worldline.client.sdk import Universe
+from worldline.host import compose
 from worldline.inspect import queries, queue_check, verify
 from worldline.kernel import values
+from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
@@ -27,6 +30,7 @@ from worldline.layers import work as works
 from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
+from worldline.roles.cluster import janitor
 from worldline.roles.world import reader, restore
 from worldline.store import kv, transact
 
@@ -55,6 +59,8 @@ class Report(msgspec.Struct):
     findings: list[Finding] = []
     left_over: int = 0
     cleaned: int = 0  # of what was left over
+    uploads: int = 0  # temporary objects of uploads whose process died
+    uploads_cleaned: int = 0
     unchecked: dict[str, int] = {}  # program -> worlds whose open work could not be compared
 
     @property
@@ -77,6 +83,7 @@ async def examine(universe: Universe, *, repair: bool, progress: Progress = no_p
     await doctor.open_keys()
     await doctor.due_keys()
     await doctor.ready_keys()
+    await doctor.uploads()
     progress(len(found), len(found), "")
     return doctor.report
 
@@ -243,6 +250,22 @@ class Doctor:
                 await self._stray("garbage_ready", f"a ready key of world {world.hex()}, which is not there", key, raw)
             elif status is world_model.Status.DELETED:
                 await self._leftover(key, raw)
+
+    # --- The objects ---------------------------------------------------------------------------------------------
+
+    async def uploads(self) -> None:
+        """Temporary objects that are too old to belong to an upload under way."""
+        store = self._universe.store
+        folder = compose.folder_of_objects(store.objects)
+        if folder is None:
+            return
+        before_us = store.env.wall_us() - janitor.UPLOAD_US_MAX
+        under = cas_keys.object_folder(self._universe.id)
+        self.report.uploads = await folder.count_temporary(before_us, under=under)
+        if self._repair:
+            self.report.uploads_cleaned = await folder.sweep_temporary(before_us, under=under)
+
+    # --- What all of them use ------------------------------------------------------------------------------------
 
     async def _status(
         self, known: dict[ids.Address, world_model.Status | None], at: ids.Address

@@ -72,12 +72,17 @@ class FolderObjects:
     async def delete(self, name: str) -> None:
         await self._run(self._delete, objects.check_name(name))
 
-    async def sweep_temporary(self, before_us: int) -> int:
+    async def count_temporary(self, before_us: int, *, under: str = "") -> int:
+        """How many temporary files there are that were last written before this wall time: `sweep_temporary`."""
+        return await self._run(self._sweep, before_us, under, remove=False)
+
+    async def sweep_temporary(self, before_us: int, *, under: str = "") -> int:
         """Remove what died uploads have left, if last written before this wall time; how many there were.
 
-        An upload that is still being written loses its temporary file if it is that old, and fails.
+        `under`: only in this folder. An upload that is still being written loses its temporary file if it is that old,
+        and fails.
         """
-        return await self._run(self._sweep, before_us)
+        return await self._run(self._sweep, before_us, under, remove=True)
 
     async def close(self) -> None:
         """Waits for the calls under way, also for those whose callers have gone."""
@@ -160,9 +165,13 @@ class FolderObjects:
         with self._mapped(f"list {prefix}"), contextlib.closing(_walk(self._root_fd, "", prefix, after)) as found:
             return [*itertools.islice(found, count_max)]
 
-    def _sweep(self, before_us: int) -> int:
+    def _sweep(self, before_us: int, under: str, *, remove: bool) -> int:
         with self._mapped("sweep temporary files"):
-            return _sweep(self._root_fd, "", before_us)
+            try:
+                with self._entered(under, create=False) as folder:
+                    return _sweep(folder, f"{under}/" if under else "", before_us, remove=remove)
+            except FileNotFoundError:
+                return 0
 
     @contextlib.contextmanager
     def _entered(self, path: str, *, create: bool) -> Iterator[int]:
@@ -323,15 +332,17 @@ def _opened(folder: int, entry: str) -> Iterator[int | None]:
         os.close(inner)
 
 
-def _sweep(folder: int, base: str, before_us: int) -> int:
-    removed = 0
+def _sweep(folder: int, base: str, before_us: int, *, remove: bool) -> int:
+    """The number of old temporary files, removed if asked for."""
+    count = 0
     for entry, is_folder in _entries(folder):
         if is_folder and objects.is_name(base + entry):
             with _opened(folder, entry) as inner:
-                removed += 0 if inner is None else _sweep(inner, f"{base}{entry}/", before_us)
+                count += 0 if inner is None else _sweep(inner, f"{base}{entry}/", before_us, remove=remove)
         elif not is_folder and entry.startswith(TEMPORARY):
-            with contextlib.suppress(FileNotFoundError):  # somebody else sweeps, or the upload has ended
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps, or the upload has ended
                 if os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mtime_ns // 1000 < before_us:
-                    os.unlink(entry, dir_fd=folder)
-                    removed += 1
-    return removed
+                    if remove:
+                        os.unlink(entry, dir_fd=folder)
+                    count += 1
+    return count
