@@ -58,6 +58,9 @@ OBJECT_THREADS_MAX = 8  # file work of one objects folder that may run at the sa
 OBJECT_FOLDERS_KNOWN_MAX = 4_096
 OBJECT_RETRIES_MAX = 100
 OBJECT_BYTES_PER_SECOND_MIN = 1 * MIB  # a slower transfer counts as stuck
+CACHE_BYTES_MIN = 1 * MIB
+CACHE_BYTES_DEFAULT = 1024 * MIB
+CACHE_BYTES_MAX = 1024 * 1024 * 1024 * MIB
 
 # --- HTTP requests of effects ------------------------------------------------------------------------------
 HTTP_RESPONSE_BYTES = 1 * MIB  # unless the host's policy says otherwise
@@ -114,4 +117,5 @@ assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"
 assert CLIENT_ID_BYTES_MAX <= CHOSEN_ID_BYTES_MAX <= INLINE_BYTES_MAX // 4, "it stands in an item with its payload"
 assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into a key"
+assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"

@@ -104,6 +104,18 @@ class PressureSettings(msgspec.Struct, frozen=True):
         _check(self)
 
 
+class CacheSettings(msgspec.Struct, frozen=True):
+    """A cache on disk of objects that are kept in S3. Without a folder there is none."""
+
+    folder: str = ""
+    bytes_max: Annotated[int, msgspec.Meta(ge=limits.CACHE_BYTES_MIN, le=limits.CACHE_BYTES_MAX)] = (
+        limits.CACHE_BYTES_DEFAULT
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
 class Settings(msgspec.Struct, frozen=True):
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     adapter: AdapterSettings = msgspec.field(default_factory=AdapterSettings)
@@ -111,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True):
     orchestrator: OrchestratorSettings = msgspec.field(default_factory=OrchestratorSettings)
     janitor: JanitorSettings = msgspec.field(default_factory=JanitorSettings)
     pressure: PressureSettings = msgspec.field(default_factory=PressureSettings)
+    cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
     hang_ms: Milliseconds = 30_000  # how long a cycle may take before it is reported
     dedupe_window_ms: Milliseconds = 24 * 3_600_000
 
@@ -139,6 +152,9 @@ def _check(settings: msgspec.Struct) -> None:
             case msgspec.inspect.StructType(cls=wanted):
                 if not isinstance(value, wanted):
                     raise errors.BadInput(f"{name} is a {type(value).__name__}; use {wanted.__name__}(...)")
+            case msgspec.inspect.StrType():
+                if type(value) is not str:
+                    raise errors.BadInput(f"{name} is {value!r}; use text")
             case msgspec.inspect.DictType():
                 if not isinstance(value, dict):
                     raise errors.BadInput(f"{name} is {value!r}; use a dict of names and values")
