@@ -104,7 +104,7 @@ async def test_a_drained_worker_gets_no_lease(kit: Kit) -> None:
     at = await desk(kit)
     me = await at.beat()
     await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
-    with pytest.raises(errors.Exists, match="being emptied"):
+    with pytest.raises(errors.Exists, match="which is draining"):
         await at.acquire(me)
 
 

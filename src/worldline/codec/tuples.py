@@ -95,8 +95,8 @@ def unpack(data: bytes) -> tuple[Item, ...]:
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     """First key and end (exclusive) of all keys that start with `prefix`, itself included.
 
-    The empty prefix and one of 0xff bytes only have no such end and are refused. No key starts with 0xff, so whoever
-    means every key ends the range at that byte.
+    The empty prefix and one of 0xff bytes only have no such end and are refused. No key starts with 0xff, so a
+    range of every key ends at that byte.
     """
     shortest = prefix.rstrip(b"\xff")
     if not shortest:

@@ -86,7 +86,7 @@ async def open_store(
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:
-    """The store, with an engine whose commits are told of if somebody listens."""
+    """The store, with an engine that reports its commits if telemetry is on."""
     if not listening.on:
         return store
     timed = telemetry.Timed(store.engine, store.env.monotonic_us, listening)

@@ -69,7 +69,7 @@ class Report(msgspec.Struct):
 
 
 def no_progress(done: int, total: int, name: str) -> None:
-    """Where nobody watches."""
+    """For callers that show no progress."""
     del done, total, name
 
 
@@ -288,7 +288,7 @@ class Doctor:
             self.report.cleaned += 1
 
     async def _delete(self, key: bytes, raw: bytes) -> bool:
-        """Delete a key that belongs to nothing, if it is still as it was read. Whoever changed it has taken care."""
+        """Delete a key that belongs to nothing, if it is still as it was read. One that was changed since is in use."""
         batch = kv.Batch()
         batch.expect(key, raw)
         batch.delete(key)

@@ -2,7 +2,7 @@
 
 This is the only place that appends to a journal. Everything that the steps consumed, journaled, asked for, answered and
 sent is in the same batch, fenced by the lease's epoch and guarded by the head: all of it is applied or nothing is,
-at whatever point a process dies. So there is no window between append, cursor and publish to recover from.
+at any point where a process may die. So there is no window between append, cursor and publish to recover from.
 """
 
 from __future__ import annotations

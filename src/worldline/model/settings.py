@@ -1,7 +1,7 @@
 """Settings of the roles: frozen data with defaults, handed in by constructors.
 
 Each field's type says its range. Settings are checked when they are made, also by `msgspec.structs.replace`: a value
-that no role could work with is refused at once (`BadInput`), not by the role that meets it.
+that no role could work with is refused at once (`BadInput`), not by the role that uses it.
 """
 
 from __future__ import annotations
