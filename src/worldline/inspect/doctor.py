@@ -1,13 +1,13 @@
-"""`worldline doctor`: is everything in a store as it should be? And with `--repair`, making it so.
+"""`worldline doctor`: is everything in a store as it should be? `--repair` mends what can be mended.
 
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
-whether the derived queues say what journal and snapshot say (`worldline.inspect.queue_check`). Then the queues as a
+whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
 whole: keys that belong to nothing.
 
-A *finding* is something that should not be. What runs leave behind and pick up themselves is counted as *left over* and
-is none: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker that was killed,
-temporary objects of uploads whose process died. A healthy store has no findings. Queues can be repaired, stored history
-cannot.
+A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
+over* and is no finding: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker
+that was killed, temporary objects of killed uploads. A healthy store has no findings. Queues can be repaired, stored
+history cannot.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Doctor:
             name = listed.name
             read = await self._engine.read(worlds.get(at), *leases.reads(at))
             if worlds.decode(at, read.value(0)).meta != listed:
-                self._find(name, "meta", "the listing says something else than the world's own record")
+                self._find(name, "meta", "the listing differs from the world's own record")
             leases.decode(at, read.value(1), read.value(2), read.value(3))
             self.report.entries += (await verify.verify(self._universe, at)).entries
         except (errors.Corrupt, errors.NotFound) as error:
@@ -130,7 +130,7 @@ class Doctor:
         try:
             wrong = await queue_check.faults(self._universe, at, program)
             if wrong is None:
-                self._find(meta.name, "busy", "it is too busy to be looked at", advice="stop its host and try again")
+                self._find(meta.name, "busy", "it changed each time it was read", advice="stop its host and try again")
                 return
             if wrong and self._repair:
                 wrong = await self._mend(at, meta)
@@ -174,7 +174,7 @@ class Doctor:
     # --- The queues as a whole -----------------------------------------------------------------------------------
 
     async def open_keys(self) -> None:
-        """Open work of worlds that are not there."""
+        """Open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
@@ -184,7 +184,7 @@ class Doctor:
                 await self._stray("garbage_open", f"an open key {key.hex()}: {error}", key, raw)
                 continue
             status = await self._status(known, at)
-            what = f"an open key {intent.hex()} of world {at.world.hex()}, which is not there"
+            what = f"an open key {intent.hex()} of world {at.world.hex()}, which does not exist"
             if status is None:
                 await self._stray("garbage_open", what, key, raw)
             elif status is world_model.Status.DELETED:
@@ -206,9 +206,7 @@ class Doctor:
             if status is world_model.Status.DELETED or (status is not None and await self._was_asked_for(pointer)):
                 await self._leftover(key, raw)
             else:
-                what = (
-                    f"a due key for intent {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has it not"
-                )
+                what = f"a due key for {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has no such work"
                 await self._stray("garbage_due", what, key, raw)
 
     async def _matches(self, found: works.Found) -> bool:
@@ -270,7 +268,7 @@ class Doctor:
     async def _status(
         self, known: dict[ids.Address, world_model.Status | None], at: ids.Address
     ) -> world_model.Status | None:
-        """The status of a world, DELETED for one that was; None for one that never was."""
+        """The status of a world, DELETED for a deleted one; None if there never was one."""
         if at not in known:
             raw = (await self._engine.read(worlds.get(at))).value(0)
             try:

@@ -136,7 +136,7 @@ def given(settings: Settings | None) -> Settings:
     if settings is None:
         return Settings()
     if not isinstance(settings, Settings):
-        raise errors.BadInput(f"settings is a {type(settings).__name__}; use worldline.model.settings.Settings(...)")
+        raise errors.BadInput(f"settings is a {type(settings).__name__}; use Settings(...)")
     return settings
 
 
