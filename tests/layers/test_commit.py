@@ -24,7 +24,6 @@ from worldline.model.world import Status
 from worldline.store import kv, transact
 
 AT, PEER = scenario.address(0), scenario.address(1)
-PRIORITY = 2
 CONTINUE = inbox_model.Control("continue", payload.EMPTY)
 
 
@@ -74,9 +73,10 @@ def a_receipt(number: int, status: ReceiptStatus = ReceiptStatus.OK) -> inbox_mo
     return inbox_model.Receipt(desk.intent_id(number), status, payload.EMPTY, 1)
 
 
-def hints(store: Store) -> list[tuple[ids.Address, int]]:
-    page = store.read(ready.read_range(scenario.UNIVERSE, count_max=10)).page(0)
-    return [(at, priority) for at, priority, _ in ready.decode(scenario.UNIVERSE, page)]
+def hints(store: Store) -> list[ready.Hint]:
+    """The hints that messages have left."""
+    page = store.read(ready.read_range(scenario.UNIVERSE, priority=ready.NORMAL, count_max=10)).page(0)
+    return ready.decode(scenario.UNIVERSE, page, priority=ready.NORMAL)
 
 
 def everything(store: Store) -> commit.Steps:
@@ -95,7 +95,7 @@ def everything(store: Store) -> commit.Steps:
             commit.Opened(desk.intent_id(3), desk.wanted(store), claim),
         ],
         sent=[
-            commit.Sent(a_message(1), store.world(PEER), a_receipt(4), PRIORITY),
+            commit.Sent(a_message(1), store.world(PEER), a_receipt(4)),
             commit.Sent(a_message(2), None, a_receipt(5, ReceiptStatus.ERROR)),
         ],
         unfinished=CONTINUE,
@@ -117,7 +117,7 @@ def test_step_does_everything_at_once() -> None:
     desk.check_reachable(store, AT)
     assert store.items(PEER) == [a_message(1)]
     assert store.items(AT) == [a_receipt(4), a_receipt(5, ReceiptStatus.ERROR), CONTINUE]
-    assert hints(store) == [(PEER, PRIORITY)]
+    assert [hint.at for hint in hints(store)] == [PEER]
     [letter] = inbox.decode_dead(store.read(inbox.dead_range(AT, count_max=10)).page(0).items)
     assert (letter.dead.reason, letter.dead.step) == ("no such event", 1)
     assert store.read(inbox.get_seen(AT, "id-3")).value(0) is not None
@@ -277,23 +277,37 @@ def test_client_id_is_recorded_once_with_the_stamp_of_its_input() -> None:
     assert scenario.first_stamp(conflict, AT, item, client_id="id-1") == stamp
 
 
-def test_messages_leave_one_hint_for_each_destination() -> None:
+def test_messages_leave_one_hint_behind_them_for_each_other_world() -> None:
     store = a_store()
     held = hold(store, 1)
-    sent = [commit.Sent(a_message(number), store.world(PEER), hint_priority=PRIORITY) for number in range(3)]
-    sent.append(commit.Sent(a_message(9), store.world(AT)))
+    sent = [commit.Sent(a_message(number), store.world(PEER)) for number in range(3)]
+    sent.insert(1, commit.Sent(a_message(9), store.world(AT)))
     store.ok(adding(held, a_step(store, sent=sent)))
-    assert hints(store) == [(PEER, PRIORITY)]
+    [hint] = hints(store)
+    assert hint.at == PEER
+    assert hint.stamp > max(each.stamp for each in store.unread(PEER)), "a scan of hints finds items before them"
     assert (len(store.items(PEER)), len(store.items(AT))) == (3, 1)
-    store.ok(adding(held, a_step(store, sent=[commit.Sent(a_message(10), store.world(PEER), None, PRIORITY)])))
-    assert hints(store) == [(PEER, PRIORITY)], "one that is there already is in no step's way"
+    store.ok(adding(held, a_step(store, sent=[commit.Sent(a_message(10), store.world(PEER))])))
+    assert [each.at for each in hints(store)] == [PEER, PEER]
+
+
+def test_hints_go_with_the_step_that_took_their_items() -> None:
+    store = a_store()
+    batch = scenario.replaced(b"\x51", None, b"")
+    inbox.enqueue_once(batch, AT, scenario.event("one"))
+    ready.leave(batch, AT, priority=ready.NORMAL)
+    store.ok(batch)
+    held = hold(store, 1)
+    [unread], [hint] = store.unread(AT), hints(store)
+    store.ok(adding(held, a_step(store, consumed=[unread.stamp], hints=[hint])))
+    assert (store.unread(AT), hints(store)) == ([], [])
 
 
 def test_own_inbox_has_messages_and_receipts_in_the_order_of_sending() -> None:
     store = a_store()
     held = hold(store, 1)
     own = store.world(AT)
-    sent = [commit.Sent(a_message(number), own, a_receipt(number), PRIORITY) for number in (1, 2)]
+    sent = [commit.Sent(a_message(number), own, a_receipt(number)) for number in (1, 2)]
     sent.insert(1, commit.Sent(a_message(3), None, a_receipt(3, ReceiptStatus.ERROR)))
     store.ok(adding(held, a_step(store, sent=sent, unfinished=CONTINUE)))
     failed = a_receipt(3, ReceiptStatus.ERROR)

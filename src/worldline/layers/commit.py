@@ -7,6 +7,8 @@ at any point where a process may die. So there is no window between append, curs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from worldline.base import errors
@@ -61,14 +63,12 @@ class Sent(msgspec.Struct, frozen=True):
     """An outgoing message: `destination` is the world it goes to, as it was read.
 
     None: it cannot be delivered, and `receipt` tells the sender why. A delivered message has a receipt too, unless its
-    answer will be a message. Receipts go into the sender's own inbox. `hint_priority` is that of the ready hint which
-    the message leaves at its destination; None: no hint.
+    answer will be a message. Receipts go into the sender's own inbox.
     """
 
     message: inbox.Message
     destination: worlds.World | None
     receipt: inbox.Receipt | None = None
-    hint_priority: int | None = None
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -77,8 +77,9 @@ class Steps(msgspec.Struct, frozen=True):
     `head_raw`, which the sealed steps follow, the consumed and the buried items come from one read, so that an item
     which an earlier step of this holder has consumed cannot be consumed again. `closed` is work whose answer was
     consumed; `settled`, a part of it, is work that was answered without the inbox, as its claimant or timer worker last
-    saw it. `unfinished` is put into the world's own inbox behind everything else: the rest of what these steps began is
-    done by the next step, of this holder or another.
+    saw it. `hints` are the world's own ready hints whose items these steps took. `unfinished` is put into the world's
+    own inbox behind everything else: the rest of what these steps began is done by the next step, of this holder or
+    another.
     """
 
     head_raw: bytes
@@ -91,6 +92,7 @@ class Steps(msgspec.Struct, frozen=True):
     settled: list[work.Open] = []
     cancelled: list[Cancelled] = []
     sent: list[Sent] = []
+    hints: Sequence[ready.Hint] = ()
     unfinished: inbox.Control | None = None
 
 
@@ -109,6 +111,7 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
         inboxes.record_seen(batch, at, seen.item, client_id=seen.client_id, stamp=seen.stamp, time_us=seen.time_us)
     if done.sent:
         _send(batch, at, done.sent)
+    ready.remove(batch, done.hints)
     if done.unfinished is not None:
         inboxes.enqueue_once(batch, at, done.unfinished)
     return claimed
@@ -134,24 +137,20 @@ def _settle(batch: kv.Batch, done: Steps) -> None:
 
 
 def _send(batch: kv.Batch, at: ids.Address, sent: list[Sent]) -> None:
-    """Messages into their destinations' inboxes, and receipts into the sender's own, in the order of sending."""
+    """Messages into their destinations' inboxes, and receipts into the sender's own, in the order of sending.
+
+    Each other world gets one ready hint, behind its messages. The sender needs none: its holder reads its inbox next.
+    """
     hinted: dict[ids.Address, None] = {}
     for each in sent:
         if each.destination is not None:
-            index = messages.post(batch, each.destination, each.message)
-            if each.hint_priority is not None and each.destination.at not in hinted:
+            messages.post(batch, each.destination, each.message)
+            if each.destination.at != at:
                 hinted[each.destination.at] = None
-                _leave_hint(batch, each.destination.at, priority=each.hint_priority, append=index)
         if each.receipt is not None:
             inboxes.enqueue_once(batch, at, each.receipt)
-
-
-def _leave_hint(batch: kv.Batch, at: ids.Address, *, priority: int, append: int) -> None:
-    """The one place where a posted message leaves its ready hint: once for each destination of a batch.
-
-    An existing hint is overwritten rather than expected: a step should not fail because a hint was taken away.
-    """
-    ready.mark(batch, at, priority=priority, seen=None, append=append)
+    for destination in hinted:
+        ready.leave(batch, destination, priority=ready.NORMAL)
 
 
 def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
