@@ -169,11 +169,3 @@ async def send_message(
 async def _lease(engine: kv.Engine, at: ids.Address) -> leases.State:
     read = await engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2))
-
-
-async def _post(engine: kv.Engine, batch: kv.Batch, at: ids.Address, item: inbox.Item) -> None:
-    """Add an input to a batch that has a guard of its own."""
-    read = await engine.read(worlds.get(at))
-    worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    inboxes.enqueue_once(batch, at, item)
-    ready.leave(batch, at, priority=ready.NORMAL)
