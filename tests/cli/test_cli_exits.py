@@ -12,7 +12,7 @@ import worldline
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run, spawn
 from worldline.base import errors, failures
-from worldline.cli import output
+from worldline.cli import output, places
 
 # Every code, by commands that end with it on the stocked store.
 ENDINGS: list[tuple[int, list[str], str]] = [
@@ -203,6 +203,47 @@ def test_a_universe_of_its_own(tmp_path: Path) -> None:
     assert run("list", "-q", "--store", tmp_path / "s").code == 3
     toml(tmp_path, 'store = "s"\nuniverse = "lab"')
     assert run("list", "-q", cwd=tmp_path).out == "a\n"
+
+
+OWN, SERVER = "own", "postgresql://user@host/database"
+PROJECT = f'store = "{OWN}"\nobjects = "bodies"'
+CHOICES: list[tuple[str, str | None, str | None, str | None]] = [
+    (PROJECT, None, None, "bodies"),
+    (PROJECT, OWN, None, "bodies"),
+    (PROJECT, SERVER, None, "bodies"),
+    (PROJECT, "another", None, None),
+    (PROJECT, "another", "s3://a/b", "s3://a/b"),
+    (PROJECT, None, "s3://a/b", "s3://a/b"),
+    (f'store = "{SERVER}"\nobjects = "s3://c/d"', "postgresql://other@host/database", None, "s3://c/d"),
+    ('objects = "s3://c/d"', None, None, "s3://c/d"),
+    ('objects = "s3://c/d"', ".worldline", None, "s3://c/d"),
+    ('store = "s"', None, None, None),
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_objects_of_the_project_go_with_its_store_and_with_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: tuple[str, str | None, str | None, str | None]
+) -> None:
+    text, store, objects, expected = choice
+    toml(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    place = places.choose(store=store, universe=None, apps=(), given=store is not None, objects=objects)
+    assert place.objects == expected
+
+
+def test_objects_are_named_like_the_store(tmp_path: Path) -> None:
+    """Before the command or after it."""
+    big = f"by={'x' * 40_000}"
+    store = ["--store", tmp_path / "s"]
+    for words in (
+        ["--objects", tmp_path / "o", "create", "w"],
+        ["send", "w", "Approved", big, "--objects", tmp_path / "o"],
+    ):
+        said = run(*words, *store, "--app", SHOP)
+        assert (said.code, said.err) == (0, "")
+    assert list((tmp_path / "o").rglob("*-*"))
+    assert not list((tmp_path / "s").rglob("objects/*"))
 
 
 def test_bench_is_one_object(tmp_path: Path) -> None:

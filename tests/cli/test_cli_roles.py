@@ -116,6 +116,9 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
         (["timer", "--store", "damaged"], 5, "damaged"),
         (["worker", "drain", "nobody"], 3, "no worker 'nobody'"),
         (["lease", "revoke", "nobody"], 3, "no world 'nobody'"),
+        (["lease", "assign", "nobody", "a"], 3, "no world 'nobody'"),
+        (["lease", "assign", "alice", "nobody"], 3, "no worker 'nobody'"),
+        (["lease", "unassign", "nobody"], 3, "no world 'nobody'"),
     ],
     ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else "",
 )
@@ -238,6 +241,12 @@ def test_a_worker_is_drained_and_used_again(url: str, tmp_path: Path) -> None:
             assert revoked.json == {"name": "w", "epoch": epoch + 1}
             assert greet(url, "w", "C") == "HELLO C"
             assert run("show", "w", "--store", url, "--json").json["epoch"] > epoch + 1
+            for name, role in (("b", second), ("a", first)):
+                given = run("lease", "assign", "w", name, "--store", url, "--json")
+                assert given.json == {"name": "w", "worker": role.said["worker"]}
+                assert greet(url, "w", "D") == "HELLO D"
+                cli_kit.until(lambda: _worlds(url)[name][1] == 1, "the world is where it was assigned")  # noqa: B023
+            assert run("lease", "unassign", "w", "--store", url).out == "any worker may run w\n"
             assert second.end() == 0
 
 

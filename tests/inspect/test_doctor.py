@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ async def delete_open(universe: wl.Universe) -> None:
 async def delete_due(universe: wl.Universe) -> None:
     found = await effect(universe, WorkState.WAITING)
     work = found.work
-    key = work_keys.due_key(found.at, found.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
+    key = work_keys.due_key(found.at, found.intent, queue=work.queue, due_us=work.due_us)
     raw = (await universe.store.engine.read(kv.Get(key))).value(0)
     await put(universe, key, raw, None)
 
@@ -172,7 +173,7 @@ async def plant_open_of_nobody(universe: wl.Universe) -> None:
 
 async def plant_due(universe: wl.Universe) -> None:
     at = await address(universe)
-    key = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="shop/default", shard=0, due_us=5)
+    key = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="shop/default", due_us=5)
     await put(universe, key, None, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
 
 
@@ -362,3 +363,28 @@ def test_all_universes_are_looked_at(store: Path) -> None:
     said = doctor(store, "--json")
     assert [(line["universe"], line["worlds"]) for line in said.lines] == [("default", 3), ("lab", 1)]
     assert [line["universe"] for line in doctor(store, "--json", "--universe", "lab").lines] == ["lab"]
+
+
+def test_temporary_objects_of_dead_uploads_are_told_and_swept(store: Path) -> None:
+    """Old ones of this universe: not what an upload may still be writing, and not what belongs to another universe."""
+    universe = with_universe(store, universe_id).hex()
+    folder = store / "objects" / universe / "cas" / "ab"
+    folder.mkdir(parents=True)
+    (store / "objects" / "another").mkdir()
+    old, young, other = folder / ".tmp-1-0", folder / ".tmp-1-1", store / "objects" / "another" / ".tmp-1-2"
+    for path in (old, young, other):
+        path.write_bytes(b"torn")
+    for path in (old, other):
+        os.utime(path, (1_000, 1_000))
+    said = doctor(store)
+    assert said.code == 0
+    assert "1 temporary objects of uploads whose process died, harmless: `worldline doctor --repair`" in said.out
+    assert old.exists()
+    report = doctor(store, "--json", "--repair").json
+    assert (report["uploads"], report["uploads_cleaned"], report["healthy"]) == (1, 1, True)
+    assert (old.exists(), young.exists(), other.exists()) == (False, True, True)
+    assert "temporary" not in doctor(store).out
+
+
+async def universe_id(universe: wl.Universe) -> bytes:
+    return universe.id

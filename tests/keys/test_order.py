@@ -46,7 +46,7 @@ SORTED: list[tuple[str, st.SearchStrategy[Any], Callable[[Any], bytes]]] = [
     (
         "due work by time, world, intent",
         st.tuples(numbers, identities, identities),
-        lambda it: work.due_key(in_world(it[1]), ids.IntentId(it[2]), queue="q", shard=1, due_us=it[0]),
+        lambda it: work.due_key(in_world(it[1]), ids.IntentId(it[2]), queue="q", due_us=it[0]),
     ),
     ("worlds by id", identities, lambda world: worlds.index_key(in_world(world))),
     ("worlds by name", names.map(str.encode), lambda name: worlds.name_key(AT.universe, name.decode())),
@@ -78,9 +78,9 @@ def test_made_ids_sort_by_time() -> None:
 
 
 @quick
-@given(addresses, numbers.filter(bool), numbers, stamps, identities, numbers, numbers, names)
+@given(addresses, numbers.filter(bool), numbers, stamps, identities, numbers, names)
 def test_every_parser_gives_back_what_was_built(
-    at: ids.Address, height: int, step: int, stamp: bytes, other: bytes, due_us: int, shard: int, queue: str
+    at: ids.Address, height: int, step: int, stamp: bytes, other: bytes, due_us: int, queue: str
 ) -> None:
     intent, worker = ids.IntentId(other), ids.WorkerId(other)
     assert journal.frame_height(at, journal.frame_key(at, height)) == height
@@ -92,8 +92,8 @@ def test_every_parser_gives_back_what_was_built(
     assert work.open_address(at.universe, work.open_key(at, intent)) == (at, intent)
     assert worlds.name_of(at.universe, worlds.name_key(at.universe, queue)) == queue
     assert universes.name_of(universes.name_key(queue)) == queue
-    key = work.due_key(at, intent, queue=queue, shard=shard, due_us=due_us)
-    assert work.pointer(at.universe, key) == work.Pointer(queue, shard, due_us, at, intent)
+    key = work.due_key(at, intent, queue=queue, due_us=due_us)
+    assert work.pointer(at.universe, key) == work.Pointer(queue, due_us, at, intent)
     assert ready.hint_world(ready.hint_value(at.world)) == at.world
     assert leases.held_address(worker, leases.held_key(worker, at)) == at
     assert leases.worker_of(leases.worker_key(worker)) == worker
@@ -110,7 +110,7 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "index": worlds.index_key(at),
         "blob": cas.blob_key(at.universe, other * 2),
         "open": work.open_key(at, intent),
-        "due": work.due_key(at, intent, queue=name, shard=number, due_us=number),
+        "due": work.due_key(at, intent, queue=name, due_us=number),
         "hint": ready.hint_key(at.universe, number, stamp),
         "meta": worlds.meta_key(at),
         "epoch": leases.epoch_key(at),
@@ -173,12 +173,12 @@ def test_frames_above_a_height_are_those_that_end_there_or_later(lasts: list[int
 @given(st.lists(numbers, min_size=1, max_size=12, unique=True), st.integers(0, 2**64 - 2))
 def test_bounds_of_steps_and_due_times_include_what_they_name(values: list[int], bound: int) -> None:
     up_to = snapshots.snapshots(AT, up_to=bound)
-    due = work.due_until(AT.universe, queue="q", shard=1, until_us=bound)
+    due = work.due_until(AT.universe, queue="q", until_us=bound)
     for value in values:
         assert (up_to[0] <= snapshots.snapshot_key(AT, value) < up_to[1]) == (value <= bound)
-        key = work.due_key(AT, INTENT, queue="q", shard=1, due_us=value)
+        key = work.due_key(AT, INTENT, queue="q", due_us=value)
         assert (due[0] <= key < due[1]) == (value <= bound)
-        other = work.due_key(AT, INTENT, queue="q", shard=2, due_us=value)
+        other = work.due_key(AT, INTENT, queue="r", due_us=value)
         assert not due[0] <= other < due[1]
 
 

@@ -25,7 +25,6 @@ def wanted(
     *,
     kind: WorkKind = WorkKind.EFFECT,
     queue: str = QUEUE,
-    shard: int = 0,
     due_us: int | None = None,
 ) -> Work:
     """Work as a step asks for it: due now unless said otherwise."""
@@ -33,7 +32,7 @@ def wanted(
         kind=kind,
         state=WorkState.WAITING,
         queue=queue,
-        shard=shard,
+        reserved=0,
         name="http.get",
         params=payload.inline(b"params"),
         step=1,
@@ -70,12 +69,11 @@ def due(
     store: Store,
     *,
     queue: str = QUEUE,
-    shard: int = 0,
     count_max: int = 1000,
     universe: ids.UniverseId = scenario.UNIVERSE,
 ) -> list[work.Found]:
     """What a worker of this queue finds now."""
-    wanted_range = work.due_range(universe, queue=queue, shard=shard, now_us=store.time_us, count_max=count_max)
+    wanted_range = work.due_range(universe, queue=queue, now_us=store.time_us, count_max=count_max)
     return work.decode_due(universe, store.read(wanted_range).page(0))
 
 

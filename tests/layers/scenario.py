@@ -170,6 +170,17 @@ def event(text: str, *, correlation: str = "") -> inbox_model.Event:
     return inbox_model.Event("test/Event@1", payload.inline(text.encode()), correlation=correlation)
 
 
+def first_stamp(
+    conflict: kv.Conflict, at: ids.Address, item: inbox_model.Item, *, client_id: bytes | str
+) -> kv.Stamp | None:  # fmt: skip
+    """The stamp under which this very item was taken before; None if the id was not what conflicted."""
+    failed, found = conflict.at(inbox.get_seen(at, client_id).key)
+    if not failed:
+        return None
+    assert found is not None, "an absent id cannot conflict by being absent"
+    return inbox.seen_stamp(found, item, client_id=client_id)
+
+
 def replaced(key: bytes, before: bytes | None, after: bytes | None) -> kv.Batch:
     """Write or remove one key, whatever it means."""
     batch = kv.Batch()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.layers import desk, engines, host, scenario
-from tests.layers.scenario import SECOND, Store
+from tests.layers import desk, engines, scenario, test_leases
+from tests.layers.scenario import Store
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.keys import journal as journal_keys
@@ -16,12 +17,14 @@ from worldline.layers import commit, inbox, journal, leases, ready, work, worlds
 from worldline.model import ids, payload
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
+from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Draft, Kind
-from worldline.model.work import WorkState
+from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.store import kv, transact
 
 AT, PEER = scenario.address(0), scenario.address(1)
+CONTINUE = inbox_model.Control("continue", payload.EMPTY)
 
 
 def a_store() -> Store:
@@ -31,31 +34,27 @@ def a_store() -> Store:
     return store
 
 
-def started(store: Store, number: int, *, at: ids.Address = AT) -> tuple[host.Worker, leases.Lease]:
-    """A worker that holds the world."""
-    worker = host.Worker(store.engine, store.env, scenario.worker_id(number))
-    scenario.now(worker.beat())
-    held = scenario.now(worker.acquire(at))
-    assert held is not None
-    return worker, held
+def hold(store: Store, number: int) -> leases.Lease:
+    """The lease of `AT`, taken by a worker of this number."""
+    return test_leases.acquire(store, test_leases.sign(store, number, number), at=AT)
 
 
-def enqueue(store: Store, *texts: str) -> None:
+def enqueue(store: Store, *texts: str) -> list[inbox.Unread]:
+    """Events in the world's inbox, as they are read."""
+    batch = scenario.replaced(b"\x51" + ":".join(texts).encode(), None, b"")
     for text in texts:
-        scenario.now(host.Producer(store.engine, store.env, [(AT, text)]).turn())
+        inbox.enqueue_once(batch, AT, scenario.event(text))
+    store.ok(batch)
+    return store.unread(AT)
 
 
-def turn(store: Store, worker: host.Worker) -> bool:
-    return scenario.now(worker.turn(AT, PEER))
+def sealed(store: Store, *drafts: Draft) -> journal.Sealed:
+    return journal.seal(store.head(AT), list(drafts), state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
 
 
-def sealed(store: Store, drafts: list[Draft], *, before: journal_model.Head | None = None) -> journal.Sealed:
-    head = store.head(AT) if before is None else before
-    return journal.seal(head, drafts, state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
-
-
-def a_step(store: Store) -> commit.Steps:
-    return commit.Steps(store.head_raw(AT), sealed(store, [Draft(Kind.EVENT, b"input")]))
+def a_step(store: Store, **parts: Any) -> commit.Steps:
+    """A step of one entry, that did this besides."""
+    return commit.Steps(store.head_raw(AT), sealed(store, Draft(Kind.EVENT, b"input")), **parts)
 
 
 def adding(held: leases.Lease, steps: commit.Steps) -> kv.Batch:
@@ -70,60 +69,77 @@ def a_message(number: int) -> inbox_model.Message:
     return inbox_model.Message(message_id, AT.universe, AT.world, 1, mode, "letters", payload.EMPTY)
 
 
+def a_receipt(number: int, status: ReceiptStatus = ReceiptStatus.OK) -> inbox_model.Receipt:
+    return inbox_model.Receipt(desk.intent_id(number), status, payload.EMPTY, 1)
+
+
+def hints(store: Store) -> list[ready.Hint]:
+    """The hints that messages have left."""
+    page = store.read(ready.read_range(scenario.UNIVERSE, priority=ready.NORMAL, count_max=10)).page(0)
+    return ready.decode(scenario.UNIVERSE, page, priority=ready.NORMAL)
+
+
+def everything(store: Store) -> commit.Steps:
+    """A step that does all there is to do."""
+    first, second = enqueue(store, "one", "two")
+    timer = desk.wanted(store, kind=WorkKind.TIMER, due_us=store.time_us + scenario.SECOND)
+    claim = commit.Claim(scenario.worker_id(1), scenario.token(1), store.time_us + desk.CLAIM_US)
+    return a_step(
+        store,
+        consumed=[first.stamp],
+        buried=[commit.Buried(second, "no such event", step=1, time_us=store.time_us)],
+        seen=[commit.Seen(scenario.event("three"), "id-3", kv.Stamp(b"s" * limits.STAMP_BYTES), store.time_us)],
+        opened=[
+            commit.Opened(desk.intent_id(1), desk.wanted(store)),
+            commit.Opened(desk.intent_id(2), timer),
+            commit.Opened(desk.intent_id(3), desk.wanted(store), claim),
+        ],
+        sent=[
+            commit.Sent(a_message(1), store.world(PEER), a_receipt(4)),
+            commit.Sent(a_message(2), None, a_receipt(5, ReceiptStatus.ERROR)),
+        ],
+        unfinished=CONTINUE,
+    )
+
+
 # --- all or nothing -----------------------------------------------------------------------------------------
 
 
 def test_step_does_everything_at_once() -> None:
     store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "effect:1", "timer:2", "send:3")
-    assert turn(store, worker)
-    assert store.unread(AT) == []
-    assert store.head(AT).step == 3
-    assert [state for state, _ in desk.states(store, AT)] == [WorkState.WAITING] * 2
+    held = hold(store, 1)
+    batch = kv.Batch()
+    [claimed] = commit.add(batch, held, everything(store))
+    store.ok(batch)
+    assert store.head(AT).step == 1
+    assert (claimed.intent, claimed.work.state) == (desk.intent_id(3), WorkState.CLAIMED)
+    assert sorted(desk.states(store, AT)) == [(WorkState.WAITING, 0), (WorkState.WAITING, 0), (WorkState.CLAIMED, 1)]
     desk.check_reachable(store, AT)
-    [message] = store.items(PEER)
-    assert isinstance(message, inbox_model.Message)
-    assert (message.from_world, message.from_step) == (AT.world, 3)
-    assert not turn(store, worker)
+    assert store.items(PEER) == [a_message(1)]
+    assert store.items(AT) == [a_receipt(4), a_receipt(5, ReceiptStatus.ERROR), CONTINUE]
+    assert [hint.at for hint in hints(store)] == [PEER]
+    [letter] = inbox.decode_dead(store.read(inbox.dead_range(AT, count_max=10)).page(0).items)
+    assert (letter.dead.reason, letter.dead.step) == ("no such event", 1)
+    assert store.read(inbox.get_seen(AT, "id-3")).value(0) is not None
 
 
 def test_fenced_holder_changes_nothing() -> None:
+    """Also while the head stands still: the epoch alone must stop the old holder."""
     store = a_store()
-    zombie, held = started(store, 1)
-    enqueue(store, "effect:1", "timer:2")
-    turn(store, zombie)
-    store.env.advance_us(host.TTL_US)
-    heir, _ = started(store, 2)
-    enqueue(store, "cancel:3", "poison:4", "send:5", "claimed:6")
-    before = store.everything()
-    with pytest.raises(errors.Fenced, match="moved on from epoch 1"):
-        turn(store, zombie)
-    assert store.everything() == before
-    assert AT not in zombie.held
-    assert zombie.claimed == []
-    while turn(store, heir):
-        pass
-    store.conflict(adding(held, a_step(store)))
-    assert store.head(AT).step == 6
-
-
-def test_fence_holds_while_the_head_stands_still() -> None:
-    """The new holder has not written yet: the epoch alone must stop the old one."""
-    store = a_store()
-    _, held = started(store, 1)
-    step = a_step(store)
-    store.env.advance_us(host.TTL_US)
-    started(store, 2)
-    conflict = store.conflict(adding(held, step))
-    lost = commit.lost(conflict, held)
+    zombie = hold(store, 1)
+    steps = everything(store)
+    store.env.advance_us(test_leases.TTL_US)
+    hold(store, 2)
+    conflict = store.conflict(adding(zombie, steps))
+    lost = commit.lost(conflict, zombie)
     assert isinstance(lost, errors.Fenced)
-    assert [key for key, _ in conflict.found] == [leases.reads(AT)[0].key]
+    assert "moved on from epoch 1" in str(lost)
+    assert leases.reads(AT)[0].key in [key for key, _ in conflict.found]
 
 
 def test_head_that_moved_is_a_conflict_and_names_the_key() -> None:
     store = a_store()
-    _, held = started(store, 1)
+    held = hold(store, 1)
     one, two = adding(held, a_step(store)), adding(held, a_step(store))
     store.ok(one)
     lost = commit.lost(store.conflict(two), held)
@@ -133,39 +149,32 @@ def test_head_that_moved_is_a_conflict_and_names_the_key() -> None:
 
 def test_destination_that_changed_takes_the_whole_step_back() -> None:
     store = a_store()
-    worker, held = started(store, 1)
-    destination = store.world(PEER)
-    steps = msgspec.structs.replace(a_step(store), sent=[commit.Sent(destination, a_message(1))])
-    batch = adding(held, steps)
+    held = hold(store, 1)
+    batch = adding(held, a_step(store, sent=[commit.Sent(a_message(1), store.world(PEER))]))
     store.set_status(PEER, Status.PAUSED)
     lost = commit.lost(store.conflict(batch), held)
     assert isinstance(lost, errors.Conflicted)
     assert (store.head(AT).step, store.items(PEER)) == (0, [])
     store.set_status(PEER, Status.ARCHIVED)
     with pytest.raises(errors.Closed):
-        adding(held, msgspec.structs.replace(steps, sent=[commit.Sent(store.world(PEER), a_message(1))]))
-    enqueue(store, "send:1")
-    assert turn(store, worker)
-    assert store.items(PEER) == []
+        adding(held, a_step(store, sent=[commit.Sent(a_message(1), store.world(PEER))]))
 
 
 @pytest.mark.parametrize("fates", [["lost"], ["applied"], ["late"], ["lost", "applied"], ["applied", "lost"]])
 def test_lost_answer_to_a_step_is_resolved(fates: list[str]) -> None:
     store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "effect:1", "send:2", "poison:3")
-    worker.engine = scenario.Unsure(store.engine, fates)
-    assert turn(store, worker)
-    assert (store.head(AT).step, len(store.items(PEER)), len(desk.states(store, AT))) == (3, 1, 1)
-    scenario.now(host.read_journal(store.engine, AT))
+    batch = adding(hold(store, 1), everything(store))
+    [outcome] = scenario.now(transact.commit(scenario.Unsure(store.engine, fates), store.env, batch))
+    assert isinstance(outcome, kv.Ok)
+    assert (store.head(AT).step, len(store.items(PEER)), len(desk.states(store, AT))) == (1, 1, 3)
 
 
 def test_lost_answer_of_a_fenced_holder_is_not_taken_for_success() -> None:
     store = a_store()
-    _, held = started(store, 1)
+    held = hold(store, 1)
     batch = adding(held, a_step(store))
-    store.env.advance_us(host.TTL_US)
-    started(store, 2)
+    store.env.advance_us(test_leases.TTL_US)
+    hold(store, 2)
     [outcome] = scenario.now(transact.commit(scenario.Unsure(store.engine, ["lost"]), store.env, batch))
     assert isinstance(outcome, kv.Conflict)
     assert isinstance(commit.lost(outcome, held), errors.Fenced)
@@ -173,11 +182,10 @@ def test_lost_answer_of_a_fenced_holder_is_not_taken_for_success() -> None:
 
 def test_step_applied_before_its_holder_was_fenced_counts() -> None:
     store = a_store()
-    _, held = started(store, 1)
-    batch = adding(held, a_step(store))
+    batch = adding(hold(store, 1), a_step(store))
     store.ok(batch)
-    store.env.advance_us(host.TTL_US)
-    started(store, 2)
+    store.env.advance_us(test_leases.TTL_US)
+    hold(store, 2)
     [outcome] = scenario.now(transact.commit(scenario.Unsure(store.engine, ["lost"]), store.env, batch))
     assert isinstance(outcome, kv.Ok)
 
@@ -188,59 +196,122 @@ def test_step_applied_before_its_holder_was_fenced_counts() -> None:
 def test_dead_letter_names_the_step_that_buried_it() -> None:
     """Several steps in one commit: each letter belongs to its own."""
     store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "poison:1", "effect:2", "poison:3")
-    assert turn(store, worker)
+    held = hold(store, 1)
+    first, second, third = enqueue(store, "poison", "event", "poison again")
+    buried = [commit.Buried(each, "no", step=step, time_us=1) for each, step in ((first, 1), (third, 3))]
+    store.ok(adding(held, a_step(store, consumed=[second.stamp], buried=buried)))
     page = store.read(inbox.dead_range(AT, count_max=10)).page(0)
     assert [letter.dead.step for letter in inbox.decode_dead(page.items)] == [1, 3]
-    assert store.head(AT).step == 3
+    assert store.unread(AT) == []
 
 
 def test_claimed_work_is_handed_over_ready_to_be_answered() -> None:
     store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "claimed:1", "effect:2")
-    turn(store, worker)
-    [held] = worker.claimed
-    assert sorted(desk.states(store, AT)) == [(WorkState.WAITING, 0), (WorkState.CLAIMED, 1)]
-    assert (held.work.token, held.work.worker) == (held.work.token, scenario.worker_id(1))
-    scenario.now(host.Adapter(store.engine, store.env, scenario.worker_id(1), []).answer(held))
-    assert turn(store, worker)
-    assert desk.states(store, AT) == [(WorkState.WAITING, 0)]
+    batch = kv.Batch()
+    [claimed] = commit.add(batch, hold(store, 1), everything(store))
+    store.ok(batch)
+    store.ok(desk.settling(claimed, store.world(AT)))
+    assert sorted(desk.states(store, AT)) == [(WorkState.WAITING, 0), (WorkState.WAITING, 0), (WorkState.SETTLED, 1)]
 
 
 def test_work_opened_and_closed_by_one_commit_is_a_mistake() -> None:
     store = a_store()
-    _, held = started(store, 1)
+    held = hold(store, 1)
     what, intent = desk.wanted(store), desk.intent_id(1)
     opened = [commit.Opened(intent, what)]
     for closing in ({"closed": [intent]}, {"cancelled": [commit.Cancelled(intent, what)]}):
-        steps = msgspec.structs.replace(a_step(store), opened=opened, **closing)
         with pytest.raises(AssertionError, match="never opened"):
-            adding(held, steps)
+            adding(held, a_step(store, opened=opened, **closing))
 
 
 def test_cancelled_timer_leaves_no_pointer_behind() -> None:
     store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "timer:1")
-    turn(store, worker)
+    held = hold(store, 1)
+    timer = desk.wanted(store, kind=WorkKind.TIMER)
+    store.ok(adding(held, a_step(store, opened=[commit.Opened(desk.intent_id(1), timer)])))
     assert len(desk.pointers(store)) == 1
-    enqueue(store, "cancel:2")
-    turn(store, worker)
+    store.ok(adding(held, a_step(store, cancelled=[commit.Cancelled(desk.intent_id(1), timer)])))
     assert (desk.states(store, AT), desk.pointers(store)) == ([], [])
 
 
-def test_message_may_leave_a_hint_for_its_destination() -> None:
+@pytest.mark.parametrize("kind", [WorkKind.EFFECT, WorkKind.TIMER])
+def test_answer_that_came_without_the_inbox_settles_its_work(kind: WorkKind) -> None:
     store = a_store()
-    _, held = started(store, 1)
-    destination = store.world(PEER)
-    sent = [commit.Sent(destination, a_message(number), hint_priority=2) for number in range(3)]
-    sent.append(commit.Sent(store.world(AT), a_message(9)))
-    store.ok(adding(held, msgspec.structs.replace(a_step(store), sent=sent)))
-    page = store.read(ready.read_range(scenario.UNIVERSE, priority=2, count_max=10)).page(0)
-    assert [hint.at for hint in ready.decode(scenario.UNIVERSE, page, priority=2)] == [PEER] * 3
+    held = hold(store, 1)
+    opened = desk.open_now(store, AT, 1, desk.wanted(store, kind=kind))
+    answered = desk.claim(store, opened, 1) if kind is WorkKind.EFFECT else opened
+    store.ok(adding(held, a_step(store, closed=[answered.intent], settled=[answered])))
+    assert (desk.states(store, AT), desk.pointers(store)) == ([], [])
+
+
+def test_step_over_an_answer_whose_claim_was_lost_changes_nothing() -> None:
+    store = a_store()
+    held = hold(store, 1)
+    first = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
+    store.env.advance_us(desk.CLAIM_US)
+    second = desk.claim(store, first, 2)
+    steps = a_step(store, closed=[first.intent], settled=[first])
+    conflict = store.conflict(adding(held, steps))
+    assert work.lost(conflict, first)
+    store.ok(adding(held, msgspec.structs.replace(steps, settled=[second])))
+
+
+def test_work_settled_and_not_closed_is_a_mistake() -> None:
+    store = a_store()
+    held = hold(store, 1)
+    claimed = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
+    with pytest.raises(AssertionError, match="closed by it"):
+        adding(held, a_step(store, settled=[claimed]))
+
+
+def test_client_id_is_recorded_once_with_the_stamp_of_its_input() -> None:
+    store = a_store()
+    held = hold(store, 1)
+    item, stamp = scenario.event("one"), kv.Stamp(b"s" * limits.STAMP_BYTES)
+    seen = [commit.Seen(item, "id-1", stamp, store.time_us)]
+    store.ok(adding(held, a_step(store, seen=seen)))
+    raw = store.read(inbox.get_seen(AT, "id-1")).value(0)
+    assert raw is not None
+    assert inbox.seen_stamp(raw, item, client_id="id-1") == stamp
+    conflict = store.conflict(adding(held, a_step(store, seen=seen)))
+    assert scenario.first_stamp(conflict, AT, item, client_id="id-1") == stamp
+
+
+def test_messages_leave_one_hint_behind_them_for_each_other_world() -> None:
+    store = a_store()
+    held = hold(store, 1)
+    sent = [commit.Sent(a_message(number), store.world(PEER)) for number in range(3)]
+    sent.insert(1, commit.Sent(a_message(9), store.world(AT)))
+    store.ok(adding(held, a_step(store, sent=sent)))
+    [hint] = hints(store)
+    assert hint.at == PEER
+    assert hint.stamp > max(each.stamp for each in store.unread(PEER)), "a scan of hints finds items before them"
     assert (len(store.items(PEER)), len(store.items(AT))) == (3, 1)
+    store.ok(adding(held, a_step(store, sent=[commit.Sent(a_message(10), store.world(PEER))])))
+    assert [each.at for each in hints(store)] == [PEER, PEER]
+
+
+def test_hints_go_with_the_step_that_took_their_items() -> None:
+    store = a_store()
+    batch = scenario.replaced(b"\x51", None, b"")
+    inbox.enqueue_once(batch, AT, scenario.event("one"))
+    ready.leave(batch, AT, priority=ready.NORMAL)
+    store.ok(batch)
+    held = hold(store, 1)
+    [unread], [hint] = store.unread(AT), hints(store)
+    store.ok(adding(held, a_step(store, consumed=[unread.stamp], hints=[hint])))
+    assert (store.unread(AT), hints(store)) == ([], [])
+
+
+def test_own_inbox_has_messages_and_receipts_in_the_order_of_sending() -> None:
+    store = a_store()
+    held = hold(store, 1)
+    own = store.world(AT)
+    sent = [commit.Sent(a_message(number), own, a_receipt(number)) for number in (1, 2)]
+    sent.insert(1, commit.Sent(a_message(3), None, a_receipt(3, ReceiptStatus.ERROR)))
+    store.ok(adding(held, a_step(store, sent=sent, unfinished=CONTINUE)))
+    failed = a_receipt(3, ReceiptStatus.ERROR)
+    assert store.items(AT) == [a_message(1), a_receipt(1), failed, a_message(2), a_receipt(2), CONTINUE]
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -271,7 +342,7 @@ def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World,
         opened=[commit.Opened(desk.intent_id(number), wanted) for number in numbers] if effects else [],
         sent=[]
         if effects
-        else [commit.Sent(peer, msgspec.structs.replace(a_message(number), payload=carried)) for number in numbers],
+        else [commit.Sent(msgspec.structs.replace(a_message(number), payload=carried), peer) for number in numbers],
     )
 
 
@@ -282,15 +353,12 @@ async def test_step_at_the_limits_fits_one_batch(name: str, effects: bool, tmp_p
     async with engines.opened(name, tmp_path, env) as engine:
         await scenario.create_world(engine, env, 0)
         peer = await scenario.create_world(engine, env, 1)
-        worker = host.Worker(engine, env, scenario.worker_id(1))
-        await worker.beat()
-        held = await worker.acquire(AT)
-        assert held is not None
+        held = await take(engine, env)
         steps = at_the_limits(env.wall_us(), journal_model.GENESIS, peer, effects=effects)
         batch = adding(held, steps)
         [outcome] = await transact.commit(engine, env, batch)
         assert isinstance(outcome, kv.Ok)
-        assert await host.read_journal(engine, AT) == steps.sealed.entries
+        assert await stored(engine) == steps.sealed.entries
         size = sum(len(put.value) for put in batch.puts.values()) + sum(len(each.value) for each in batch.appends)
         assert 2 * limits.STEP_BYTES_MAX < size < limits.BATCH_BYTES_MAX * 3 // 4
         snapshot = await engine.read(
@@ -305,13 +373,29 @@ def whole(of: kv.Range) -> kv.Range:
     return kv.Range(of.begin, of.end, count_max=of.count_max, bytes_max=limits.BATCH_BYTES_MAX)
 
 
-def test_clock_that_stands_back_does_not_turn_the_journals_time() -> None:
-    store = a_store()
-    worker, _ = started(store, 1)
-    enqueue(store, "send:1")
-    turn(store, worker)
-    first = store.head(AT).time_us
-    store.env.jump_wall_us(-3 * SECOND)
-    enqueue(store, "send:2")
-    turn(store, worker)
-    assert (store.head(AT).step, store.head(AT).time_us) == (2, first)
+async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
+    """The lease of a world that has had none yet."""
+    batch = kv.Batch()
+    life = leases.heartbeat(
+        batch, scenario.worker_id(1), before=None, incarnation=ids.Incarnation(scenario.ident("life", 1)),
+        now_us=env.wall_us(), ttl_us=test_leases.TTL_US, capacity=8, labels={},
+    )  # fmt: skip
+    await engine.commit(batch)
+    read = await engine.read(*leases.reads(AT))
+    state = leases.decode(AT, read.value(0), read.value(1), read.value(2))
+    batch = kv.Batch()
+    held = leases.acquire(batch, state, me=life, holder_life=None, now_us=read.time_us)
+    await engine.commit(batch)
+    return held
+
+
+async def stored(engine: kv.Engine) -> list[journal_model.Entry]:
+    """The world's whole journal, checked against its head."""
+    entries: list[journal_model.Entry] = []
+    while True:
+        above = entries[-1].height if entries else 0
+        read = await engine.read(journal.read_range(AT, above=above), journal.get_head(AT))
+        entries += journal.decode(AT, read.page(0).items, above=above)
+        if not read.page(0).more:
+            assert journal.verify(journal_model.GENESIS, entries) == journal.decode_head(read.value(1))
+            return entries

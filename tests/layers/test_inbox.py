@@ -98,12 +98,12 @@ def test_the_same_id_is_one_item_and_the_first_stamp(client_id: bytes | str) -> 
     desk.send("between", "other")
     desk.store.env.advance_us(1)
     conflict = desk.store.conflict(desk.batch(item, client_id))
-    assert inbox.first_stamp(conflict, AT, item, client_id=client_id) == stamp
+    assert scenario.first_stamp(conflict, AT, item, client_id=client_id) == stamp
     other = scenario.event("b")
     conflict = desk.store.conflict(desk.batch(other, client_id))
     shown = client_id.hex() if isinstance(client_id, bytes) else client_id
     with pytest.raises(errors.IdReused) as caught:
-        inbox.first_stamp(conflict, AT, other, client_id=client_id)
+        scenario.first_stamp(conflict, AT, other, client_id=client_id)
     assert caught.value.client_id == shown
 
 
@@ -126,9 +126,9 @@ def test_a_repeat_is_told_also_when_the_world_has_closed() -> None:
     desk.store.set_status(AT, world_model.Status.ARCHIVED)
     conflict = desk.store.conflict(again)
     assert len(conflict.found) == 2
-    assert inbox.first_stamp(conflict, AT, item, client_id="order-1") == stamp
+    assert scenario.first_stamp(conflict, AT, item, client_id="order-1") == stamp
     conflict = desk.store.conflict(fresh)
-    assert inbox.first_stamp(conflict, AT, item, client_id="order-2") is None
+    assert scenario.first_stamp(conflict, AT, item, client_id="order-2") is None
     assert [key for key, _ in conflict.found] == [world_keys.meta_key(AT)]
 
 
@@ -332,11 +332,11 @@ def test_an_item_handed_over_without_the_inbox_is_seen_all_the_same() -> None:
     desk.store.ok(batch)
     assert desk.unread() == []
     conflict = desk.store.conflict(desk.batch(item, "order-1"))
-    assert inbox.first_stamp(conflict, AT, item, client_id="order-1") == stamp
+    assert scenario.first_stamp(conflict, AT, item, client_id="order-1") == stamp
     other = scenario.event("b")
     with pytest.raises(errors.IdReused):
-        inbox.first_stamp(desk.store.conflict(desk.batch(other, "order-1")), AT, other, client_id="order-1")
-    assert inbox.first_stamp(desk.store.conflict(batch), AT, item, client_id="order-1") == stamp
+        scenario.first_stamp(desk.store.conflict(desk.batch(other, "order-1")), AT, other, client_id="order-1")
+    assert scenario.first_stamp(desk.store.conflict(batch), AT, item, client_id="order-1") == stamp
 
 
 def forget(desk: Desk) -> bool:
@@ -399,7 +399,7 @@ def test_a_producer_held_up_for_a_window_still_meets_its_record() -> None:
     late = desk.batch(item, made)
     desk.store.env.advance_us(WINDOW_US)
     forget(desk)
-    assert inbox.first_stamp(desk.store.conflict(late), AT, item, client_id=made) == stamp
+    assert scenario.first_stamp(desk.store.conflict(late), AT, item, client_id=made) == stamp
     with pytest.raises(errors.DedupeExpired):
         desk.batch(item, made)
 
@@ -500,7 +500,7 @@ async def test_of_many_producers_with_one_id_one_is_taken(name: str, tmp_path: P
             [outcome] = await transact.commit(engine, env, batch)
             if isinstance(outcome, kv.Ok):
                 return outcome.stamps[0]
-            return inbox.first_stamp(outcome, AT, item, client_id=client_id)
+            return scenario.first_stamp(outcome, AT, item, client_id=client_id)
 
         stamps = await asyncio.gather(*(produce(made[number % 4]) for number in range(16)))
         for number in range(4):

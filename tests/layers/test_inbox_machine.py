@@ -110,10 +110,10 @@ class InboxMachine(RuleBasedStateMachine):
             assert (known.text, known.time_us, [known.stamp]) == (text, time_us, [*outcome.stamps])
             assert plan
         elif known.text == text:
-            assert inbox.first_stamp(outcome, AT, item, client_id=client_id) == known.stamp
+            assert scenario.first_stamp(outcome, AT, item, client_id=client_id) == known.stamp
         else:
             with pytest.raises(errors.IdReused):
-                inbox.first_stamp(outcome, AT, item, client_id=client_id)
+                scenario.first_stamp(outcome, AT, item, client_id=client_id)
 
     @rule(plan=fates)
     def enqueue_once(self, plan: list[str]) -> None:

@@ -260,7 +260,7 @@ def test_worker_whose_own_sign_has_run_out_gets_no_lease() -> None:
     me = sign(store, 1, 1)
     batch, _ = acquiring(store, me)
     store.env.advance_us(TTL_US)
-    with pytest.raises(errors.Exists, match="whose own life sign"):
+    with pytest.raises(errors.Exists, match="whose own heartbeat has expired"):
         acquire(store, me)
     sign(store, 1, 1)
     store.conflict(batch)

@@ -52,7 +52,7 @@ def test_draining_expects_the_life_sign_as_it_was_read() -> None:
 def test_a_worker_that_is_emptied_gets_nothing() -> None:
     store = test_leases.a_store()
     me = drained(store, sign(store, 1, 1))
-    with pytest.raises(errors.Exists, match="being emptied"):
+    with pytest.raises(errors.Exists, match="which is draining"):
         acquire(store, me)
 
 

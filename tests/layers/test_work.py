@@ -8,6 +8,8 @@ import pytest
 from tests.layers import desk, scenario
 from tests.layers.scenario import SECOND, Store
 from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import work as keys
 from worldline.layers import work
 from worldline.model import ids
 from worldline.model import inbox as inbox_model
@@ -33,22 +35,20 @@ def receipts(store: Store) -> list[inbox_model.Item | None]:
 # --- asking and finding ------------------------------------------------------------------------------------
 
 
-def test_work_is_found_in_its_queue_and_shard_once_it_is_due() -> None:
+def test_work_is_found_in_its_queue_once_it_is_due() -> None:
     store = a_store()
-    opened = desk.open_now(store, AT, 1, desk.wanted(store, shard=3, due_us=store.time_us + SECOND))
-    assert desk.due(store, shard=3) == []
-    upcoming = store.read(work.next_range(scenario.UNIVERSE, queue=desk.QUEUE, shard=3)).page(0)
+    opened = desk.open_now(store, AT, 1, desk.wanted(store, due_us=store.time_us + SECOND))
+    assert desk.due(store) == []
+    upcoming = store.read(work.next_range(scenario.UNIVERSE, queue=desk.QUEUE)).page(0)
     assert [found.pointer.due_us for found in work.decode_due(scenario.UNIVERSE, upcoming)] == [opened.work.due_us]
     store.env.advance_us(SECOND)
-    [found] = desk.due(store, shard=3)
+    [found] = desk.due(store)
     assert (found.pointer.at, found.pointer.intent) == (AT, opened.intent)
     assert work.matches(found, opened)
     for other in (
-        desk.due(store, shard=2),
-        desk.due(store, shard=4),
-        desk.due(store, queue="httq", shard=3),
-        desk.due(store, queue="htt", shard=3),
-        desk.due(store, shard=3, universe=scenario.OTHER_UNIVERSE),
+        desk.due(store, queue="httq"),
+        desk.due(store, queue="htt"),
+        desk.due(store, universe=scenario.OTHER_UNIVERSE),
     ):
         assert other == []
 
@@ -58,10 +58,25 @@ def test_others_work_never_hides_ours() -> None:
     store = a_store()
     for number in range(50):
         desk.open_now(store, AT, number, desk.wanted(store, queue="aaa", due_us=1))
-        desk.open_now(store, AT, 100 + number, desk.wanted(store, shard=1, due_us=1))
+        desk.open_now(store, AT, 100 + number, desk.wanted(store, queue="zzz", due_us=1))
     desk.open_now(store, AT, 200, desk.wanted(store))
     [found] = desk.due(store, count_max=1)
     assert found.pointer.intent == desk.intent_id(200)
+
+
+def test_pointer_with_another_number_in_the_reserved_place_is_garbage() -> None:
+    store = a_store()
+    opened = desk.open_now(store, AT, 1, desk.wanted(store))
+    pointer = keys.due_key(AT, opened.intent, queue=desk.QUEUE, due_us=opened.work.due_us)
+    queue = keys.queue_prefix(AT.universe, desk.QUEUE)
+    numbered = queue[:-1] + tuples.pack((7,)) + pointer[len(queue) :]
+    store.set(numbered, keys.DUES[WorkKind.EFFECT])
+    [stray] = desk.garbage(store)
+    assert (stray.key, stray.pointer.intent, stray.pointer.due_us) == (numbered, opened.intent, opened.work.due_us)
+    batch = kv.Batch()
+    work.discard(batch, stray, opened)
+    store.ok(batch)
+    desk.check_reachable(store, AT)
 
 
 def test_ties_are_in_order_of_time_world_and_intent() -> None:

@@ -26,7 +26,6 @@ from worldline.store import kv, transact
 
 AT = scenario.address(0)
 QUEUES = ("http", "timers")
-SHARDS = 2
 FATES = st.lists(st.sampled_from(["lost", "applied", "late"]), max_size=2)
 
 
@@ -71,14 +70,13 @@ class Works(stateful.RuleBasedStateMachine):
     @stateful.rule(
         kind=st.sampled_from([WorkKind.EFFECT, WorkKind.TIMER]),
         queue=st.sampled_from(QUEUES),
-        shard=st.integers(0, SHARDS - 1),
         delay_us=st.sampled_from([0, SECOND, 60 * SECOND]),
         claimed=st.booleans(),
     )
-    def open(self, kind: WorkKind, queue: str, shard: int, delay_us: int, claimed: bool) -> None:
+    def open(self, kind: WorkKind, queue: str, delay_us: int, claimed: bool) -> None:
         number = self.next()
         due_us = self.store.time_us + delay_us
-        wanted = desk.wanted(self.store, kind=kind, queue=queue, shard=shard, due_us=due_us)
+        wanted = desk.wanted(self.store, kind=kind, queue=queue, due_us=due_us)
         intent = Intent(number, wanted, due_us=due_us)
         self.intents.append(intent)
         batch = desk.stepping(number)
@@ -111,9 +109,9 @@ class Works(stateful.RuleBasedStateMachine):
     def time_passes(self, by_us: int) -> None:
         self.store.env.advance_us(by_us)
 
-    @stateful.rule(queue=st.sampled_from(QUEUES), shard=st.integers(0, SHARDS - 1), count_max=st.integers(1, 3))
-    def look(self, queue: str, shard: int, count_max: int) -> None:
-        found = desk.due(self.store, queue=queue, shard=shard, count_max=count_max)
+    @stateful.rule(queue=st.sampled_from(QUEUES), count_max=st.integers(1, 3))
+    def look(self, queue: str, count_max: int) -> None:
+        found = desk.due(self.store, queue=queue, count_max=count_max)
         order = [(each.pointer.due_us, each.pointer.at.world, each.pointer.intent) for each in found]
         assert order == sorted(order)
         for each in found:
@@ -338,10 +336,9 @@ class Works(stateful.RuleBasedStateMachine):
                 intent.is_open = False
         self.store.env.advance_us(3_600 * SECOND)
         for queue in QUEUES:
-            for shard in range(SHARDS):
-                while found := desk.due(self.store, queue=queue, shard=shard, count_max=2):
-                    for each in found:
-                        self.finish(each)
+            while found := desk.due(self.store, queue=queue, count_max=2):
+                for each in found:
+                    self.finish(each)
         assert desk.pointers(self.store) == []
         states = [state for state, _ in desk.states(self.store, AT)]
         assert states == [WorkState.SETTLED] * len(states)

@@ -50,7 +50,7 @@ def test_pointer_of_cancelled_work_that_was_moved_is_garbage_for_its_finder() ->
 
 def stray(store: Store, opened: work.Open, *, due_us: int) -> work.Found:
     """A pointer that its authority does not know of."""
-    key = keys.due_key(AT, opened.intent, queue=opened.work.queue, shard=opened.work.shard, due_us=due_us)
+    key = keys.due_key(AT, opened.intent, queue=opened.work.queue, due_us=due_us)
     store.set(key, keys.DUE.pack(keys.Due(opened.work.kind)))
     [found] = [each for each in desk.pointers(store) if each.key == key]
     return found

@@ -268,7 +268,7 @@ async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: K
     """
     outside = Outside()
     app = outside.program()
-    slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 10**9}, worker={"lease_ttl_ms": 10**7})
+    slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 15_000}, worker={"lease_ttl_ms": 10**7})
     first = await memory_kit.process(app, settings=slow)
     world = await first.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")

@@ -24,6 +24,8 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
+from worldline.roles import expiry
+from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor as janitors
 from worldline.roles.cluster import operations
 from worldline.roles.cluster.janitor import Janitor
@@ -157,8 +159,8 @@ async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
         await aio.until(asked)
     [real] = await kits.opened(client.engine, at)
     batch = kv.Batch()
-    stray = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="nobody/default/left", shard=0, due_us=5)
-    stale = work_keys.due_key(at, real.intent, queue=real.work.queue, shard=0, due_us=real.work.due_us + 1)
+    stray = work_keys.due_key(at, ids.IntentId(bytes(16)), queue="nobody/default/left", due_us=5)
+    stale = work_keys.due_key(at, real.intent, queue=real.work.queue, due_us=real.work.due_us + 1)
     for key in (stray, stale):
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
@@ -177,11 +179,11 @@ async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     at = await (await client.universe.create("w", program())).address()
     settings = WorkerSettings(lease_ttl_ms=300, heartbeat_ms=75)
     worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
-    me = await operations.heartbeat_worker(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
-    lease = await operations.acquire_lease(engine, env, at, me)
+    me = await world_lease.beat(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
+    lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
     each = janitor(client)
     await kit.jump(1)
-    await operations.heartbeat_worker(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
+    await world_lease.beat(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
     await round_of(each)
     assert [life.worker for life in await operations.list_workers(engine)] == [living]
     state = leases.decode(at, *[(await engine.read(get)).value(0) for get in leases.reads(at)])
@@ -194,15 +196,15 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     engine, env = client.engine, kit.env
     first, second = [await (await client.universe.create(f"w{n}", program())).address() for n in range(2)]
     gone, living = [
-        await operations.heartbeat_worker(
+        await world_lease.beat(
             engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
         )
         for _ in range(2)
     ]
     for at in (first, second):
-        await operations.acquire_lease(engine, env, at, gone)
-    await operations.retire_worker(engine, env, gone)
-    kept = await operations.acquire_lease(engine, env, second, living)
+        await world_lease.acquire(engine, env, at, gone, expiry.Witness(env))
+    await world_lease.say_goodbye(engine, env, gone)
+    kept = await world_lease.acquire(engine, env, second, living, expiry.Witness(env))
     batch = kv.Batch()  # as if whoever took it had not known of the record
     stray = lease_keys.held_key(gone.worker, second)
     batch.absent(stray)
@@ -213,7 +215,7 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     await round_of(each)
     assert await operations.list_worker_worlds(engine, gone.worker) == [(first, 1)]
     assert await operations.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
-    await operations.acquire_lease(engine, env, first, living)
+    await world_lease.acquire(engine, env, first, living, expiry.Witness(env))
     assert await operations.list_worker_worlds(engine, gone.worker) == []
 
 

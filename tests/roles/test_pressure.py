@@ -383,5 +383,5 @@ def test_effects_are_counted_without_timers() -> None:
         ("worldline/timer", True),
         ("worldline/timersx", True),
     ]:
-        key = keys.due_key(at, ids.IntentId(bytes(16)), queue=queue, shard=0, due_us=5)
+        key = keys.due_key(at, ids.IntentId(bytes(16)), queue=queue, due_us=5)
         assert sum(each.begin <= key < each.end for each in ranges) == inside, queue

@@ -20,8 +20,8 @@ from worldline.keys import ready as ready_keys
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
+from worldline.roles import expiry
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import operations
 from worldline.store import kv
 
 
@@ -124,10 +124,8 @@ async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unr
     client = (await memory_kit.process()).universe
     engine, env = client.store.engine, client.store.env
     at = await (await client.create("w", program())).address()
-    me = await operations.heartbeat_worker(
-        engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings()
-    )
-    lease = await operations.acquire_lease(engine, env, at, me)
+    me = await world_lease.beat(engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings())
+    lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
     if unread:
         await enqueue_silently(client, at, 1)
     if hinted:

@@ -1,27 +1,23 @@
-"""Every call of the service may be made twice: the second time it says what the first has done, and does nothing."""
+"""Every call of operators may be made twice: the second time it says what the first has done, and does nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 import worldline as wl
-from tests import aio
-from tests.roles import apart, sums
 from tests.roles import kit as kits
+from tests.roles import sums
 from tests.roles.kit import Kit, Process
 from tests.roles.sums import Add
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.host.process import Role
 from worldline.kernel import values
 from worldline.layers import leases
-from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
-from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.inbox import MessageMode
 from worldline.model.settings import WorkerSettings
-from worldline.model.work import WorkKind, WorkState
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import operations
@@ -60,12 +56,15 @@ class Desk:
         self.incarnation = ids.Incarnation(envs.new_id(env))
 
     async def beat(self) -> leases.Life:
-        return await operations.heartbeat_worker(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
+        return await world_lease.beat(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
 
     async def other(self) -> leases.Life:
         """Another worker that lives."""
         worker, incarnation = ids.WorkerId(envs.new_id(self.env)), ids.Incarnation(envs.new_id(self.env))
-        return await operations.heartbeat_worker(self.engine, self.env, worker, incarnation, SETTINGS)
+        return await world_lease.beat(self.engine, self.env, worker, incarnation, SETTINGS)
+
+    async def acquire(self, me: leases.Life) -> leases.Lease:
+        return await world_lease.acquire(self.engine, self.env, self.at, me, expiry.Witness(self.env))
 
     async def state(self) -> leases.State:
         read = await self.engine.read(*leases.reads(self.at))
@@ -96,7 +95,7 @@ async def test_a_worker_comes_is_drained_and_goes(kit: Kit) -> None:
         assert (await at.beat()).sign.draining is draining, "a heartbeat does not end it"
     assert [each.worker for each in await operations.list_workers(at.engine)] == [at.worker]
     for _ in range(2):
-        await operations.retire_worker(at.engine, at.env, life)
+        await world_lease.say_goodbye(at.engine, at.env, life)
         assert await operations.list_workers(at.engine) == []
     with pytest.raises(errors.NotFound):
         await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
@@ -106,41 +105,33 @@ async def test_a_drained_worker_gets_no_lease(kit: Kit) -> None:
     at = await desk(kit)
     me = await at.beat()
     await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
-    with pytest.raises(errors.Exists, match="being emptied"):
-        await operations.acquire_lease(at.engine, at.env, at.at, me)
+    with pytest.raises(errors.Exists, match="which is draining"):
+        await at.acquire(me)
 
 
 # --- Leases ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lease_is_taken_kept_and_released(kit: Kit) -> None:
+async def test_a_lease_is_taken_and_released(kit: Kit) -> None:
     at = await desk(kit)
     me, other = await at.beat(), await at.other()
-    lease = await operations.acquire_lease(at.engine, at.env, at.at, me)
+    lease = await at.acquire(me)
     assert lease.epoch == 1
-    assert await operations.acquire_lease(at.engine, at.env, at.at, me) == lease
     with pytest.raises(errors.Exists, match="held by worker"):
-        await operations.acquire_lease(at.engine, at.env, at.at, other)
-    for beat in (2, 3):
-        life = await operations.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
-        assert life.sign.beat == beat
+        await at.acquire(other)
     assert await operations.list_worker_worlds(at.engine, at.worker) == [(at.at, 1)]
-    assert await operations.release_lease(at.engine, at.env, lease) is True
-    assert await operations.release_lease(at.engine, at.env, lease) is False
+    await world_lease.release(at.engine, at.env, lease)
     assert await operations.list_worker_worlds(at.engine, at.worker) == []
-    with pytest.raises(errors.Fenced):
-        await operations.renew_lease(at.engine, at.env, lease, at.incarnation, SETTINGS)
-    second = await operations.acquire_lease(at.engine, at.env, at.at, other)
-    assert second.epoch == 2
-    assert await operations.release_lease(at.engine, at.env, lease) is False, "what has moved on is left alone"
-    assert (await at.state()).holder is not None
+    assert (await at.acquire(other)).epoch == 2
+    await world_lease.release(at.engine, at.env, lease)
+    assert (await at.state()).holder is not None, "what has moved on is left alone"
 
 
 async def test_a_lease_is_revoked_once(kit: Kit) -> None:
     at = await desk(kit)
     me = await at.beat()
     assert await operations.revoke_lease(at.engine, at.env, at.at) == 0, "nobody has it"
-    lease = await operations.acquire_lease(at.engine, at.env, at.at, me)
+    lease = await at.acquire(me)
     for _ in range(2):
         assert await operations.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == 2
     assert (await at.state()).holder is None
@@ -150,7 +141,7 @@ async def test_a_lease_is_revoked_once(kit: Kit) -> None:
     leases.release(batch, lease)
     [outcome] = await at.engine.commit(batch)
     assert isinstance(outcome, kv.Conflict), "the one that had it is fenced"
-    again = await operations.acquire_lease(at.engine, at.env, at.at, await at.other())
+    again = await at.acquire(await at.other())
     assert await operations.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == again.epoch == 3
     assert (await at.state()).holder is not None, "the repeat of an old call hits nobody else"
 
@@ -164,11 +155,11 @@ async def test_a_world_is_assigned_and_free_again(kit: Kit) -> None:
     assert assignment is not None
     assert (assignment.worker, assignment.reason, assignment.revision) == (at.worker, "so", 1)
     with pytest.raises(errors.Exists, match="assigned to worker"):
-        await operations.acquire_lease(at.engine, at.env, at.at, other)
+        await at.acquire(other)
     for _ in range(2):
         await operations.unassign_world(at.engine, at.env, at.at)
     assert (await at.state()).assignment is None
-    assert (await operations.acquire_lease(at.engine, at.env, at.at, other)).epoch == 1
+    assert (await at.acquire(other)).epoch == 1
     await operations.drain_worker(at.engine, at.env, at.worker, draining=True)
     with pytest.raises(errors.NotFound):
         await operations.assign_world(at.engine, at.env, at.at, me.worker)
@@ -214,118 +205,7 @@ async def test_a_message_is_delivered_once(kit: Kit) -> None:
     assert await at.unread() == 1
 
 
-# --- Effects and timers --------------------------------------------------------------------------------------------
-
-
-async def test_an_effect_and_a_timer_by_hand(kit: Kit) -> None:
-    """A world whose only adapter and only timer worker is this test."""
-    at = await desk(kit)
-    app = program()
-    me = ids.WorkerId(envs.new_id(at.env))
-    first, second = ids.Token(envs.new_id(at.env)), ids.Token(envs.new_id(at.env))
-    async with apart.host(kit, app, roles=[Role.WORLDS]):
-        await kits.begin(at.world, app.workflows["work"](), id="r")
-        effect = await opened(at, WorkKind.EFFECT)
-        intent = effect.intent
-        [due] = await operations.list_due(at.engine, at.at.universe, queue=effect.work.queue, count_max=10)
-        assert (due.pointer.at, due.pointer.intent) == (at.at, intent)
-
-        async def claim(token: ids.Token) -> works.Open:
-            return await operations.claim_effect(
-                at.engine, at.env, at.at, intent, worker=me, token=token, ttl_us=60 * SECOND_US
-            )
-
-        claimed = await claim(first)
-        assert await claim(first) == claimed
-        with pytest.raises(errors.Exists, match="not due"):
-            await claim(second)
-        await twice_later(lambda: operations.renew_effect(
-            at.engine, at.env, at.at, intent, token=first, ttl_us=60 * SECOND_US
-        ))  # fmt: skip
-
-        async def fail() -> bool:
-            return await operations.fail_effect(
-                at.engine, at.env, at.at, intent, token=first, due_us=0, error="not now"
-            )
-
-        assert [await fail(), await fail()] == [True, False]
-        receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(values.dump(8)), 2, effect.work.correlation)
-        with pytest.raises(errors.Closed, match="not claimed under this token"):
-            await operations.ack_effect(at.engine, at.env, at.at, first, receipt)
-        with pytest.raises(errors.Closed, match="not claimed under this token"):
-            await operations.renew_effect(at.engine, at.env, at.at, intent, token=first, ttl_us=SECOND_US)
-        assert (await claim(second)).work.attempt == 2
-        assert await operations.ack_effect(at.engine, at.env, at.at, second, receipt) is True
-        timer = await opened(at, WorkKind.TIMER)
-
-        async def due_now() -> bool:
-            return (await at.engine.read()).time_us >= timer.work.due_us
-
-        await aio.until(due_now)
-        assert await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is True
-        assert await (await at.world.attach("r")).result(30) == 8
-        assert await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) is False
-        assert await operations.ack_effect(at.engine, at.env, at.at, second, receipt) is False
-        with pytest.raises(errors.NotFound):
-            await claim(first)
-
-
-async def test_answers_and_firings_come_once(kit: Kit) -> None:
-    """The repeat comes before the world has looked."""
-    at = await desk(kit)
-    app = program()
-    me, token = ids.WorkerId(envs.new_id(at.env)), ids.Token(envs.new_id(at.env))
-    async with apart.host(kit, app, roles=[Role.WORLDS]):
-        await kits.begin(at.world, app.workflows["work"](), id="r")
-        intent = (await opened(at, WorkKind.EFFECT)).intent
-    await operations.claim_effect(at.engine, at.env, at.at, intent, worker=me, token=token, ttl_us=SECOND_US)
-    receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(values.dump(8)), 1)
-    answers = [await operations.ack_effect(at.engine, at.env, at.at, token, receipt) for _ in range(2)]
-    assert answers == [True, False]
-    assert await at.unread() == 1
-    async with apart.host(kit, app, roles=[Role.WORLDS]):
-        timer = await opened(at, WorkKind.TIMER)
-
-    async def due_now() -> bool:
-        return (await at.engine.read()).time_us >= timer.work.due_us
-
-    await aio.until(due_now)
-    fired = [await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=me) for _ in range(2)]
-    assert fired == [True, False]
-    assert await at.unread() == 1
-
-
-async def test_a_timer_does_not_fire_before_its_time(kit: Kit) -> None:
-    at = await desk(kit)
-    app = wl.Program("p")
-
-    @app.workflow
-    async def late() -> None:
-        await wl.sleep(3_600)
-
-    async with apart.host(kit, app, roles=[Role.WORLDS]):
-        await kits.begin(at.world, app.workflows["late"](), id="r")
-        timer = await opened(at, WorkKind.TIMER)
-    with pytest.raises(errors.Exists, match="not due"):
-        await operations.fire_timer(at.engine, at.env, at.at, timer.intent, worker=at.worker)
-
-
-async def opened(at: Desk, kind: WorkKind) -> works.Open:
-    """The world's one open piece of work, as soon as it waits."""
-    found: list[works.Open] = []
-
-    async def waits() -> bool:
-        found[:] = [each for each in await kits.opened(at.engine, at.at) if each.work.kind is kind]
-        return [each.work.state for each in found] == [WorkState.WAITING]
-
-    await aio.until(waits)
-    return found[0]
-
-
-async def twice_later(renew: Callable[[], Awaitable[works.Open]]) -> None:
-    first, second = await renew(), await renew()
-    assert second.work.due_us > first.work.due_us
-    assert second.work.token == first.work.token
+# --- Looking before a try ---------------------------------------------------------------------------------------------
 
 
 async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
@@ -338,12 +218,12 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
         return await world_lease.may_take(at.engine, [await at.state()], life, others) == [at.at]
 
     assert await may_take()
-    lease = await operations.acquire_lease(at.engine, at.env, at.at, other)
+    lease = await at.acquire(other)
     assert not await may_take()
     assert await may_take(other), "it is its own"
     assert await may_take(dead=[other.worker])
     assert await may_take(None), "whoever has no life sign yet finds out by trying"
-    await operations.release_lease(at.engine, at.env, lease)
+    await world_lease.release(at.engine, at.env, lease)
     await operations.assign_world(at.engine, at.env, at.at, other.worker)
     assert not await may_take()
     assert await may_take(dead=[other.worker])
@@ -351,6 +231,6 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
     assert await may_take(), "what is being emptied wants nothing"
     await operations.drain_worker(at.engine, at.env, other.worker, draining=False)
     await operations.unassign_world(at.engine, at.env, at.at)
-    await operations.acquire_lease(at.engine, at.env, at.at, gone)
-    await operations.retire_worker(at.engine, at.env, gone)
+    await at.acquire(gone)
+    await world_lease.say_goodbye(at.engine, at.env, gone)
     assert await may_take(), "its holder has no life sign"

@@ -381,6 +381,8 @@ async def test_leftovers_are_invisible_in_nobodys_way_and_swept(folder: Opened) 
     await store.put("a/c", b"y")
     await store.put("d", b"z")
     assert await names(store) == ["a/b", "a/c", "d"]
+    assert [await store.count_temporary(1_007, under=under) for under in ("", "a", "absent")] == [7, 2, 0]
+    assert await store.sweep_temporary(FAR_FUTURE_US, under="absent") == 0
     assert await store.sweep_temporary(1_000) == 0
     assert await store.sweep_temporary(1_007) == 7
     assert [path.exists() for path in left] == [False] * 7 + [True] * 3

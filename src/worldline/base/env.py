@@ -1,6 +1,6 @@
 """`Env`: the one door for time, randomness and ids.
 
-Whoever needs a clock or a random number takes an `Env` by constructor. `env_os.OsEnv` is the real one, `FixedEnv`
+Code that needs a clock or a random number takes an `Env` by constructor. `env_os.OsEnv` is the real one, `FixedEnv`
 here is the test one; the simulator brings its own. Wall time is microseconds since 1970 as an int: what `datetime`
 can hold exactly, and never a float where bytes or order matter.
 """

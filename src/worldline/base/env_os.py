@@ -1,7 +1,7 @@
 """The real `Env`. The only file that may ask the operating system for time or randomness.
 
 Random bytes are drawn from the system in advance: asking for each handful costs more than the ids that are made of
-them. What was drawn is given out once, whatever threads ask for it, and not at all in a forked child.
+them. What was drawn is given out once, to any number of threads, and not at all in a forked child.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
     │   ├── EncodeError           a value that has no canonical form
     │   ├── UnknownZone           a time zone that neither the system nor tzdata has
     │   └── IdReused              the same client id with another payload
-    ├── Lost                      an expected loss: somebody else was first, or the thing is not there
+    ├── Lost                      an expected loss: another process was first, or the thing is not there
     │   ├── Conflicted            retries ran out against other writers
     │   ├── Fenced                the lease moved on; stop at once
     │   ├── NotFound              no such world, name, blob, intent
@@ -31,7 +31,7 @@
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         └── DigestMismatch        content that does not match its address
 
-Bugs are not in this tree: they are assertions, and the role that meets one dies.
+Bugs are not in this tree: they are assertions, and the role that runs into one stops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that users meet and raise: declared here, part of the public API.
+"""The errors that users catch and raise: declared here, part of the public API.
 
 What crosses the journal is a code and a message, never an exception object.
 """

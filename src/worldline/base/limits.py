@@ -48,7 +48,7 @@ RUN_OPERATIONS_MAX = 100_000  # what one run may ask for before it has to contin
 STEP_ENTRIES_MAX = 2_048  # with more, what can wait goes on in the next step
 USER_VALUE_BYTES_MAX = CBOR_BYTES_MAX - 64 * KIB  # what users give, so that records around it still fit
 LABELS_MAX = 32
-WORKER_LABELS_BYTES_MAX = 40 * KIB  # of a life sign: a label for each program, about a thousand of them
+WORKER_LABELS_BYTES_MAX = 40 * KIB  # of a heartbeat: a label for each program, about a thousand of them
 BLOB_BYTES_MAX = 1024 * MIB
 
 # --- Objects -------------------------------------------------------------------------------------------
@@ -58,10 +58,13 @@ OBJECT_THREADS_MAX = 8  # file work of one objects folder that may run at the sa
 OBJECT_FOLDERS_KNOWN_MAX = 4_096
 OBJECT_RETRIES_MAX = 100
 OBJECT_BYTES_PER_SECOND_MIN = 1 * MIB  # a slower transfer counts as stuck
+CACHE_BYTES_MIN = 1 * MIB
+CACHE_BYTES_DEFAULT = 1024 * MIB
+CACHE_BYTES_MAX = 1024 * 1024 * 1024 * MIB
 
 # --- HTTP requests of effects ------------------------------------------------------------------------------
 HTTP_RESPONSE_BYTES = 1 * MIB  # unless the host's policy says otherwise
-HTTP_RESPONSE_BYTES_MAX = 8 * MIB  # whatever it says: an answer is journaled as one value
+HTTP_RESPONSE_BYTES_MAX = 8 * MIB  # a bound on the policy: an answer is journaled as one value
 HTTP_REDIRECTS_MAX = 20
 HTTP_ADDRESSES_MAX = 8  # of one host that are tried in turn
 RETRY_AFTER_SECONDS_MAX = 3_600  # how long a server may ask an effect to wait
@@ -69,6 +72,11 @@ RETRY_AFTER_SECONDS_MAX = 3_600  # how long a server may ask an effect to wait
 # --- Schedules ---------------------------------------------------------------------------------------------
 SCHEDULES_MAX = 1_000  # of one world
 SCHEDULE_EVERY_US_MIN = 10_000
+
+# --- Settings: what roles can be told ------------------------------------------------------------------------
+SETTING_MS_MAX = 366 * 24 * 3_600_000  # of a duration
+SETTING_COUNT_MAX = 1_000_000_000
+INBOX_BATCH_MAX = 10_000  # items of one world that one read takes
 
 # --- Retries of the store --------------------------------------------------------------------------------
 TRANSACT_ATTEMPTS_MAX = 64
@@ -83,7 +91,7 @@ HINT_LOCAL_KEYS_MAX = 4_096  # inside one process, where a hint costs no copy
 HINT_DATAGRAM_BYTES_MAX = 16 * KIB
 HINT_PEERS_MAX = 256  # other processes on one folder that are told
 HINT_RELIST_GROUPS = 256  # commits after which a process looks for others that it never heard of
-HINT_POLL_MS = 250  # how long a lost hint of another process can go unnoticed while somebody waits
+HINT_POLL_MS = 250  # how long a lost hint of another process can go unnoticed while a caller waits
 
 # --- The embedded engine ----------------------------------------------------------------------------------
 LMDB_MAP_BYTES = 64 * 1024 * MIB  # address space, not disk; doubled when it is full
@@ -109,4 +117,5 @@ assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"
 assert CLIENT_ID_BYTES_MAX <= CHOSEN_ID_BYTES_MAX <= INLINE_BYTES_MAX // 4, "it stands in an item with its payload"
 assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into a key"
+assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"

@@ -158,6 +158,9 @@ def _report_lines(report: doctor.Report) -> list[str]:
     if report.left_over:
         cleaned = "cleaned" if report.cleaned else "harmless"
         lines.append(f"{report.left_over} keys left over from cancelled work or deleted worlds, {cleaned}")
+    if report.uploads:
+        removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
+        lines.append(f"{report.uploads} temporary objects of uploads whose process died, {removed}")
     verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
     mended = sum(finding.repaired for finding in report.findings)
     return [

@@ -49,6 +49,8 @@ class Desk:
     def option(self) -> str:
         """What a command for the same store needs besides its own words."""
         said = f" --store {shlex.quote(self.place.store)}" if self.place.given else ""
+        if self.place.objects_given and self.place.objects:
+            said += f" --objects {shlex.quote(self.place.objects)}"
         return said if self.place.universe == places.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
 
     @asynccontextmanager
@@ -66,7 +68,7 @@ class Desk:
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[compose.Store]:
-        async with compose.store(self.place.store, create=False, objects_url=self.place.objects) as store:
+        async with compose.store(self.place.store, create=False, objects=self.place.objects) as store:
             yield store
 
     def confirm(self, question: str) -> None:
@@ -172,6 +174,10 @@ def shared(function: Function) -> Function:
     """The options that everything has."""
     function = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(function)
     function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
+    function = click.option(
+        "--objects", metavar="URL",
+        help="A folder or s3://bucket/prefix for large values; else worldline.toml, WORLDLINE_OBJECTS.",
+    )(function)  # fmt: skip
     return click.option(
         "--store", envvar="WORLDLINE_STORE", metavar="URL",
         help="A folder or postgresql://...; else WORLDLINE_STORE, worldline.toml, ./.worldline.",
@@ -180,7 +186,7 @@ def shared(function: Function) -> Function:
 
 def _wrapped(function: Function) -> Function:
     @functools.wraps(function)
-    def run(*, store: str | None, universe: str | None, as_json: bool, **given: Any) -> Any:
+    def run(*, store: str | None, objects: str | None, universe: str | None, as_json: bool, **given: Any) -> Any:
         context = click.get_current_context()
         root = context.find_root().params
         as_json = as_json or bool(root.get("as_json"))
@@ -191,6 +197,7 @@ def _wrapped(function: Function) -> Function:
             universe=universe or root.get("universe"),
             apps=given.pop("apps", ()),
             given=flagged,
+            objects=objects or root.get("objects"),
         )
         quiet = bool(given.pop("quiet", False))
         desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))

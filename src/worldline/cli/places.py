@@ -1,7 +1,8 @@
-"""Which store and which program a command is about.
+"""Which store, which objects and which program a command is about.
 
 Store: the flag, then `WORLDLINE_STORE`, then the nearest `worldline.toml`, then `./.worldline`. Program: the flag, then
-the nearest `worldline.toml`. Paths in a `worldline.toml` are relative to it::
+the nearest `worldline.toml`. Objects: the flag, then the nearest `worldline.toml`, unless a folder that is not the
+project's own store was named: a folder has its objects beside it. Paths in a `worldline.toml` are relative to it::
 
     store = ".worldline"          # a folder, or postgresql://...
     app = "app.py"                # or "app.py:name", or a list of them
@@ -34,7 +35,7 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a command is about. `given`: the store was named on the command line; so, `universe_given`, the universe."""
+    """What a command is about. `given`: the store was named on the command line; so the universe and the objects."""
 
     store: str
     universe: str
@@ -42,21 +43,27 @@ class Place(msgspec.Struct, frozen=True):
     apps: list[str]
     given: bool
     universe_given: bool
+    objects_given: bool = False
 
 
-def choose(*, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool) -> Place:
+def choose(
+    *, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool, objects: str | None = None
+) -> Place:
     """Put together what was said here and in the project."""
     folder, project = nearest(Path.cwd())
     named = [project.app] if isinstance(project.app, str) else project.app
-    chosen = store or (_beside(folder, project.store) if project.store else DEFAULT_STORE)
-    objects = _beside(folder, project.objects) if project.objects and not store else None
+    own = _beside(folder, project.store) if project.store else DEFAULT_STORE
+    chosen = store or own
+    theirs = compose.scheme(chosen) == "" and Path(chosen).resolve() != Path(own).resolve()
+    objects_of_project = _beside(folder, project.objects) if project.objects and not theirs else None
     return Place(
         chosen,
         universe or project.universe or DEFAULT_UNIVERSE,
-        objects,
+        objects or objects_of_project,
         list(apps) or [_beside(folder, each) for each in named],
         given,
         universe is not None,
+        objects is not None,
     )
 
 

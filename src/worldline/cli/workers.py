@@ -1,4 +1,7 @@
-"""Workers and leases: `worker list|drain|undrain`, `lease revoke`. `worldline worker FILE` is one (`cli.roles`)."""
+"""Workers and leases: `worker list|drain|undrain`, `lease revoke|assign|unassign`.
+
+`worldline worker FILE` is a worker itself (`cli.roles`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from worldline.inspect import queries
 from worldline.inspect.render import when
 from worldline.layers import leases
 from worldline.model import ids
-from worldline.roles import lease as world_lease
 from worldline.roles.cluster import operations, placement
 
 ID_CHARACTERS_MIN = 4
@@ -70,12 +72,39 @@ async def revoke(desk: Desk, world: str) -> None:
     desk.out.one({"name": world, "epoch": epoch}, [f"the lease of {world} is free, at epoch {epoch}"])
 
 
+@common.command("assign")
+@click.argument("world")
+@click.argument("worker")
+async def assign(desk: Desk, *, world: str, worker: str) -> None:
+    """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        chosen = _find(await _lives(universe), worker)
+        if len(chosen) > 1:
+            raise errors.BadInput(
+                f"{len(chosen)} workers are named {worker!r}; give an id from `worldline worker list`"
+            )
+        await operations.assign_world(universe.store.engine, universe.store.env, at, chosen[0].worker)
+    said = {"name": world, "worker": chosen[0].worker.hex()}
+    desk.out.one(said, [f"{world} is assigned to worker {worker}"])
+
+
+@common.command("unassign")
+@click.argument("world")
+async def unassign(desk: Desk, world: str) -> None:
+    """Let any worker run a world again."""
+    async with desk.open(programs=[]) as universe:
+        at = await universe.world(world).address()
+        await operations.unassign_world(universe.store.engine, universe.store.env, at)
+    desk.out.one({"name": world, "worker": None}, [f"any worker may run {world}"])
+
+
 async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
     async with desk.open(programs=[]) as universe:
         engine, env = universe.store.engine, universe.store.env
         chosen = _find(await _lives(universe), named)
         for life in chosen:
-            await world_lease.drain(engine, env, life.worker, draining=draining)
+            await operations.drain_worker(engine, env, life.worker, draining=draining)
         ended = [await _shown(universe, life) for life in await _lives(universe) if life.worker in _ids(chosen)]
     done = "gives its worlds back" if draining else "takes worlds again"
     for each in ended:
@@ -125,5 +154,5 @@ COMMANDS: list[click.Command] = [
         "worker", commands=[roles.worker, list_workers, drain, undrain],
         help="Workers. `worldline worker FILE` is one itself: see `worldline worker start --help`.",
     ),
-    click.Group("lease", commands=[revoke], help="Who may write a world."),
+    click.Group("lease", commands=[revoke, assign, unassign], help="Who may write a world."),
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, universes, worlds
 from worldline.model import ids, inbox, payload
 from worldline.model import journal as journals
+from worldline.model import settings as settings_model
 from worldline.model import snapshot as snapshot_model
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
@@ -73,11 +74,12 @@ async def open(
     """
     programs = [host] if isinstance(host, Program) else list(host)
     wanted = bool(programs) if create is None else create
+    wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
-        async with compose.store(url, create=wanted, objects_url=objects, env=env) as store:
+        async with compose.store(url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache) as store:
             found = await _find_universe(store, universe, create=wanted)
             opened = Universe(
-                store, found, universe, programs, settings or Settings(),
+                store, found, universe, programs, wanted_settings,
                 egress=egress, observed=observed, roles=HOSTING,
             )  # fmt: skip
             opened.start()
@@ -122,7 +124,7 @@ class Universe:
         self._observed = observed
         self.levels_from(dict)
         self.settings = settings
-        self.blobs = blob_layer.Blobs(store.engine, store.objects, store.env, universe)
+        self.blobs = blob_layer.Blobs(store.engine, store.objects, store.env, universe, cache=store.cache)
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(
@@ -145,6 +147,9 @@ class Universe:
 
     def _levels(self) -> dict[str, float]:
         levels = {} if self.host is None else self.host.levels()
+        if self.store.cache is not None:
+            counted = self.store.cache.stats()
+            levels |= {"worldline_cache_hits": counted.hits, "worldline_cache_misses": counted.misses}
         return levels | {"worldline_inputs_waiting": self.pressure.waiting}
 
     def start(self) -> None:

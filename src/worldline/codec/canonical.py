@@ -11,7 +11,7 @@ Invariants, for every `b` and `v`:
 - `encode(decode(b)) == b` whenever `decode` accepts `b`: map keys are sorted (shorter first, then bytewise) and
   unique, integers and lengths are the shortest, floats are 64 bits wide, nothing is indefinite, tagged or trailing;
 - `encode(v)` returns or raises `EncodeError`, also when `v` is cyclic, very deep, or small with a huge expansion;
-- whatever `encode` returns, `decode` accepts: both count depth, items and bytes the same way.
+- what `encode` returns, `decode` accepts: both count depth, items and bytes the same way.
 
 Equal values have equal bytes with Python's own exceptions to "equal": `1`, `1.0` and `True` are three values here, and
 so are `0.0` and `-0.0`.
@@ -108,7 +108,7 @@ def _may_be_deep(data: bytes) -> bool:
 
 
 def _check_bounds(value: object) -> bool:
-    """Refuse, without recursion, whatever would make the encoder run away. Says whether there are tuples inside.
+    """Refuse, without recursion, what would exhaust the encoder. Returns whether there are tuples inside.
 
     Walks level by level: a cycle shows as too many levels, a small value that refers to its parts over and over as too
     many items or bytes. Only text and bytes are long, and a character takes at least one byte, so adding up lengths

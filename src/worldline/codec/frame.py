@@ -7,7 +7,7 @@
     bytes 2-5   CRC-32 over bytes 0, 1 and the body, big-endian
     bytes 6-    body
 
-The checksum finds what disks, cables and bugs do to bytes; it is no proof against anyone who means harm (that is what
+The checksum finds what disks, cables and bugs do to bytes; it is no proof against an attacker (that is what
 digests are for). `unwrap` raises nothing but `DecodeError`, and says which part is wrong.
 
 `join` writes chunks one after the other, each after its length in four bytes. It is one to one: `split(join(c)) == c`,

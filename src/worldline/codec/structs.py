@@ -6,7 +6,7 @@ decode. Decoding checks every type and the record's own conditions: bytes that a
 store with a newer minor format is refused before its records are read, so an unknown field is never a newer release's.
 
 `decode(type(r), encode(r)) == r`, and `encode(decode(kind, b)) == b` unless `b` was written before a field was added.
-Whoever expects a stored record therefore expects the bytes that were read, never the record packed again.
+A batch that expects a stored record therefore expects the bytes that were read, never the record packed again.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _ESCAPED_ZERO: Final = bytes([0, _ESCAPE])
 _UUID_CODE: Final = bytes([_UUID])
 _STAMP_CODE: Final = bytes([_STAMP])
 _INT_LIMIT: Final = 1 << (8 * _INT_BYTES_MAX)
-# Field tags, kinds and shards are small numbers; they are looked up, not computed.
+# Field tags and kinds are small numbers; they are looked up, not computed.
 _SMALL_INTS: Final = (bytes([_ZERO]), *(bytes([_ZERO + 1, value]) for value in range(1, 256)))
 
 
@@ -95,8 +95,8 @@ def unpack(data: bytes) -> tuple[Item, ...]:
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     """First key and end (exclusive) of all keys that start with `prefix`, itself included.
 
-    The empty prefix and one of 0xff bytes only have no such end and are refused. No key starts with 0xff, so whoever
-    means every key ends the range at that byte.
+    The empty prefix and one of 0xff bytes only have no such end and are refused. No key starts with 0xff, so a
+    range of every key ends at that byte.
     """
     shortest = prefix.rstrip(b"\xff")
     if not shortest:

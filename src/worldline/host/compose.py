@@ -6,14 +6,16 @@ A store is chosen by its URL::
     postgresql://user@host/database       PostgreSQL; `?schema=name` picks the schema, objects are given apart
     memory://                             nothing is kept; for tests and simulation
 
-Objects, where the store does not bring them: a folder, or `s3://bucket/prefix` with the usual AWS_* variables.
+Objects, where the store does not bring them: a folder, or `s3://bucket/prefix` with the usual AWS_* variables. Objects
+in S3 are cached on disk if `CacheSettings` or the environment name a folder for that, and not otherwise: they hold
+users' data.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,24 +24,30 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.layers import format as formats
+from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
 from worldline.store import kv, memory
 from worldline.store.lmdb import driver as lmdb_driver
+from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import folder as objects_folder
-from worldline.store.objects import interface as objects
+from worldline.store.objects import interface as object_store
 from worldline.store.objects import memory as objects_memory
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 OBJECTS_FOLDER = "objects"
+OBJECTS = "WORLDLINE_OBJECTS"
+CACHE = "WORLDLINE_CACHE"
+CACHE_BYTES = "WORLDLINE_CACHE_BYTES"
 
 
 class Store(msgspec.Struct, frozen=True):
-    """An opened store: the engine, the objects and the environment they run in."""
+    """An opened store: the engine, the objects, the environment they run in; and a cache of the objects, if any."""
 
     url: str
     engine: kv.Engine
-    objects: objects.Objects
+    objects: object_store.Objects
     env: envs.Env
+    cache: blob_cache.BlobCache | None = None
 
     async def close(self) -> None:
         await self.objects.close()
@@ -48,10 +56,11 @@ class Store(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def store(
-    url: str, *, create: bool = True, objects_url: str | None = None, env: envs.Env | None = None
-) -> AsyncIterator[Store]:
+    url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
+    cache: CacheSettings | None = None,
+) -> AsyncIterator[Store]:  # fmt: skip
     """`open_store`, closed at the end."""
-    opened = await open_store(url, create=create, objects_url=objects_url, env=env)
+    opened = await open_store(url, create=create, objects=objects, env=env, cache=cache)
     try:
         yield opened
     finally:
@@ -59,22 +68,25 @@ async def store(
 
 
 async def open_store(
-    url: str, *, create: bool = True, objects_url: str | None = None, env: envs.Env | None = None
-) -> Store:
+    url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
+    cache: CacheSettings | None = None,
+) -> Store:  # fmt: skip
     """Open the store a URL names, refuse one of another format, and create one only if asked."""
     used = env or env_os.OsEnv()
     engine = await open_engine(url, used, create=create)
     try:
         await formats.ensure(engine, used, create=create)
-        bodies = await open_objects(objects_url or _objects_beside(url), used, create=create)
+        where = objects or _objects_beside(url)
+        cached = await _open_cache(where, used, cache or CacheSettings())
+        bodies = await open_objects(where, used, create=create)
     except BaseException:
         await engine.close()
         raise
-    return Store(url, engine, bodies, used)
+    return Store(url, engine, bodies, used, cached)
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:
-    """The store, with an engine whose commits are told of if somebody listens."""
+    """The store, with an engine that reports its commits if telemetry is on."""
     if not listening.on:
         return store
     timed = telemetry.Timed(store.engine, store.env.monotonic_us, listening)
@@ -97,7 +109,7 @@ async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
             raise errors.BadUrl(f"no store is opened by {other}://; use a folder, postgresql://... or memory://")
 
 
-async def open_objects(url: str, env: envs.Env, *, create: bool) -> objects.Objects:
+async def open_objects(url: str, env: envs.Env, *, create: bool) -> object_store.Objects:
     match scheme(url):
         case "":
             return await objects_folder.open(Path(url), create=create)
@@ -113,6 +125,22 @@ async def open_objects(url: str, env: envs.Env, *, create: bool) -> objects.Obje
             return NoObjects()
         case other:
             raise errors.BadUrl(f"no objects are kept at {other}://; use a folder or s3://bucket/prefix")
+
+
+async def _open_cache(objects: str, env: envs.Env, wanted: CacheSettings) -> blob_cache.BlobCache | None:
+    """A cache of objects that are not on this machine, if a folder for it is named."""
+    if scheme(objects) != "s3":
+        return None
+    chosen = wanted if wanted.folder else _cache_of(os.environ, wanted)
+    return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max) if chosen.folder else None
+
+
+def _cache_of(environ: Mapping[str, str], wanted: CacheSettings) -> CacheSettings:
+    """The cache that the environment names, of the size it says."""
+    size = environ.get(CACHE_BYTES, "")
+    if size and not (size.isascii() and size.isdecimal()):
+        raise errors.BadInput(f"{CACHE_BYTES} is {size!r}; use a whole number of bytes")
+    return CacheSettings(environ.get(CACHE, ""), int(size) if size else wanted.bytes_max)
 
 
 def scheme(url: str) -> str:
@@ -132,7 +160,7 @@ class NoObjects:
     async def get(self, name: str) -> bytes:
         raise _no_objects(f"{name} cannot be read")
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[object_store.Listed]:
         raise _no_objects(f"{count_max} objects under {prefix!r} after {after!r} cannot be listed")
 
     async def delete(self, name: str) -> None:
@@ -142,14 +170,20 @@ class NoObjects:
         pass
 
 
-def sweep_uploads(bodies: objects.Objects) -> Callable[[int], Awaitable[int]] | None:
-    """What removes the temporary files that uploads of killed processes have left; only a folder has such files."""
-    return bodies.sweep_temporary if isinstance(bodies, objects_folder.FolderObjects) else None
+def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObjects | None:
+    """The objects if they are files: only there can uploads of killed processes leave temporary files."""
+    return bodies if isinstance(bodies, objects_folder.FolderObjects) else None
+
+
+def sweep_uploads(bodies: object_store.Objects) -> Callable[[int], Awaitable[int]] | None:
+    """What removes the temporary files that uploads of killed processes have left."""
+    folder = folder_of_objects(bodies)
+    return None if folder is None else folder.sweep_temporary
 
 
 def _no_objects(what: str) -> errors.StoreMissing:
     return errors.StoreMissing(
-        f"{what}: no object store was given; set WORLDLINE_OBJECTS or objects_url= to a folder or s3://bucket/prefix"
+        f"{what}: no object store was given; name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
     )
 
 
@@ -160,4 +194,4 @@ def _objects_beside(url: str) -> str:
         case "memory":
             return "memory://"
         case _:
-            return os.environ.get("WORLDLINE_OBJECTS", "none://")
+            return os.environ.get(OBJECTS, "none://")

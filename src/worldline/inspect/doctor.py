@@ -1,12 +1,13 @@
-"""`worldline doctor`: is everything in a store as it should be? And with `--repair`, making it so.
+"""`worldline doctor`: is everything in a store as it should be? `--repair` mends what can be mended.
 
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
-whether the derived queues say what journal and snapshot say (`worldline.inspect.queue_check`). Then the queues as a
+whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
 whole: keys that belong to nothing.
 
-A *finding* is something that should not be. What runs leave behind and pick up themselves is counted as *left over* and
-is none: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker that was killed. A
-healthy store has no findings. Queues can be repaired, stored history cannot.
+A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
+over* and is no finding: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker
+that was killed, temporary objects of killed uploads. A healthy store has no findings. Queues can be repaired, stored
+history cannot.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import msgspec
 
 from worldline.base import errors, failures
 from worldline.client.sdk import Universe
+from worldline.host import compose
 from worldline.inspect import queries, queue_check, verify
 from worldline.kernel import values
+from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
@@ -28,6 +31,7 @@ from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import hint_scan, reader, restore
+from worldline.roles.cluster import janitor
 from worldline.store import kv, transact
 
 WORLD_PAGE = 500
@@ -55,6 +59,8 @@ class Report(msgspec.Struct):
     findings: list[Finding] = []
     left_over: int = 0
     cleaned: int = 0  # of what was left over
+    uploads: int = 0  # temporary objects of uploads whose process died
+    uploads_cleaned: int = 0
     unchecked: dict[str, int] = {}  # program -> worlds whose open work could not be compared
 
     @property
@@ -63,7 +69,7 @@ class Report(msgspec.Struct):
 
 
 def no_progress(done: int, total: int, name: str) -> None:
-    """Where nobody watches."""
+    """For callers that show no progress."""
     del done, total, name
 
 
@@ -77,6 +83,7 @@ async def examine(universe: Universe, *, repair: bool, progress: Progress = no_p
     await doctor.open_keys()
     await doctor.due_keys()
     await doctor.ready_keys()
+    await doctor.uploads()
     progress(len(found), len(found), "")
     return doctor.report
 
@@ -109,7 +116,7 @@ class Doctor:
             name = listed.name
             read = await self._engine.read(worlds.get(at), *leases.reads(at))
             if worlds.decode(at, read.value(0)).meta != listed:
-                self._find(name, "meta", "the listing says something else than the world's own record")
+                self._find(name, "meta", "the listing differs from the world's own record")
             leases.decode(at, read.value(1), read.value(2), read.value(3))
             self.report.entries += (await verify.verify(self._universe, at)).entries
         except (errors.Corrupt, errors.NotFound) as error:
@@ -124,7 +131,7 @@ class Doctor:
         try:
             wrong = await queue_check.faults(self._universe, at, program, self._hints)
             if wrong is None:
-                self._find(meta.name, "busy", "it is too busy to be looked at", advice="stop its host and try again")
+                self._find(meta.name, "busy", "it changed each time it was read", advice="stop its host and try again")
                 return
             if wrong and self._repair:
                 wrong = await self._mend(at, meta)
@@ -168,7 +175,7 @@ class Doctor:
     # --- The queues as a whole -----------------------------------------------------------------------------------
 
     async def open_keys(self) -> None:
-        """Open work of worlds that are not there."""
+        """Open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
@@ -178,7 +185,7 @@ class Doctor:
                 await self._stray("garbage_open", f"an open key {key.hex()}: {error}", key, raw)
                 continue
             status = await self._status(known, at)
-            what = f"an open key {intent.hex()} of world {at.world.hex()}, which is not there"
+            what = f"an open key {intent.hex()} of world {at.world.hex()}, which does not exist"
             if status is None:
                 await self._stray("garbage_open", what, key, raw)
             elif status is world_model.Status.DELETED:
@@ -200,9 +207,7 @@ class Doctor:
             if status is world_model.Status.DELETED or (status is not None and await self._was_asked_for(pointer)):
                 await self._leftover(key, raw)
             else:
-                what = (
-                    f"a due key for intent {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has it not"
-                )
+                what = f"a due key for {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has no such work"
                 await self._stray("garbage_due", what, key, raw)
 
     async def _matches(self, found: works.Found) -> bool:
@@ -246,10 +251,26 @@ class Doctor:
         async for key, raw in queries.items(self._universe, kv.Range(*ready_keys.former_hints(self._universe.id))):
             await self._leftover(key, raw)
 
+    # --- The objects ---------------------------------------------------------------------------------------------
+
+    async def uploads(self) -> None:
+        """Temporary objects that are too old to belong to an upload under way."""
+        store = self._universe.store
+        folder = compose.folder_of_objects(store.objects)
+        if folder is None:
+            return
+        before_us = store.env.wall_us() - janitor.UPLOAD_US_MAX
+        under = cas_keys.object_folder(self._universe.id)
+        self.report.uploads = await folder.count_temporary(before_us, under=under)
+        if self._repair:
+            self.report.uploads_cleaned = await folder.sweep_temporary(before_us, under=under)
+
+    # --- What all of them use ------------------------------------------------------------------------------------
+
     async def _status(
         self, known: dict[ids.Address, world_model.Status | None], at: ids.Address
     ) -> world_model.Status | None:
-        """The status of a world, DELETED for one that was; None for one that never was."""
+        """The status of a world, DELETED for a deleted one; None if there never was one."""
         if at not in known:
             raw = (await self._engine.read(worlds.get(at))).value(0)
             try:
@@ -267,7 +288,7 @@ class Doctor:
             self.report.cleaned += 1
 
     async def _delete(self, key: bytes, raw: bytes) -> bool:
-        """Delete a key that belongs to nothing, if it is still as it was read. Whoever changed it has taken care."""
+        """Delete a key that belongs to nothing, if it is still as it was read. One that was changed since is in use."""
         batch = kv.Batch()
         batch.expect(key, raw)
         batch.delete(key)

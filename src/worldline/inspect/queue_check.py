@@ -211,7 +211,7 @@ def parked_of(machine: Machine) -> dict[ids.IntentId, Parked | None]:
 
 def _due_key(opened: works.Open) -> bytes:
     work = opened.work
-    return work_keys.due_key(opened.at, opened.intent, queue=work.queue, shard=work.shard, due_us=work.due_us)
+    return work_keys.due_key(opened.at, opened.intent, queue=work.queue, due_us=work.due_us)
 
 
 # --- Repairing -------------------------------------------------------------------------------------------------

@@ -29,6 +29,11 @@ def blobs(universe: ids.UniverseId) -> tuple[bytes, bytes]:
     return tuples.prefix_range(space.universe(universe) + _CAS)
 
 
+def object_folder(universe: ids.UniverseId) -> str:
+    """What the names of a universe's objects begin with, before a slash."""
+    return universe.hex()
+
+
 def object_name(universe: ids.UniverseId, digest: bytes, nonce: bytes) -> str:
     """Where a large blob's body goes. The nonce keeps every upload apart from every other."""
-    return f"{universe.hex()}/cas/{digest.hex()[:2]}/{digest.hex()}-{nonce.hex()}"
+    return f"{object_folder(universe)}/cas/{digest.hex()[:2]}/{digest.hex()}-{nonce.hex()}"

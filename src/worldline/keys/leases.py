@@ -75,7 +75,7 @@ def workers() -> tuple[bytes, bytes]:
 
 
 def worker_of(key: bytes) -> ids.WorkerId | None:
-    """The worker whose life sign this key is, or None for another key of a worker."""
+    """The worker whose heartbeat this key is, or None for another key of a worker."""
     match space.inside(_WORKERS, key, "a key of a worker"):
         case (tuples.Uuid(worker), space.InWorker.LIFE):
             return ids.WorkerId(worker)
@@ -84,7 +84,7 @@ def worker_of(key: bytes) -> ids.WorkerId | None:
 
 
 def owner_of(key: bytes) -> ids.WorkerId:
-    """The worker that a key belongs to, whatever it is."""
+    """The worker that a key belongs to, of any kind of key."""
     match space.inside(_WORKERS, key, "a key of a worker"):
         case (tuples.Uuid(worker), *_):
             return ids.WorkerId(worker)

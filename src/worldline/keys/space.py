@@ -137,7 +137,7 @@ def part(ordinal: enum.IntEnum) -> bytes:
 
 
 def inside(prefix: bytes, key: bytes, what: str) -> tuple[tuples.Item, ...]:
-    """The items of a key that follow its prefix. Whoever takes a key apart starts here.
+    """The items of a key that follow its prefix. Every parser of keys starts here.
 
     No key of ours holds a truth value, and Python would take one for the number 0 or 1.
     """

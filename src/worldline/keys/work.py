@@ -3,12 +3,13 @@
 Per what:      intent
 Changes:       the authority with every claim, renewal, back-off; the pointer moves with its due time
 Keys:          (UNIVERSE, u, OPEN, w, intent)                     -> Work
-               (UNIVERSE, u, DUE, queue, shard, due_us, w, intent) -> Due
+               (UNIVERSE, u, DUE, queue, 0, due_us, w, intent)    -> Due
 Present:       the authority from the step that asked until the step that consumed the answer; the pointer while the
                work is WAITING or CLAIMED
 
-The pointer is derived: one that does not match its authority is garbage, deleted by whoever finds it. Queue and shard
-are in the key, so that no reader has to filter after a limit; ties of time are broken by (world, intent).
+The pointer is derived: one that does not match its authority is garbage, and any reader deletes it. The queue is in the
+key, so that no reader has to filter after a limit; ties of time are broken by (world, intent). The 0 is reserved: a
+queue could be split by it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from worldline.model import ids, work
 
 _OPEN = space.part(space.InUniverse.OPEN)
 _DUE = space.part(space.InUniverse.DUE)
+_RESERVED = 0
 
 
 class Due(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -34,7 +36,6 @@ class Pointer(msgspec.Struct, frozen=True):
     """A due key, taken apart."""
 
     queue: str
-    shard: int
     due_us: int
     at: ids.Address
     intent: ids.IntentId
@@ -76,20 +77,19 @@ def open_intent(at: ids.Address, key: bytes) -> ids.IntentId:
             raise errors.DecodeError("not an open-work key")
 
 
-def due_key(at: ids.Address, intent: ids.IntentId, *, queue: str, shard: int, due_us: int) -> bytes:
+def due_key(at: ids.Address, intent: ids.IntentId, *, queue: str, due_us: int) -> bytes:
     assert due_us >= 0
     where = tuples.pack_uuid(at.world) + tuples.pack_uuid(intent)
-    return _queue(at.universe, queue, shard) + tuples.pack((due_us,)) + where
+    return _queue(at.universe, queue) + tuples.pack((due_us,)) + where
 
 
-def queue_prefix(universe: ids.UniverseId, *, queue: str, shard: int) -> bytes:
-    return _queue(universe, queue, shard)
+def queue_prefix(universe: ids.UniverseId, queue: str) -> bytes:
+    return _queue(universe, queue)
 
 
 @functools.lru_cache(maxsize=1024)
-def _queue(universe: ids.UniverseId, queue: str, shard: int) -> bytes:
-    assert shard >= 0
-    return space.universe(universe) + _DUE + tuples.pack((ids.check_name(queue, "a queue's name"), shard))
+def _queue(universe: ids.UniverseId, queue: str) -> bytes:
+    return space.universe(universe) + _DUE + tuples.pack((ids.check_name(queue, "a queue's name"), _RESERVED))
 
 
 def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
@@ -97,9 +97,9 @@ def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
     return space.universe(universe) + _DUE + tuples.pack((beginning,))[:-1]
 
 
-def due_until(universe: ids.UniverseId, *, queue: str, shard: int, until_us: int) -> tuple[bytes, bytes]:
+def due_until(universe: ids.UniverseId, *, queue: str, until_us: int) -> tuple[bytes, bytes]:
     """Pointers due at or before this time, oldest first."""
-    prefix = queue_prefix(universe, queue=queue, shard=shard)
+    prefix = queue_prefix(universe, queue)
     return prefix, prefix + tuples.pack((until_us + 1,))
 
 
@@ -109,9 +109,11 @@ def due_all(universe: ids.UniverseId) -> tuple[bytes, bytes]:
 
 def pointer(universe: ids.UniverseId, key: bytes) -> Pointer:
     match space.inside(space.universe(universe) + _DUE, key, "a due key of this universe"):
-        case (str(queue), int(shard), int(due_us), tuples.Uuid(world), tuples.Uuid(intent)) if min(shard, due_us) >= 0:
+        case (str(queue), int(reserved), int(due_us), tuples.Uuid(world), tuples.Uuid(intent)) if (
+            min(reserved, due_us) >= 0
+        ):
             at = ids.Address(universe, ids.WorldId(world))
-            return Pointer(queue, shard, due_us, at, ids.IntentId(intent))
+            return Pointer(queue, due_us, at, ids.IntentId(intent))
         case _:
             raise errors.DecodeError("not a due key")
 

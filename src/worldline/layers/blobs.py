@@ -1,11 +1,11 @@
 """Reading and writing blobs of any size: the CAS records, the object store and a local cache put together.
 
-`put` is safe to repeat and to race: equal bytes have equal addresses, each upload has a name of its own, and whichever
-record is published first wins; the loser's object is left for garbage collection. A blob that is there already is
+`put` is safe to repeat and to race: equal bytes have equal addresses, each upload has a name of its own, and the first
+record that is published wins; the loser's object is left for garbage collection. A blob that is there already is
 raised to the present generation, so that a collection which began before cannot take it from under the caller.
 
 `get` trusts nothing: bytes from the record, the cache or the object store are all checked against their address before
-anyone sees them. It always asks for the record first, also when the bytes are cached: a cache may be shared between
+they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared between
 universes, and what one of them holds must not be readable in another.
 """
 

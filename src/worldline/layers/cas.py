@@ -2,7 +2,7 @@
 
 Small blobs live in the store, larger ones as objects whose name ends in an upload nonce; the record in the store is
 published last, so an address that can be read always has its bytes. Contents are verified when they are put and every
-time they are read, whatever they come from. `layers/blobs.py` does the uploading and caching around this.
+time they are read, from wherever they come. `layers/blobs.py` does the uploading and caching around this.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """One world's step, or several in a row, as one batch.
 
-This is the only place that appends to a journal. Whatever the steps consumed, journaled, asked for and sent is in the
-same batch, fenced by the lease's epoch and guarded by the head: either all of it happened or none, whoever dies when.
-So there is no window between append, cursor and publish to recover from.
+This is the only place that appends to a journal. Everything that the steps consumed, journaled, asked for, answered and
+sent is in the same batch, fenced by the lease's epoch and guarded by the head: all of it is applied or nothing is,
+at any point where a process may die. So there is no window between append, cursor and publish to recover from.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,24 +20,21 @@ from worldline.model import work as work_model
 from worldline.store import kv
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """A message to a world of this store, and that world as it was read.
-
-    `hint_priority`: leave a ready hint of this priority for the destination. None: one was seen there, or none is
-    wanted.
-    """
-
-    destination: worlds.World
-    message: inbox.Message
-    hint_priority: int | None = None
-
-
 class Buried(msgspec.Struct, frozen=True):
     """An item that became a dead letter, and the step that said so."""
 
     unread: inboxes.Unread
     reason: str
     step: int
+    time_us: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The client id of an input that its step took without the inbox, and the stamp made for that input."""
+
+    item: inbox.Item
+    client_id: bytes | str
+    stamp: kv.Stamp
     time_us: int
 
 
@@ -60,22 +59,41 @@ class Cancelled(msgspec.Struct, frozen=True):
     work: work_model.Work
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """An outgoing message: `destination` is the world it goes to, as it was read.
+
+    None: it cannot be delivered, and `receipt` tells the sender why. A delivered message has a receipt too, unless its
+    answer will be a message. Receipts go into the sender's own inbox.
+    """
+
+    message: inbox.Message
+    destination: worlds.World | None
+    receipt: inbox.Receipt | None = None
+
+
 class Steps(msgspec.Struct, frozen=True):
     """Everything that consecutive steps of one world did.
 
     `head_raw`, which the sealed steps follow, the consumed and the buried items come from one read, so that an item
     which an earlier step of this holder has consumed cannot be consumed again. `closed` is work whose answer was
-    consumed.
+    consumed; `settled`, a part of it, is work that was answered without the inbox, as its claimant or timer worker last
+    saw it. `hints` are the world's own ready hints whose items these steps took. `unfinished` is put into the world's
+    own inbox behind everything else: the rest of what these steps began is done by the next step, of this holder or
+    another.
     """
 
     head_raw: bytes
     sealed: journals.Sealed
     consumed: list[bytes] = []
     buried: list[Buried] = []
+    seen: list[Seen] = []
     opened: list[Opened] = []
     closed: list[ids.IntentId] = []
-    sent: list[Sent] = []
+    settled: list[work.Open] = []
     cancelled: list[Cancelled] = []
+    sent: list[Sent] = []
+    hints: Sequence[ready.Hint] = ()
+    unfinished: inbox.Control | None = None
 
 
 def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
@@ -87,10 +105,15 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
     for buried in done.buried:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)
     claimed = _change_work(batch, at, done) if done.opened or done.closed or done.cancelled else []
-    for sent in done.sent:
-        messages.post(batch, sent.destination, sent.message)
-        if sent.hint_priority is not None:
-            ready.leave(batch, sent.destination.at, priority=sent.hint_priority)
+    if done.settled:
+        _settle(batch, done)
+    for seen in done.seen:
+        inboxes.record_seen(batch, at, seen.item, client_id=seen.client_id, stamp=seen.stamp, time_us=seen.time_us)
+    if done.sent:
+        _send(batch, at, done.sent)
+    ready.remove(batch, done.hints)
+    if done.unfinished is not None:
+        inboxes.enqueue_once(batch, at, done.unfinished)
     return claimed
 
 
@@ -104,6 +127,30 @@ def _change_work(batch: kv.Batch, at: ids.Address, done: Steps) -> list[work.Ope
     for cancelled in done.cancelled:
         work.close(batch, at, cancelled.intent, opened=cancelled.work)
     return [each for each in claimed if each is not None]
+
+
+def _settle(batch: kv.Batch, done: Steps) -> None:
+    closed = dict.fromkeys(done.closed)
+    for held in done.settled:
+        assert held.intent in closed, "work that a step settles is closed by it"
+        work.settle_in_step(batch, held)
+
+
+def _send(batch: kv.Batch, at: ids.Address, sent: list[Sent]) -> None:
+    """Messages into their destinations' inboxes, and receipts into the sender's own, in the order of sending.
+
+    Each other world gets one ready hint, behind its messages. The sender needs none: its holder reads its inbox next.
+    """
+    hinted: dict[ids.Address, None] = {}
+    for each in sent:
+        if each.destination is not None:
+            messages.post(batch, each.destination, each.message)
+            if each.destination.at != at:
+                hinted[each.destination.at] = None
+        if each.receipt is not None:
+            inboxes.enqueue_once(batch, at, each.receipt)
+    for destination in hinted:
+        ready.leave(batch, destination, priority=ready.NORMAL)
 
 
 def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:

@@ -5,7 +5,7 @@ carries a client id. The same id again finds the `seen` record: same item, the f
 
 Ids made by us are time-ordered, so one older than the dedupe window is refused rather than taken for new, and their
 records go by one range delete. They are kept for two windows: a producer that checked an id's age and was then held up
-for no more than a window still meets its record. Ids that clients choose carry no time; their records are kept for one
+for no more than a window still finds its record. Ids that clients choose carry no time; their records are kept for one
 window, and after it the id is a new one.
 
 An item the world cannot take becomes a dead letter under its stamp and never blocks the next one. Items are bounded
@@ -50,7 +50,7 @@ def enqueue(
 ) -> int:
     """Append an item under a client id. Returns the append's index. Guard: the id is new.
 
-    On `Conflict`, `first_stamp` tells a repeat from a misuse. The caller also expects the world's meta.
+    On `Conflict`, read the id again (`get_seen`, `seen_stamp`). The caller also expects the world's meta.
     """
     check_age(client_id, time_us=time_us, window_us=window_us)
     return _append_seen(batch, at, _check_size(keys.ITEM.pack(item)), client_id=client_id, time_us=time_us)
@@ -92,18 +92,6 @@ def check_age(client_id: bytes | str, *, time_us: int, window_us: int) -> None:
         )
 
 
-def first_stamp(conflict: kv.Conflict, at: ids.Address, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp | None:
-    """The stamp under which this very item was taken before; None if the id was not what conflicted.
-
-    A repeat is a repeat also if something else conflicted too: the item is in, whatever happened to the world since.
-    """
-    failed, found = conflict.at(keys.seen_key(at, client_id))
-    if not failed:
-        return None
-    assert found is not None, "an absent id cannot conflict by being absent"
-    return seen_stamp(found, item, client_id=client_id)
-
-
 def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp:
     """The first stamp of an id's record, if it was for the same item. Else `IdReused`."""
     seen = keys.SEEN.unpack(found[: -limits.STAMP_BYTES])
@@ -124,7 +112,7 @@ def next_mark(page: kv.Page) -> kv.Stamp:
     """Where the next scan of an inbox may start, after one that started at a mark or at the beginning.
 
     Below the first item that is unread nothing is left, and below `stable` nothing can appear. The items of the page
-    count as unread whatever becomes of them: a step that consumes them may fail, and it may leave some.
+    count as unread in any case: a step that consumes them may fail, and it may leave some.
     """
     if not page.items:
         return page.stable
@@ -170,7 +158,7 @@ def retry_dead(batch: kv.Batch, at: ids.Address, letter: Letter, *, client_id: b
     """Put a dead letter back as a new input, under a new id. Returns the append's index. The caller expects the meta.
 
     Guards: the letter is still there, and the id is new. The letter alone would not do: that it is gone, found after a
-    lost answer, may mean that somebody else dropped it.
+    lost answer, may mean that another caller dropped it.
     """
     drop_dead(batch, at, letter)
     return _append_seen(batch, at, _check_size(letter.dead.item), client_id=client_id, time_us=time_us)

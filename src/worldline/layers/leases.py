@@ -9,13 +9,13 @@ heartbeat, so that one write renews all its worlds.
 
     free --acquire--> held --release--> free
                        |  heartbeat late
-                       +------------------> held, but anyone may acquire (epoch + 1); the old holder is fenced
+                       +------------------> held, but any worker may acquire (epoch + 1); the old holder is fenced
     held --revoke--> free, under epoch + 1; the old holder is fenced
 
 Assignments are advice: they say who should try. A worker that is not wanted is refused before it tries, as long as the
-one that is wanted is alive and not being emptied (`stands`); else anyone may.
+one that is wanted is alive and not draining (`stands`); else any worker may.
 
-A lease is given only to an incarnation that is alive at the commit: `acquire` expects the acquirer's own life sign, so
+A lease is given only to an incarnation that is alive at the commit: `acquire` expects the acquirer's own heartbeat, so
 a process that was paused, and whose id has been taken over by a restart, gets no lease from a decision made before.
 """
 
@@ -43,7 +43,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """A worker's life sign as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
+    """A worker's heartbeat record as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
     sign: lease.Worker
@@ -114,21 +114,21 @@ def may_acquire(
     """Why this worker may not try now, or None if it may. `holder_life`: what was read under the holder's worker id.
     `assignment_void`: the worker that the world is assigned to does not stand.
 
-    Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the life sign
+    Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the heartbeat
     is no longer the old process's; the old process may not take them from the new one under their common id.
     """
     if not me.alive(now_us):
-        return f"not for worker {me.worker.hex()}, whose own life sign has run out"
+        return f"not for worker {me.worker.hex()}, whose own heartbeat has expired"
     holder = state.holder
     if holder is not None and holder.incarnation == me.sign.incarnation:
-        return None  # it has lost its memory of the world, not the lease; nobody else may try
+        return None  # it has lost its memory of the world, not the lease; no other worker may try
     if state.assignment is not None and state.assignment.worker != me.worker and not assignment_void:
         return f"assigned to worker {state.assignment.worker.hex()}"
     if me.sign.draining:
-        return f"not for worker {me.worker.hex()}, which is being emptied"
+        return f"not for worker {me.worker.hex()}, which is draining"
     if holder is None or proven_dead:
         return None
-    assert holder_life is None or holder_life.worker == holder.worker, "the life sign of another worker proves nothing"
+    assert holder_life is None or holder_life.worker == holder.worker, "the heartbeat of another worker proves nothing"
     if holder_life is None or holder_life.sign.incarnation != holder.incarnation or not holder_life.alive(now_us):
         return None
     return f"held by worker {holder.worker.hex()} at epoch {holder.epoch}"
@@ -141,7 +141,7 @@ def acquire(
     """Take the lease under the next epoch. Guards: the epoch and the holder as they were read.
 
     `proven_dead`: the holder's process is known to be gone (a released OS lock), so its heartbeat need not run out.
-    Otherwise the holder's life sign is expected unchanged: a heartbeat in between keeps the lease where it is. Our own
+    Otherwise the holder's heartbeat is expected unchanged: a heartbeat in between keeps the lease where it is. Our own
     is expected too, so a heartbeat of ours in between only means that we try again. An incarnation asks for a world
     once at a time: two equal decisions of its own make equal bytes, and each may take the other's success for its own.
     """
@@ -196,9 +196,9 @@ def release(batch: kv.Batch, held: Lease) -> None:
 
 
 def revoke(batch: kv.Batch, state: State, *, token: bytes) -> None:
-    """Take the lease from whoever has it, so that a world which must stop does so at once. Guard: the epoch as read.
+    """Take the lease from its holder, so that a world which must stop does so at once. Guard: the epoch as read.
 
-    `token`: an id made for this, in the place of an incarnation, so that nobody else writes the same epoch.
+    `token`: an id made for this, in the place of an incarnation, so that no other process writes the same epoch.
     """
     number = state.epoch.number + 1
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
@@ -222,9 +222,9 @@ def heartbeat(
     draining: bool = False,
     proven_dead: bool = False,
 ) -> Life:
-    """The first life sign of an incarnation, or the next. Guard: the life sign as this worker last wrote it.
+    """The first heartbeat of an incarnation, or the next. Guard: the heartbeat as this worker last wrote it.
 
-    Another incarnation's sign may be replaced only once it has run out, or its process is known to be gone
+    Another incarnation's heartbeat may be replaced only once it has expired, or its process is known to be gone
     (`proven_dead`), so two processes under one id cannot both live.
     """
     assert ttl_us > 0
@@ -246,7 +246,7 @@ def heartbeat(
 
 
 def drain(batch: kv.Batch, life: Life, *, draining: bool) -> Life:
-    """Say that a worker is to be emptied, or not any more. Guard: the life sign as it was read; it stays as old."""
+    """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
     batch.expect(keys.worker_key(life.worker), life.raw)
@@ -255,7 +255,7 @@ def drain(batch: kv.Batch, life: Life, *, draining: bool) -> Life:
 
 
 def goodbye(batch: kv.Batch, life: Life) -> None:
-    """Take the life sign away. Guard: it is this worker's own."""
+    """Delete the heartbeat record. Guard: it is this worker's own."""
     batch.expect(keys.worker_key(life.worker), life.raw)
     batch.delete(keys.worker_key(life.worker))
 
@@ -273,7 +273,7 @@ def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, 
 
 
 def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
-    """The first key of the next worker behind this one: its life sign if it has one. What it holds is not walked."""
+    """The first key of the next worker behind this one: its heartbeat if it has one. What it holds is not walked."""
     begin, end = keys.workers()
     if after is not None:
         begin = keys.held(after)[1]
@@ -281,7 +281,7 @@ def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
 
 
 def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Life | None] | None:
-    """The worker of such a page, with its life sign if it has one; None if there is no worker left."""
+    """The worker of such a page, with its heartbeat if it has one; None if there is no worker left."""
     for key, raw in page.items:
         worker = keys.owner_of(key)
         return worker, None if keys.worker_of(key) is None else decode_life(worker, raw)
@@ -291,8 +291,8 @@ def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Life | None] | None:
 def release_for(batch: kv.Batch, state: State, dead: Life, *, epoch: int) -> None:
     """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
 
-    Guard: the holder's record; the life sign is expected too, so that one who turns out to live keeps what is its own.
-    The epoch stays: nobody has acquired anything. A held record that a later holder left behind just goes. Worker ids
+    Guard: the holder's record; the heartbeat is expected too, so that a worker that turns out to live keeps its worlds.
+    The epoch stays: no lease was acquired. A held record that a later holder left behind just goes. Worker ids
     are compared: an earlier life of this worker, which a restart replaced and never took over from, is dead as well.
     """
     key = keys.held_key(dead.worker, state.at)
@@ -342,9 +342,9 @@ def assignee(raw: bytes | None) -> ids.WorkerId | None:
 
 
 def unassign(batch: kv.Batch, state: State) -> None:
-    """Anyone may try again. Guard: the assignment as it was read."""
+    """Any worker may try again. Guard: the assignment as it was read."""
     if state.raw_assignment is None:
-        raise errors.NotFound("the world is not assigned to anyone")
+        raise errors.NotFound("the world is not assigned to any worker")
     key = keys.assignment_key(state.at)
     batch.expect(key, state.raw_assignment)
     batch.delete(key)

@@ -58,11 +58,6 @@ def seen_stamp(found: bytes, message: inbox.Message) -> kv.Stamp:
     return inboxes.seen_stamp(found, message, client_id=_client_id(message))
 
 
-def already(conflict: kv.Conflict, destination: ids.Address, message: inbox.Message) -> kv.Stamp | None:
-    """The stamp this message was taken under before, if that is what conflicted: `already_enqueued`."""
-    return inboxes.first_stamp(conflict, destination, message, client_id=_client_id(message))
-
-
 def _client_id(message: inbox.Message) -> str:
     """Message ids are digests, not time-ordered, so they are filed with the ids that clients choose.
 

@@ -8,7 +8,7 @@ succeeded by another can change nothing any more.
 
     open --> WAITING --claim--> CLAIMED --settle--> SETTLED --close--> gone
                 ^                |  | renew (stays CLAIMED, later due)
-                |   back_off     |  | due passes: claimable again by anyone, no reaper
+                |   back_off     |  | due passes: claimable again by any adapter, no reaper
                 +----------------+  |
                 ^                   +--park--> PARKED --retry--> WAITING
                 +------------------------------------------------+
@@ -17,7 +17,7 @@ succeeded by another can change nothing any more.
     A world may close an intent in any state (cancel, or the answer was consumed).
 
 Moves are rewrites of the due time: a claim is "due again at the end of my time", a back-off is "due later". Nothing
-scans for expired claims. A pointer that does not match its authority is garbage, deleted by whoever finds it. Timers
+scans for expired claims. A pointer that does not match its authority is garbage, deleted by any reader. Timers
 are never claimed: their due time is when they fire, and firing is one commit.
 
 Everything here but `open_work` and `close` is done by adapters and timer workers, who expect the world's meta when they
@@ -91,30 +91,30 @@ def close(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, *, opened: wor
     """Forget an intent, in the world's own step: its answer was consumed, or the world cancelled it.
 
     Answered work has no pointer. Work that is cancelled may have one: `opened`, the work as it was asked for, says
-    where it stands if nobody has moved it, so that the timers of timeouts that were never needed do not pile up until
-    they are due. A pointer that somebody has moved is left as garbage.
+    where it stands if it was not moved, so that the timers of timeouts that were never needed do not pile up until
+    they are due. A pointer that was moved is left as garbage.
     """
     batch.delete(keys.open_key(at, intent))
     if opened is not None:
-        batch.delete(keys.due_key(at, intent, queue=opened.queue, shard=opened.shard, due_us=opened.due_us))
+        batch.delete(keys.due_key(at, intent, queue=opened.queue, due_us=opened.due_us))
 
 
-def due_range(universe: ids.UniverseId, *, queue: str, shard: int, now_us: int, count_max: int) -> kv.Range:
-    """What is due in one queue and shard, oldest first, ties by world and intent."""
-    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=now_us)
+def due_range(universe: ids.UniverseId, *, queue: str, now_us: int, count_max: int) -> kv.Range:
+    """What is due in one queue, oldest first, ties by world and intent."""
+    begin, end = keys.due_until(universe, queue=queue, until_us=now_us)
     return kv.Range(begin, end, count_max=count_max)
 
 
-def next_range(universe: ids.UniverseId, *, queue: str, shard: int, count_max: int = 1) -> kv.Range:
+def next_range(universe: ids.UniverseId, *, queue: str, count_max: int = 1) -> kv.Range:
     """The very next pointers of a queue, due or not: how long its worker may sleep."""
-    begin, end = keys.due_until(universe, queue=queue, shard=shard, until_us=2**62)
+    begin, end = keys.due_until(universe, queue=queue, until_us=2**62)
     return kv.Range(begin, end, count_max=count_max)
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
     """The pointers of all queues but the timers': of effects that wait for an adapter, or are with one."""
     begin, end = keys.due_all(universe)
-    first, last = tuples.prefix_range(keys.queue_prefix(universe, queue=timers, shard=0))
+    first, last = tuples.prefix_range(keys.queue_prefix(universe, timers))
     return [kv.Range(begin, first, count_max=count_max), kv.Range(last, end, count_max=count_max)]
 
 
@@ -206,7 +206,7 @@ def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str) -> Open:
 
 
 def park(batch: kv.Batch, held: Open, *, error: str) -> Open:
-    """Set aside until somebody retries it by hand. Guard: the claim as its holder last wrote it."""
+    """Set aside until an operator retries it. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     parked = msgspec.structs.replace(held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error))
     return _move(batch, held, parked)
@@ -222,7 +222,7 @@ def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
 def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open:
     """Park an effect by hand, before it is tried again. Guard: the authority as it was read.
 
-    One that somebody is at work on is refused: parking it would not stop them.
+    One that an adapter is working on is refused: parking it would not stop the attempt.
     """
     assert opened.work.kind is WorkKind.EFFECT, "a timer is not parked"
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
@@ -234,7 +234,7 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
 
 
 def move_due(batch: kv.Batch, opened: Open, *, now_us: int, due_us: int) -> Open:
-    """Make work that nobody is at due at another time. Guard: the authority as it was read."""
+    """Make work that is not claimed due at another time. Guard: the authority as it was read."""
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     if opened.work.due_us == due_us:
@@ -271,7 +271,7 @@ def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId
 
 
 def settle_in_step(batch: kv.Batch, held: Open) -> None:
-    """Answer work in the very step that takes the answer: the world has closed it, and nobody else had it meanwhile.
+    """Answer work in the step that takes the answer: the world has closed it, and no other claimant had it meanwhile.
 
     Expects the claim, or the timer, as its holder last saw it; the step's own `close` deletes the authority.
     """
@@ -323,13 +323,13 @@ def repair(
         restored = authority.work
         batch.expect(keys.open_key(at, intent), authority.raw)
         _point(batch, at, intent, restored)
-    batch.absent(keys.due_key(at, intent, queue=restored.queue, shard=restored.shard, due_us=restored.due_us))
+    batch.absent(keys.due_key(at, intent, queue=restored.queue, due_us=restored.due_us))
     batch.expect(journal_keys.head_key(at), head_raw)
     return True
 
 
 def _is_at_work(opened: Open, now_us: int) -> bool:
-    """Whether somebody has a claim that has not run out."""
+    """Whether an adapter has a claim that has not expired."""
     return opened.work.state is WorkState.CLAIMED and opened.work.due_us > now_us
 
 
@@ -338,12 +338,12 @@ def _unused_due_us(
 ) -> int:  # fmt: skip
     """A due time, not before the wanted one, that no earlier pointer of this intent has had.
 
-    Whoever found a pointer without authority may be about to delete it. If the restored pointer had the same key, that
-    delete would hit it, and the work would be out of everybody's reach.
+    A reader that found a pointer without authority may be about to delete it. If the restored pointer had the same key,
+    that delete would hit it, and no reader would find the work again.
     """
     due_us = max(wanted.due_us, now_us)
     taken = [found.key for found in pointers]
-    while keys.due_key(at, intent, queue=wanted.queue, shard=wanted.shard, due_us=due_us) in taken:
+    while keys.due_key(at, intent, queue=wanted.queue, due_us=due_us) in taken:
         due_us += 1
     return due_us
 
@@ -366,13 +366,13 @@ def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
 
 
 def _point(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, to: work.Work) -> None:
-    key = keys.due_key(at, intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+    key = keys.due_key(at, intent, queue=to.queue, due_us=to.due_us)
     batch.put(key, keys.DUES[to.kind])
 
 
 def _due_key(opened: Open) -> bytes:
     to = opened.work
-    return keys.due_key(opened.at, opened.intent, queue=to.queue, shard=to.shard, due_us=to.due_us)
+    return keys.due_key(opened.at, opened.intent, queue=to.queue, due_us=to.due_us)
 
 
 def _storable(error: str) -> str:

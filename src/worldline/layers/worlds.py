@@ -1,11 +1,11 @@
 """Worlds as things that exist: creating them, naming them, listing them, changing what they take.
 
-A world's meta is the switch that every producer expects, byte for byte: whoever changes it makes all producers look
+A world's meta is the switch that every producer expects, byte for byte: a change makes all producers read it
 again. It rarely changes and holds nothing that counts. The listing repeats it under the universe, in the same batch,
 so that listing never walks a world's data. The id is never used again: a deleted world leaves its meta behind.
 
 Names point to worlds, any number to one. `meta.name` is the name a world was created under or last renamed to; other
-names that point to it are not listed in it. Deleting a world frees no name by itself: whoever deletes it frees those it
+names that point to it are not listed in it. Deleting a world frees no name by itself: the caller frees those it
 knows in the same batch, and one that still points there leads to `NotFound`.
 """
 
@@ -210,7 +210,7 @@ def expect_open(batch: kv.Batch, world: World) -> None:
 
 
 def expect_running(batch: kv.Batch, world: World) -> None:
-    """What whoever takes the lease to run a world does: it must be one that runs, now and at the commit."""
+    """For a worker that takes the lease to run a world: it must be one that runs, now and at the commit."""
     if world.meta.status is not model.Status.ACTIVE:
         raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and does not run")
     batch.expect(keys.meta_key(world.at), world.raw)

@@ -55,7 +55,7 @@ def check_chosen(text: str, what: str) -> str:
         raise errors.BadInput(f"{what} must be well-formed text, not {text[:40]!r}") from error
     if size > limits.CHOSEN_ID_BYTES_MAX:
         raise errors.BadInput(
-            f"{what} may have {limits.CHOSEN_ID_BYTES_MAX} bytes, not {size}; use a hash of whatever it is made from"
+            f"{what} may have {limits.CHOSEN_ID_BYTES_MAX} bytes, not {size}; use a hash of what it is made from"
         )
     if not text:
         raise errors.BadInput(f"{what} must not be empty; leave it out if there is none")

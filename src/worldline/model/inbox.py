@@ -25,7 +25,7 @@ class MessageMode(enum.IntEnum):
 class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     schema: str
     payload: Payload
-    to: str = ""  # a run, or a key; empty: whoever handles the schema
+    to: str = ""  # a run, or a key; empty: every handler of the schema
     correlation: str = ""
 
 

@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """One journal record. `chain` and `state` are set on the last entry of a step and empty on the others.
 
     The chain is made of these bytes and is recomputed from the decoded record, so this record never gets another field:
-    whatever is new goes into the payload.
+    what is new goes into the payload.
     """
 
     height: int

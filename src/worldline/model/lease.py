@@ -1,4 +1,4 @@
-"""Who may run a world: the fencing epoch, its holder, and the life signs of workers."""
+"""Who may run a world: the fencing epoch, its holder, and the heartbeats of workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Worker(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One worker's life sign: renewing it renews every lease it holds. `beat` makes each renewal a new value."""
+    """One worker's heartbeat: renewing it renews every lease it holds. `beat` makes each renewal a new value."""
 
     incarnation: bytes
     beat: int

@@ -1,80 +1,176 @@
-"""Settings of the roles: frozen data with defaults, handed in by constructors."""
+"""Settings of the roles: frozen data with defaults, handed in by constructors.
+
+Each field's type says its range. Settings are checked when they are made, also by `msgspec.structs.replace`: a value
+that no role could work with is refused at once (`BadInput`), not by the role that uses it.
+"""
 
 from __future__ import annotations
 
+import functools
+from typing import Annotated, Any
+
 import msgspec
+
+from worldline.base import errors, limits
+from worldline.model import ids
+
+Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=limits.SETTING_MS_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=limits.SETTING_COUNT_MAX)]
+CountOrNone = Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_COUNT_MAX)]
+ReadBatch = Annotated[
+    int, msgspec.Meta(ge=1, le=limits.READ_REQUESTS_MAX // 2)
+]  # one read takes up to two keys of each
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
     """How a world worker behaves. None of these changes an outcome; they decide when and how much at a time."""
 
-    lease_ttl_ms: int = 10_000
-    heartbeat_ms: int = 2_500
-    scan_ms: int = 10_000  # how long a lost hint can go unnoticed
-    max_inbox_batch: int = 256
-    max_tick_steps_per_cycle: int = 1_024  # of one world
-    max_effects_per_cycle: int = 1_024  # asked for by one world
-    max_cycle_wall_ms: int = 250
-    max_worlds_per_cycle: int = 256
-    max_worlds_warm: int = 4_096
-    idle_release_ms: int = 60_000
-    snapshot_entries: int = 5_000
-    snapshot_ms: int = 300_000
-    snapshot_idle_ms: int = 2_000  # a world with live runs is saved when it falls quiet, so that new code can be judged
-    run_outcomes_warn: int = 10_000
-    labels: dict[str, str] = {}  # said with every life sign; what pins and needs of worlds are compared with
+    lease_ttl_ms: Annotated[int, msgspec.Meta(ge=2, le=limits.SETTING_MS_MAX)] = 10_000
+    heartbeat_ms: Milliseconds = 2_500  # half of `lease_ttl_ms` at most: one heartbeat may be lost
+    scan_ms: Milliseconds = 10_000  # how long a lost hint can go unnoticed
+    max_inbox_batch: Annotated[int, msgspec.Meta(ge=1, le=limits.INBOX_BATCH_MAX)] = 256
+    max_tick_steps_per_cycle: Count = 1_024  # of one world
+    max_effects_per_cycle: Count = 1_024  # asked for by one world
+    max_cycle_wall_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_MS_MAX)] = 250  # 0: one step of each world
+    max_worlds_per_cycle: ReadBatch = 256
+    max_worlds_warm: Count = 4_096
+    idle_release_ms: Milliseconds = 60_000
+    snapshot_entries: Count = 5_000
+    snapshot_ms: Milliseconds = 300_000
+    snapshot_idle_ms: Milliseconds = 2_000  # a world with live runs is saved when idle, so that new code can be judged
+    run_outcomes_warn: Count = 10_000
+    labels: dict[str, str] = {}  # said with every heartbeat; what pins and needs of worlds are compared with
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_half(self, "heartbeat_ms", of="lease_ttl_ms")
+        for name, value in self.labels.items():
+            if any(type(text) is not str for text in (name, value)):
+                raise errors.BadInput(f"WorkerSettings.labels has {name!r}: {value!r}; names and values are text")
+            ids.check_name(name, "a label's name")
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
-    claim_ttl_ms: int = 15_000
-    renew_ms: int = 5_000
-    scan_ms: int = 5_000
-    concurrency: int = 256
-    claim_batch: int = 64
-    shards: int = 1
+    claim_ttl_ms: Annotated[int, msgspec.Meta(ge=2, le=limits.SETTING_MS_MAX)] = 15_000
+    renew_ms: Milliseconds = 5_000  # half of `claim_ttl_ms` at most: one renewal may be lost
+    scan_ms: Milliseconds = 5_000
+    concurrency: Count = 256
+    claim_batch: ReadBatch = 64
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_half(self, "renew_ms", of="claim_ttl_ms")
 
 
 class TimerSettings(msgspec.Struct, frozen=True):
-    scan_ms: int = 5_000
-    batch: int = 512
-    shards: int = 1
+    scan_ms: Milliseconds = 5_000
+    batch: ReadBatch = 512
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class OrchestratorSettings(msgspec.Struct, frozen=True):
-    turn_ms: int = 1_000
-    moves_max: int = 32  # worlds moved for balance in one turn
+    turn_ms: Milliseconds = 1_000
+    moves_max: CountOrNone = 32  # worlds moved for balance in one turn
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class JanitorSettings(msgspec.Struct, frozen=True):
-    turn_ms: int = 1_000  # between turns of a round
-    round_ms: int = 600_000  # between rounds through everything
-    worlds_max: int = 256  # looked at in one turn
+    turn_ms: Milliseconds = 1_000  # between turns of a round
+    round_ms: Milliseconds = 600_000  # between rounds through everything
+    worlds_max: ReadBatch = 256  # looked at in one turn
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class PressureSettings(msgspec.Struct, frozen=True):
-    """When inputs from outside are refused (`Overloaded`). All are estimates; 0 means without bound.
+    """When inputs from outside are refused (`Overloaded`). All are estimates; a number of 0 means without bound.
 
     What worlds send each other, receipts, timers and control are never refused.
     """
 
-    inbox_items_max: int = 10_000  # unread, of one world
-    inbox_bytes_max: int = 8 * 1024 * 1024
-    open_effects_max: int = 50_000  # of a universe: waiting for an adapter, or with one
-    waiting_world_max: int = 10_000  # handed over to one world of a process and not yet journaled
-    waiting_max: int = 50_000  # to all worlds of a process
-    sample_ms: int = 1_000  # how old an estimate may be
+    inbox_items_max: CountOrNone = 10_000  # unread, of one world
+    inbox_bytes_max: Count = 8 * 1024 * 1024  # of the same items, if their number is bounded
+    open_effects_max: CountOrNone = 50_000  # of a universe: waiting for an adapter, or with one
+    waiting_world_max: CountOrNone = 10_000  # handed over to one world of a process and not yet journaled
+    waiting_max: CountOrNone = 50_000  # to all worlds of a process
+    sample_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_MS_MAX)] = 1_000  # how old an estimate may be
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+class CacheSettings(msgspec.Struct, frozen=True):
+    """A cache on disk of objects that are kept in S3. Without a folder there is none."""
+
+    folder: str = ""
+    bytes_max: Annotated[int, msgspec.Meta(ge=limits.CACHE_BYTES_MIN, le=limits.CACHE_BYTES_MAX)] = (
+        limits.CACHE_BYTES_DEFAULT
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    worker: WorkerSettings = WorkerSettings()
-    adapter: AdapterSettings = AdapterSettings()
-    timer: TimerSettings = TimerSettings()
-    orchestrator: OrchestratorSettings = OrchestratorSettings()
-    janitor: JanitorSettings = JanitorSettings()
-    pressure: PressureSettings = PressureSettings()
-    hang_ms: int = 30_000  # how long a cycle may take before somebody is told
-    dedupe_window_ms: int = 24 * 3_600_000
+    worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
+    adapter: AdapterSettings = msgspec.field(default_factory=AdapterSettings)
+    timer: TimerSettings = msgspec.field(default_factory=TimerSettings)
+    orchestrator: OrchestratorSettings = msgspec.field(default_factory=OrchestratorSettings)
+    janitor: JanitorSettings = msgspec.field(default_factory=JanitorSettings)
+    pressure: PressureSettings = msgspec.field(default_factory=PressureSettings)
+    cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
+    hang_ms: Milliseconds = 30_000  # how long a cycle may take before it is reported
+    dedupe_window_ms: Milliseconds = 24 * 3_600_000
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
-assert WorkerSettings().heartbeat_ms * 3 < WorkerSettings().lease_ttl_ms
-assert AdapterSettings().renew_ms * 2 < AdapterSettings().claim_ttl_ms
+def given(settings: Settings | None) -> Settings:
+    """The settings that a caller gave, or the defaults."""
+    if settings is None:
+        return Settings()
+    if not isinstance(settings, Settings):
+        raise errors.BadInput(f"settings is a {type(settings).__name__}; use Settings(...)")
+    return settings
+
+
+def _check(settings: msgspec.Struct) -> None:
+    """Every field is what its type says, bounds included."""
+    for field in _fields(type(settings)):
+        value = getattr(settings, field.name)
+        name = f"{type(settings).__name__}.{field.name}"
+        match field.type:
+            case msgspec.inspect.IntType(ge=int(low), le=int(high)):
+                if type(value) is not int or not low <= value <= high:
+                    raise errors.BadInput(f"{name} is {value!r}; use a whole number from {low} to {high}")
+            case msgspec.inspect.StructType(cls=wanted):
+                if not isinstance(value, wanted):
+                    raise errors.BadInput(f"{name} is a {type(value).__name__}; use {wanted.__name__}(...)")
+            case msgspec.inspect.StrType():
+                if type(value) is not str:
+                    raise errors.BadInput(f"{name} is {value!r}; use text")
+            case msgspec.inspect.DictType():
+                if not isinstance(value, dict):
+                    raise errors.BadInput(f"{name} is {value!r}; use a dict of names and values")
+            case other:
+                raise AssertionError(f"{name}: no check for {other}")
+
+
+def _check_half(settings: msgspec.Struct, name: str, *, of: str) -> None:
+    value, most = getattr(settings, name), getattr(settings, of) // 2
+    if value > most:
+        whole = f"{type(settings).__name__}.{name}"
+        raise errors.BadInput(f"{whole} is {value}; use a whole number from 1 to {most}, half of {of}")
+
+
+@functools.cache
+def _fields(of: type[msgspec.Struct]) -> tuple[msgspec.inspect.Field, ...]:
+    described: Any = msgspec.inspect.type_info(of)
+    fields: tuple[msgspec.inspect.Field, ...] = described.fields
+    return fields

@@ -13,7 +13,7 @@ from worldline.model.work import WorkKind
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One inbox item, with the bytes of its payload at hand wherever they were stored.
+    """One inbox item, with the bytes of its payload, wherever they were stored.
 
     `item` is None for bytes that could not be decoded; `raw_digest` then says which, and `error` why.
     """

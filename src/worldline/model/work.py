@@ -18,19 +18,19 @@ class WorkKind(enum.IntEnum):
 class WorkState(enum.IntEnum):
     """Transitions are in `layers/work.py`. Numbers are stored and never reused."""
 
-    WAITING = 1  # due at `due_us`, nobody's
-    CLAIMED = 2  # somebody's until `due_us`, under `token`
-    PARKED = 3  # nobody's until retried by hand; not in the due queue
+    WAITING = 1  # due at `due_us`, unclaimed
+    CLAIMED = 2  # an adapter's until `due_us`, under `token`
+    PARKED = 3  # set aside until retried by hand; not in the due queue
     SETTLED = 4  # answered; stays until the world has consumed the answer
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The authority over one intent: whoever changes it must expect its exact bytes."""
+    """The authority over one intent: every change expects its exact bytes."""
 
     kind: WorkKind
     state: WorkState
     queue: str
-    shard: int
+    reserved: int  # 0, as in the due key
     name: str  # the effect's kind; for a timer, its purpose
     params: Payload
     step: int

@@ -107,6 +107,8 @@ METRICS: dict[str, Metric] = {
     # The store and the process.
     "worldline_store_commit_seconds": _histogram("One commit call to the store."),
     "worldline_store_batches_total": _counter("Batches given to the store.", "outcome"),
+    "worldline_cache_hits": _gauge("Objects of S3 found in the cache on disk, since the process began."),
+    "worldline_cache_misses": _gauge("Objects of S3 not found in the cache on disk, since the process began."),
     "worldline_loop_lag_seconds": _histogram("How late the event loop was with something that was due."),
     "worldline_hangs_total": _counter("Cycles that did not come back for long."),
     "worldline_role_errors_total": _counter("Turns of a role that went wrong.", "role", "bug"),

@@ -61,7 +61,7 @@ class TimerWorker:
         self._worker = worker
         self._telemetry = telemetry
         self._local: WorldWorker | None = None
-        prefix = works.next_range(universe, queue=queue_names.TIMER_QUEUE, shard=0).begin
+        prefix = works.next_range(universe, queue=queue_names.TIMER_QUEUE).begin
         self._watch = wakeup.Watch(engine, [prefix])
         self._firing: dict[ids.IntentId, ids.Address] = {}  # handed over to a world here and not yet journaled
         self._elsewhere: dict[ids.Address, int] = {}  # worlds whose holders fire their timers, and until when we know
@@ -90,7 +90,7 @@ class TimerWorker:
         self._watch.clear()
         count_max = AHEAD + len(self._firing) + self._left + len(self._damaged)
         read = await self._engine.read(
-            works.next_range(self._universe, queue=queue_names.TIMER_QUEUE, shard=0, count_max=count_max),
+            works.next_range(self._universe, queue=queue_names.TIMER_QUEUE, count_max=count_max),
         )
         self._watch.looked(read.seen)
         ours_us = self._env.monotonic_us()
@@ -117,7 +117,7 @@ class TimerWorker:
         """Fire what is due and not left to others. Timers of one world go one way at a time, in their order."""
         count_max = self._settings.batch + len(self._firing) + self._left + len(self._damaged)
         read = await self._engine.read(
-            works.due_range(self._universe, queue=queue_names.TIMER_QUEUE, shard=0, now_us=now_us, count_max=count_max)
+            works.due_range(self._universe, queue=queue_names.TIMER_QUEUE, now_us=now_us, count_max=count_max)
         )
         under_way = dict.fromkeys(self._firing.values())  # worlds here that were given some, maybe in vain
         found = [

@@ -144,7 +144,6 @@ def draw_settings(draws: random.Random) -> Settings:
     """Constants are drawn too: a bound that is never met is never tested."""
     ttl_ms = draws.choice([1_000, 3_000, 10_000])
     claim_ms = draws.choice([1_000, 3_000, 8_000])
-    shards = draws.choice([1, 1, 3])
     return Settings(
         worker=WorkerSettings(
             lease_ttl_ms=ttl_ms,
@@ -165,9 +164,8 @@ def draw_settings(draws: random.Random) -> Settings:
             scan_ms=draws.choice([300, 1_000, 3_000]),
             concurrency=draws.choice([1, 4, 256]),
             claim_batch=draws.choice([1, 64]),
-            shards=shards,
         ),
-        timer=TimerSettings(scan_ms=draws.choice([300, 1_000, 3_000]), batch=draws.choice([1, 512]), shards=shards),
+        timer=TimerSettings(scan_ms=draws.choice([300, 1_000, 3_000]), batch=draws.choice([1, 512])),
         orchestrator=OrchestratorSettings(turn_ms=draws.choice([500, 2_000]), moves_max=draws.choice([1, 32])),
         janitor=JanitorSettings(
             turn_ms=300, round_ms=draws.choice([1_000, 600_000]), worlds_max=draws.choice([1, 256])

@@ -32,7 +32,7 @@ class Hints:
         return self._count
 
     def note(self, keys: Collection[bytes] | None) -> None:
-        """These keys were written. None: something was, nobody knows what; everybody looks."""
+        """These keys were written. None: it is unknown which; all waiting callers look."""
         self._count += 1
         self._ring.append(keys)
         if not self._waiting:
@@ -40,7 +40,7 @@ class Hints:
         if keys is None:
             self._wake(list(self._waiting))
             return
-        if len(self._waiting) <= FEW:  # most keys concern nobody, and this way of seeing it is the quickest
+        if len(self._waiting) <= FEW:  # most keys have no waiting caller, and this is the quickest check
             prefixes = tuple(self._waiting)
             keys = [key for key in keys if key.startswith(prefixes)]
         lengths = sorted({len(prefix) for prefix in self._waiting})
@@ -88,7 +88,7 @@ class Hints:
 
 
 def written(batch: kv.Batch) -> list[bytes]:
-    """What a batch wrote, as hints: whole keys of puts and counters, prefixes of appends. Deletes wake nobody."""
+    """What a batch wrote, as hints: whole keys of puts and counters, prefixes of appends. Deletes wake no caller."""
     keys = list(batch.puts)
     if batch.counts:
         keys += batch.counts

@@ -1,6 +1,6 @@
 """The store's interface: one ordered key-value space with three calls, `read`, `commit` and `wait`.
 
-Every durable thing is a key here. An engine is whatever passes `tests/conformance`; `memory` is the reference.
+Every durable thing is a key here. An engine is what passes `tests/conformance`; `memory` is the reference.
 
 * `read` answers any number of gets and ranges from one consistent snapshot in one round trip.
 * `commit` takes batches. Each batch is one atomic mini-transaction of its own; all batches of a call, and
@@ -14,7 +14,7 @@ applied as one. `check` holds the rules every engine enforces by refusing the ba
 
 * Every batch has a *guard*: an expectation that its own success makes false. So a lost answer (`CommitUnknown`) is
   resolved by committing the same batch again; see `transact.commit`. Reading back proves nothing while the first
-  commit may still be running. To expect a key and delete it is a guard only if nobody makes the key again with the
+  commit may still be running. To expect a key and delete it is a guard only if no batch makes the key again with the
   same bytes: expect something unique, a stamp or a token.
 * `absent` may be expected only of a key the same batch puts.
 * A key is written at most once in a batch, and not inside a range the batch deletes.
@@ -52,7 +52,7 @@ class Get(msgspec.Struct, frozen=True, gc=False):
 class Range(msgspec.Struct, frozen=True, gc=False):
     """Ask for the keys in [begin, end), in key order, or from the end backwards.
 
-    The page stops at whichever bound is met first, but always holds the first key there is.
+    The page stops at the first bound that is reached, but always holds the first key there is.
     """
 
     begin: bytes

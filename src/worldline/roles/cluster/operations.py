@@ -1,17 +1,14 @@
-"""The operations of the runtime plane as calls: leases, placement, workers, ingress, messages, effects, timers.
+"""What operators do to a running cluster, each as one call: workers, leases, placement, inputs.
 
-The roles do these things as parts of larger commits; here each is one call by itself, for operators, for workers and
-adapters of other make, and for tests. Each reads, builds a batch with the layers and commits it.
+The roles do these things as parts of larger commits; here each call reads, builds a batch with the layers and commits
+it.
 
-Every call may be repeated. A caller that has lost the answer makes the same call again and is told what the first has
-done: a lease that the same incarnation holds is given again, an id or a token that was used is recognised, and what is
-done already is not done twice. Refusals are typed: `NotFound`, `Closed`, `Exists` (somebody else has it, or it is not
-due), `Fenced` (the epoch has moved on), `IdReused`, `DedupeExpired`.
+Every call may be repeated. A caller that has lost the answer makes the same call again and gets the first one's result:
+an id that was used is recognised, and what is done already is not done twice. Refusals are typed: `NotFound`, `Closed`,
+`IdReused`, `DedupeExpired`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 
@@ -19,11 +16,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, messages, ready, worlds
-from worldline.layers import work as works
 from worldline.model import ids, inbox
-from worldline.model.settings import WorkerSettings
-from worldline.model.work import WorkState
-from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
@@ -38,18 +31,6 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 
 # --- Workers -------------------------------------------------------------------------------------------------------
-
-
-async def heartbeat_worker(
-    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings
-) -> leases.Life:
-    """Register a worker, or renew its life sign and with it every lease it holds."""
-    return await world_lease.beat(engine, env, worker, incarnation, settings)
-
-
-async def retire_worker(engine: kv.Engine, env: envs.Env, life: leases.Life) -> None:
-    """Take a worker's life sign away. What it still holds is free for anybody."""
-    await world_lease.say_goodbye(engine, env, life)
 
 
 async def drain_worker(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Life:
@@ -82,37 +63,6 @@ async def list_worker_worlds(engine: kv.Engine, worker: ids.WorkerId) -> list[tu
 
 
 # --- Leases and placement ------------------------------------------------------------------------------------------
-
-
-async def acquire_lease(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life,
-    is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
-) -> leases.Lease:  # fmt: skip
-    """Take the lease of a world under the next epoch. `Exists` if somebody else has it or it is assigned to another.
-
-    If this incarnation has it already, the lease it has: the answer to the first call was lost.
-    """
-    held = leases.lease_of(await _lease(engine, at), me.worker, ids.Incarnation(me.sign.incarnation))
-    return held or await world_lease.acquire(engine, env, at, me, expiry.Witness(env, is_dead))
-
-
-async def renew_lease(
-    engine: kv.Engine, env: envs.Env, lease: leases.Lease, incarnation: ids.Incarnation, settings: WorkerSettings
-) -> leases.Life:
-    """Keep a lease, with all others of its worker. `Fenced` if the world's epoch has moved on."""
-    state = await _lease(engine, lease.at)
-    if state.raw_epoch != lease.raw_epoch or state.raw_holder != lease.raw_holder:
-        raise errors.Fenced(f"world {lease.at.world.hex()} is at epoch {state.epoch.number}, not {lease.epoch}")
-    return await world_lease.beat(engine, env, lease.worker, incarnation, settings)
-
-
-async def release_lease(engine: kv.Engine, env: envs.Env, lease: leases.Lease) -> bool:
-    """Let go. Returns whether it was still held: what has moved on is left alone."""
-    state = await _lease(engine, lease.at)
-    if state.raw_holder != lease.raw_holder or state.raw_epoch != lease.raw_epoch:
-        return False
-    await world_lease.release(engine, env, lease)
-    return True
 
 
 async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epoch: int | None = None) -> int:
@@ -213,134 +163,9 @@ async def send_message(
     return await transact.run(engine, env, attempt)
 
 
-# --- Effects and timers --------------------------------------------------------------------------------------------
-
-
-async def list_due(engine: kv.Engine, universe: ids.UniverseId, *, queue: str, count_max: int) -> list[works.Found]:
-    """What is due in a queue, oldest first."""
-    now_us = (await engine.read()).time_us
-    request = works.due_range(universe, queue=queue, shard=0, now_us=now_us, count_max=count_max)
-    return works.decode_due(universe, (await engine.read(request)).page(0))
-
-
-async def claim_effect(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, intent: ids.IntentId, *, worker: ids.WorkerId,
-    token: ids.Token, ttl_us: int,
-) -> works.Open:  # fmt: skip
-    """Take a due effect for a while, under a token made for this. `Exists` if it is not due, or another has it."""
-
-    async def attempt() -> transact.Done[works.Open] | transact.Write[works.Open]:
-        opened, now_us = await _open(engine, at, intent)
-        if opened.work.token == token:
-            return transact.Done(opened)
-        batch = kv.Batch()
-        claimed = works.claim(batch, opened, worker=worker, token=token, now_us=now_us, until_us=now_us + ttl_us)
-        return transact.Write(batch, lambda _: claimed)
-
-    return await transact.run(engine, env, attempt)
-
-
-async def renew_effect(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, intent: ids.IntentId, *, token: ids.Token, ttl_us: int
-) -> works.Open:
-    """Keep a claim for longer. `Closed` if it is not ours any more."""
-
-    async def attempt() -> transact.Write[works.Open]:
-        opened, now_us = await _open(engine, at, intent)
-        held = _check_claim(opened, token)
-        batch = kv.Batch()
-        renewed = works.renew(batch, held, until_us=now_us + ttl_us)
-        return transact.Write(batch, lambda _: renewed)
-
-    return await transact.run(engine, env, attempt)
-
-
-async def ack_effect(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, token: ids.Token, receipt: inbox.Receipt
-) -> bool:  # fmt: skip
-    """Answer a claimed effect: the receipt is in the world's inbox and the work settled, or neither.
-
-    Returns whether it was answered now; False if it was before, under this token, or if nobody wants the answer any
-    more. `Closed` if somebody else has the work.
-    """
-    intent = ids.IntentId(receipt.intent)
-
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        opened = works.decode(at, intent, (await engine.read(works.get(at, intent))).value(0))
-        if opened is None or (opened.work.state is WorkState.SETTLED and opened.work.token == token):
-            return transact.Done(False)
-        held = _check_claim(opened, token)
-        batch = kv.Batch()
-        works.settle(batch, held)
-        await _post(engine, batch, at, receipt)
-        return transact.Write(batch, lambda _: True)
-
-    return await transact.run(engine, env, attempt)
-
-
-async def fail_effect(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, intent: ids.IntentId, *, token: ids.Token, due_us: int,
-    error: str,
-) -> bool:  # fmt: skip
-    """Give a claim back, to be tried again later. Returns whether it was still ours: if not, nothing changes."""
-
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        opened, _ = await _open(engine, at, intent)
-        if opened.work.state is not WorkState.CLAIMED or opened.work.token != token:
-            return transact.Done(False)
-        batch = kv.Batch()
-        works.back_off(batch, opened, due_us=due_us, error=error)
-        return transact.Write(batch, lambda _: True)
-
-    return await transact.run(engine, env, attempt)
-
-
-async def fire_timer(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, intent: ids.IntentId, *, worker: ids.WorkerId
-) -> bool:
-    """Let a due timer fire. Returns whether it fired now; False if it has before, or nobody waits for it any more.
-    `Exists` if it is not due yet.
-    """
-    token = ids.Token(envs.new_id(env))
-
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        read = await engine.read(works.get(at, intent))
-        timer = works.decode(at, intent, read.value(0))
-        if timer is None or timer.work.state is WorkState.SETTLED:
-            return transact.Done(False)
-        batch = kv.Batch()
-        fired = works.fire(batch, timer, token=token, worker=worker, now_us=read.time_us)
-        await _post(engine, batch, at, fired)
-        return transact.Write(batch, lambda _: True)
-
-    return await transact.run(engine, env, attempt)
-
-
 # --- Reading -------------------------------------------------------------------------------------------------------
 
 
 async def _lease(engine: kv.Engine, at: ids.Address) -> leases.State:
     read = await engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2))
-
-
-async def _open(engine: kv.Engine, at: ids.Address, intent: ids.IntentId) -> tuple[works.Open, int]:
-    read = await engine.read(works.get(at, intent))
-    opened = works.decode(at, intent, read.value(0))
-    if opened is None:
-        raise errors.NotFound(f"intent {intent.hex()} is not open")
-    return opened, read.time_us
-
-
-def _check_claim(opened: works.Open, token: ids.Token) -> works.Open:
-    if opened.work.state is not WorkState.CLAIMED or opened.work.token != token:
-        raise errors.Closed(f"intent {opened.intent.hex()} is not claimed under this token any more")
-    return opened
-
-
-async def _post(engine: kv.Engine, batch: kv.Batch, at: ids.Address, item: inbox.Item) -> None:
-    """Add an input to a batch that has a guard of its own."""
-    read = await engine.read(worlds.get(at))
-    worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    inboxes.enqueue_once(batch, at, item)
-    ready.leave(batch, at, priority=ready.NORMAL)

@@ -153,9 +153,7 @@ class AdapterWorker(step_batch.Claims):
             rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
         claimed = 0
         if kinds:
-            read = await self._engine.read(
-                *(works.next_range(self._universe, queue=kind.queue, shard=0) for kind in kinds)
-            )
+            read = await self._engine.read(*(works.next_range(self._universe, queue=kind.queue) for kind in kinds))
             self._watch.looked(read.seen)
             for index, kind in enumerate(kinds):
                 for first in works.decode_due(self._universe, read.page(index)):
@@ -172,9 +170,7 @@ class AdapterWorker(step_batch.Claims):
         if not room:
             self._starved = True
             return 0
-        read = await self._engine.read(
-            works.due_range(self._universe, queue=kind.queue, shard=0, now_us=now_us, count_max=room)
-        )
+        read = await self._engine.read(works.due_range(self._universe, queue=kind.queue, now_us=now_us, count_max=room))
         return await self._claim_all(kind, works.decode_due(self._universe, read.page(0)))
 
     def _room(self, kind: Kind) -> int:

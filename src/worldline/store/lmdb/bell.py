@@ -2,9 +2,9 @@
 
 `call_soon_threadsafe` does the same with more work on both sides; on a fast disk that difference is a tenth of a
 commit. An event counter where the system has one, else a pipe: both are level-triggered file descriptors, both count
-rings that nobody has heard yet, and one `hear` takes them all.
+rings that were not heard yet, and one `hear` takes them all.
 
-A bell carries no data and keeps no order. Whoever rings first puts the message where the sleeper looks for it.
+A bell carries no data and keeps no order. Put the message where the sleeper looks for it before ringing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Bell:
         os.read(self._read_end, _HEAR_BYTES)
 
     def close(self) -> None:
-        """Only when no thread can ring or hear it any more: the number may be somebody else's file next."""
+        """Only when no thread can ring or hear it any more: the number may be another file's next."""
         os.close(self._read_end)
         if self._write_end != self._read_end:
             os.close(self._write_end)

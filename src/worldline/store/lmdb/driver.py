@@ -6,9 +6,9 @@ a range may have, so no read can show it and no range delete can reach it. Its v
 groups with appends so far. It is stored, not taken from LMDB's transaction numbers, so that a copied or compacted file
 goes on counting where it was.
 
-**Writing.** One thread per process and folder (`_Store`) takes whatever calls are waiting, up to a bound, and applies
+**Writing.** One thread per process and folder (`_Store`) takes the calls that are waiting, up to a bound, and applies
 their batches one after the other in one LMDB transaction: one sync for all. LMDB lets one transaction of all processes
-write at a time. Two batches on one head in one group meet in order, so exactly one wins.
+write at a time. Two batches on one head in one group are applied in order, so exactly one wins.
 
 **Reading** happens on the loop's thread, in a transaction that ends before the call does. `stable` is the first stamp
 of the version after the one the same transaction shows.
@@ -18,7 +18,7 @@ when another process has outgrown it, the writer thread adopts the new size. Onl
 transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone.
 
 **Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
-in flight is `CommitUnknown`, the store of this process is closed, and whoever uses it further is told to re-open it.
+in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
 
 LMDB must not be opened twice by one process, so engines on one folder share one `_Store`. It is deliberately not usable
 in a forked child.
@@ -95,7 +95,7 @@ class _Store:
         except BaseException:
             self._db.close()
             raise
-        # Held by whoever looks through the map, and by the writer thread while it replaces the map.
+        # Held by every reader of the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
         self._groups = 0
         self._committing = False
@@ -228,12 +228,12 @@ class _Store:
         with self._map_lock:
             if not grow:
                 self._db.set_mapsize(0)
-            # A reader that died without a word may be all that keeps old pages from being used again.
+            # The slot of a killed reader may be all that keeps old pages from being used again.
             elif not self._db.reader_check():
                 self._db.set_mapsize(self._db.info()["map_size"] * 2)
 
     def _lose(self, group: list[lmdb_writer.Job], error: lmdb.Error) -> None:
-        """The group was not committed, or nobody knows. Give each call its answer."""
+        """The group was not committed, or that is unknown. Give each call its answer."""
         harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
         if harmless and not self._has_panicked():
             for job in group:
@@ -427,7 +427,7 @@ def _cover(db: lmdb.Environment, folder: Path) -> None:
     found by LMDB instead, and reported. A sound file may be a little shorter too: then those pages are free.
     """
     if lmdb_folder.data_bytes(folder) < _header_bytes(db):
-        with db.begin(write=True):  # nobody else writes the file meanwhile
+        with db.begin(write=True):  # no other process writes the file meanwhile
             size = _header_bytes(db)
             if lmdb_folder.data_bytes(folder) < size:
                 os.truncate(folder / lmdb_folder.DATA, size)

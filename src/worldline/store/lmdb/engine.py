@@ -179,7 +179,7 @@ class LmdbEngine:
         self._poll = self._loop.call_later(limits.HINT_POLL_MS / 1000, self._look)
 
     def _look(self) -> None:
-        """While somebody waits: were there more transactions than hints? Then a hint was lost."""
+        """While a caller waits: were there more transactions than hints? Then a hint was lost."""
         self._poll = None
         if self._waiters and not self._closing:
             last = self._store.last_txn()

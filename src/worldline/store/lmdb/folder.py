@@ -37,7 +37,7 @@ def missing(folder: Path) -> errors.StoreMissing:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """What LMDB must not have open twice in a process is a file, whatever its path."""
+    """What LMDB must not have open twice in a process is a file, under any path."""
     try:
         found = (folder / DATA).stat()
     except FileNotFoundError:

@@ -2,12 +2,12 @@
 
 Every engine binds a `Listener` there, under a random name. After a commit the writer thread tells all names but those
 of its own process (`Peers.tell`) which transaction it was and which keys it wrote. Nothing waits: a socket whose queue
-is full is told "everything" the next time, a socket whose process is gone is removed by whoever finds out. A new
-listener says hello to all others, so nobody looks into the folder on the way of a commit.
+is full is told "everything" the next time, a socket whose process is gone is removed by the sender that notices. A new
+listener says hello to all others, so no commit has to list the folder.
 
-Nothing may rest on a datagram. Anybody who may write the folder can send one; bytes that are no hint mean "something
-was written". Where sockets cannot be bound (a path too long, a file system without sockets) there are none, and the
-engine's slow look at the number of transactions is all there is.
+No guarantee depends on a datagram. Any process that may write the folder can send one; bytes that are no hint mean
+"something was written". Where sockets cannot be bound (a path too long, a file system without sockets) there are none,
+and the engine's slow look at the number of transactions is all there is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
 class _Sent(enum.Enum):
     YES = enum.auto()
     LOST = enum.auto()  # its queue is full, most likely; it may be there
-    NOBODY = enum.auto()
+    NO_PROCESS = enum.auto()
 
 
 def encode(txn: int, keys: Collection[bytes]) -> bytes:
@@ -95,7 +95,7 @@ class Folder:
         try:
             return sorted(path.name for path in self._path.iterdir())[: limits.HINT_PEERS_MAX]
         except OSError:
-            return []  # somebody removed the folder; nobody is told any more, and nobody is harmed by it
+            return []  # the folder was removed: no hints from now on, and the slow look finds what was written
 
     def bind(self, ear: socket.socket, name: str) -> None:
         ear.bind(f"{self._prefix}/{name}")
@@ -106,7 +106,7 @@ class Folder:
             mouth.sendto(data, f"{self._prefix}/{name}")
         except (ConnectionRefusedError, FileNotFoundError):
             self.remove(name)
-            return _Sent.NOBODY
+            return _Sent.NO_PROCESS
         except OSError:
             return _Sent.LOST
         return _Sent.YES
@@ -115,7 +115,7 @@ class Folder:
         try:
             os.unlink(name, dir_fd=self._number)
         except OSError:
-            return  # gone already, or not ours to remove: a socket without a process harms nobody
+            return  # gone already, or not ours to remove: a socket without a process is harmless
 
     def close(self) -> None:
         os.close(self._number)
@@ -213,7 +213,7 @@ class Peers:
                 self._behind[name] = None
             elif missed:
                 del self._behind[name]
-            if sent is _Sent.NOBODY:
+            if sent is _Sent.NO_PROCESS:
                 self._names.remove(name)
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """The writer thread of one LMDB folder in one process, without LMDB: calls in, groups out, answers back.
 
-A call of `commit` is a `Job`. Loops put jobs; the thread takes whatever is waiting, up to a bound, as one group, has it
+A call of `commit` is a `Job`. Loops put jobs; the thread takes what is waiting, up to a bound, as one group, has it
 written, and delivers the answers to the `Inbox` of each loop that takes part, with one ring of its bell. All inboxes
-hear what was written, whoever wrote it, so that hints inside the process need no other way.
+hear what was written by any loop, so that hints inside the process need no other way.
 
-Every accepted job is answered exactly once, also when the store fails or the thread meets a bug. After `fail` no job is
-accepted any more. Waking costs more than anything else here, so nobody is woken who is awake: the thread says when it
+Every accepted job is answered exactly once, also when the store fails or the thread has a bug. After `fail` no job is
+accepted any more. Waking costs more than anything else here, so a thread that is awake is not woken: it says when it
 goes to sleep, and an inbox rings once until it is emptied.
 """
 
@@ -162,7 +162,7 @@ class Writer:
             self._inboxes = tuple(other for other in self._inboxes if other is not inbox)
 
     def put(self, job: Job) -> None:
-        """Accept a job. It waits until somebody rings, if the thread is not `awake`."""
+        """Accept a job. It waits until the bell rings, if the thread is not `awake`."""
         self._jobs.append(job)
         if self.failed is not None:
             self._refuse()  # the thread may have looked for the last time
@@ -196,17 +196,17 @@ class Writer:
                     self._after(txn, keys)
         finally:
             if self.failed is None and not self._stopping:
-                # A bug, whose traceback the thread leaves behind. Nobody may wait for ever because of it.
-                self._abandon("its writer thread met a bug")
+                # A bug, whose traceback the thread leaves behind. No caller may wait for ever because of it.
+                self._abandon("its writer thread failed with a bug")
                 for job in group:
-                    job.lose("the writer thread met a bug")
+                    job.lose("the writer thread failed with a bug")
                 self._publish(group, None, [])
 
     def _next(self) -> list[Job]:
         """Sleep until there is something to do. Empty: stop."""
         jobs = self._jobs
         while not jobs:
-            # Whoever puts a job after this sees that nobody is awake, and rings.
+            # A loop that puts a job after this sees that the thread is not awake, and rings.
             self.awake = False
             if not jobs:
                 if self._stopping:

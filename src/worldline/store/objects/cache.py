@@ -29,11 +29,11 @@ from worldline.base import errors, limits
 from worldline.codec import digest as digests
 
 TEMPORARY = ".tmp-"
-TEMPORARY_AGE_US_MAX = 3_600_000_000  # an older one belongs to a process that has died
+TEMPORARY_AGE_US_MAX = 3_600_000_000  # an older one belongs to a killed process
 
 _ITEM_SHARE = 4  # one blob may take a quarter of the room
 _SLACK_SHARE = 8
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe that somebody put there
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of that name
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -131,7 +131,7 @@ class BlobCache:
         return True
 
     def _write(self, path: Path, data: bytes) -> None:
-        """Replace whatever is there: it is the same, or bad."""
+        """Replace an entry that is there: it is the same, or bad."""
         temporary = path.parent / f"{TEMPORARY}{self._env.random_bytes(limits.ID_BYTES).hex()}"
         path.parent.mkdir(exist_ok=True)
         try:

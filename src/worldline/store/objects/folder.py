@@ -2,13 +2,13 @@
 
 An object appears whole or not at all. Its bytes are written to a temporary file beside it and synced; a hard link then
 gives it its name, which fails if the name is taken, so of any number of racing processes exactly one wins; the folder
-is synced before `put` returns. A folder made on the way is synced into its parent, and a folder that somebody else
-made is synced once by every process that relies on it, because the other one may die before its own sync.
+is synced before `put` returns. A folder made on the way is synced into its parent, and a folder that another process
+made is synced once by every process that relies on it, because the other one may be killed before its own sync.
 
 Nothing outside the root can be reached: names are checked, folders are entered one by one from a descriptor of the
 root, and no symbolic link is followed below it. What is not a plain file under an object's name is not an object.
 
-A process that dies leaves temporary files (`.tmp-...`) behind. They are never listed or read; `sweep_temporary` removes
+A killed process leaves temporary files (`.tmp-...`) behind. They are never listed or read; `sweep_temporary` removes
 them. File work runs in threads of this store, so no sync ever stops the event loop, and cancelling a call ends only
 the waiting: the object is then whole or absent. Empty folders are left alone, and bodies are not checked here.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 TEMPORARY = ".tmp-"  # no name has a dot, so no object is ever taken for one
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe that somebody put there
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of that name
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _MODE = 0o444  # an object is never written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -72,12 +72,17 @@ class FolderObjects:
     async def delete(self, name: str) -> None:
         await self._run(self._delete, objects.check_name(name))
 
-    async def sweep_temporary(self, before_us: int) -> int:
-        """Remove what died uploads have left, if last written before this wall time; how many there were.
+    async def count_temporary(self, before_us: int, *, under: str = "") -> int:
+        """How many temporary files there are that were last written before this wall time: `sweep_temporary`."""
+        return await self._run(self._sweep, before_us, under, remove=False)
 
-        An upload that is still being written loses its temporary file if it is that old, and fails.
+    async def sweep_temporary(self, before_us: int, *, under: str = "") -> int:
+        """Remove the temporary files of killed uploads, if last written before this wall time; how many there were.
+
+        `under`: only in this folder. An upload that is still being written loses its temporary file if it is that old,
+        and fails.
         """
-        return await self._run(self._sweep, before_us)
+        return await self._run(self._sweep, before_us, under, remove=True)
 
     async def close(self) -> None:
         """Waits for the calls under way, also for those whose callers have gone."""
@@ -120,12 +125,14 @@ class FolderObjects:
         return name
 
     def _create_temporary(self, folder: int) -> tuple[str, int]:
-        """Another process, or a dead one, may have the same number; creating exclusively finds a free name."""
+        """Another process, or an earlier one, may have used the same number; creating exclusively finds a free name."""
         for number in itertools.islice(self._numbers, _TEMPORARY_TRIES_MAX):
             name = f"{TEMPORARY}{os.getpid()}-{number}"
             with contextlib.suppress(FileExistsError):
                 return name, os.open(name, _CREATE, _MODE, dir_fd=folder)
-        raise errors.StoreUnavailable(f"{self._root} is full of temporary files; sweep them")
+        raise errors.StoreUnavailable(
+            f"{self._root} is full of temporary files; remove them with `worldline doctor --repair`"
+        )
 
     def _get(self, name: str) -> bytes:
         parent, _, leaf = name.rpartition("/")
@@ -154,15 +161,19 @@ class FolderObjects:
         ):
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(leaf, dir_fd=folder)
-            os.fsync(folder)  # also if it was gone before: whoever removed it may not have synced yet
+            os.fsync(folder)  # also if it was gone before: the process that removed it may not have synced yet
 
     def _list(self, prefix: str, after: str, count_max: int) -> Listing:
         with self._mapped(f"list {prefix}"), contextlib.closing(_walk(self._root_fd, "", prefix, after)) as found:
             return [*itertools.islice(found, count_max)]
 
-    def _sweep(self, before_us: int) -> int:
+    def _sweep(self, before_us: int, under: str, *, remove: bool) -> int:
         with self._mapped("sweep temporary files"):
-            return _sweep(self._root_fd, "", before_us)
+            try:
+                with self._entered(under, create=False) as folder:
+                    return _sweep(folder, f"{under}/" if under else "", before_us, remove=remove)
+            except FileNotFoundError:
+                return 0
 
     @contextlib.contextmanager
     def _entered(self, path: str, *, create: bool) -> Iterator[int]:
@@ -239,7 +250,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def _enter(folder: int, segment: str, walked: str, *, create: bool) -> int:
-    """Open a folder inside a folder; whatever else has that name is told apart."""
+    """Open a folder inside a folder; anything else of that name has an error of its own."""
     try:
         return os.open(segment, _FOLDER, dir_fd=folder)
     except OSError as error:
@@ -272,7 +283,7 @@ def _read(file: int, size: int) -> bytes:
 
 
 def _unlink(folder: int, name: str) -> None:
-    """Whatever goes wrong here leaves a temporary file, which the sweep removes; the first error matters more."""
+    """A failure here leaves a temporary file, which the sweep removes; the first error matters more."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
 
@@ -311,7 +322,7 @@ def _may_hold(base: str, prefix: str, after: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(folder: int, entry: str) -> Iterator[int | None]:
-    """An inner folder, or None if it is one no more."""
+    """An inner folder, or None if it is gone or replaced."""
     try:
         inner = os.open(entry, _FOLDER, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -323,15 +334,17 @@ def _opened(folder: int, entry: str) -> Iterator[int | None]:
         os.close(inner)
 
 
-def _sweep(folder: int, base: str, before_us: int) -> int:
-    removed = 0
+def _sweep(folder: int, base: str, before_us: int, *, remove: bool) -> int:
+    """The number of old temporary files, removed if asked for."""
+    count = 0
     for entry, is_folder in _entries(folder):
         if is_folder and objects.is_name(base + entry):
             with _opened(folder, entry) as inner:
-                removed += 0 if inner is None else _sweep(inner, f"{base}{entry}/", before_us)
+                count += 0 if inner is None else _sweep(inner, f"{base}{entry}/", before_us, remove=remove)
         elif not is_folder and entry.startswith(TEMPORARY):
-            with contextlib.suppress(FileNotFoundError):  # somebody else sweeps, or the upload has ended
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps, or the upload has ended
                 if os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mtime_ns // 1000 < before_us:
-                    os.unlink(entry, dir_fd=folder)
-                    removed += 1
-    return removed
+                    if remove:
+                        os.unlink(entry, dir_fd=folder)
+                    count += 1
+    return count

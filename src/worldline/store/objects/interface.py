@@ -2,7 +2,7 @@
 
 An object is put once and never changed. Names are made by the caller from hex digits, nonces and slashes only
 (`check_name`), so no name can leave its folder or bucket prefix. `put` is put-if-absent: a name that exists is an
-error of the caller, who chooses a fresh nonce for each upload. Bodies are opaque here; whoever reads them checks them.
+error of the caller, who chooses a fresh nonce for each upload. Bodies are opaque here; their readers check them.
 
 No name may be the folder of another: `a/b` and `a/b/c` cannot both be objects, because neither file systems nor some
 S3 servers can hold both.
@@ -30,7 +30,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 class Objects(Protocol):
     async def put(self, name: str, body: bytes) -> None:
-        """Durable on return. Raises `Exists` if the name is taken, by whatever body."""
+        """Durable on return. Raises `Exists` if the name is taken, also by an equal body."""
 
     async def get(self, name: str) -> bytes:
         """The whole body. Raises `NotFound`."""

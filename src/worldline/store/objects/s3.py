@@ -242,8 +242,10 @@ def _check(settings: Settings, endpoint: str) -> None:
         raise errors.BadInput(f"{endpoint} is not encrypted; allow http (AWS_ALLOW_HTTP=true) or use https")
     if bool(settings.access_key) != bool(settings.secret_key):
         raise errors.BadInput("an access key and a secret key go together; one of them is missing")
-    if not 0 <= settings.retries <= limits.OBJECT_RETRIES_MAX or settings.timeout_ms < 1:
-        raise errors.BadInput(f"0 to {limits.OBJECT_RETRIES_MAX} retries and a timeout of 1 ms or more, please")
+    for name, low, high in (("retries", 0, limits.OBJECT_RETRIES_MAX), ("timeout_ms", 1, limits.SETTING_MS_MAX)):
+        value = getattr(settings, name)
+        if type(value) is not int or not low <= value <= high:
+            raise errors.BadInput(f"S3's {name} is {value!r}; use a whole number from {low} to {high}")
 
 
 def _connect(bucket: str, prefix: str, endpoint: str, settings: Settings) -> obstore.store.S3Store:

@@ -51,7 +51,7 @@ class Again(Exception):
 
 
 class Broken(Exception):
-    """The connection is gone or silent; nobody knows what the statement did."""
+    """The connection is gone or silent; what the statement did is unknown."""
 
 
 class Session:
@@ -206,8 +206,8 @@ class Session:
 class Pool:
     """Lends up to `size` sessions; idle ones are lent again, the last used first: its server process is the warmest.
 
-    Who finds none idle waits for the next one, whether it comes back from somebody or is newly opened, first come
-    first served. New ones are opened one at a time, while somebody waits. If that fails, those who wait have the error,
+    A caller that finds none idle waits for the next one, whether it is given back or newly opened, first come first
+    served. New ones are opened one at a time, while callers wait. If that fails, those who wait have the error,
     unless sessions are lent that may come back to them.
     """
 

@@ -129,7 +129,7 @@ class PostgresEngine:
         return _answer(requests, base, rows, seen)
 
     def _read_together(self, requests: Sequence[kv.Request], seen: int) -> asyncio.Future[kv.Snapshot]:
-        """Wait for a connection with others. Whoever goes away leaves the others alone."""
+        """Wait for a connection with others. A caller that is cancelled does not disturb the others."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[kv.Snapshot] = loop.create_future()
         if self._shared is None or not self._shared.has_room(requests):
@@ -143,7 +143,7 @@ class PostgresEngine:
     async def _serve_reads(self, shared: _Shared) -> None:
         async def call(session: Session) -> Sequence[Row]:
             if self._shared is shared:
-                self._shared = None  # whoever comes now waits for the next
+                self._shared = None  # callers from now on wait for the next
             backwards, arguments = _ask(shared.requests)
             return await session.read(arguments, backwards=backwards)
 
@@ -189,7 +189,7 @@ class PostgresEngine:
         await self._sessions.close()
 
     def _pump(self) -> None:
-        """See to it that somebody serves what waits."""
+        """Start a task for what waits, if a connection is free."""
         if self._queue and len(self._under_way) < self._settings.commit_connections:
             task = asyncio.create_task(self._serve(), name="worldline postgres commit")
             self._under_way[task] = None

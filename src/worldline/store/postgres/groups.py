@@ -2,8 +2,8 @@
 
 Batches wait in one queue, first come first served. A group is the longest run of waiting batches that do not *meet*:
 none writes what another writes or expects. Expecting the same unwritten key is no meeting. A batch that meets one under
-way, or one that waits before it, stays where it is and the ones behind it may pass; so nobody is overtaken by what it
-meets, nobody starves, and batches that meet are decided in the order in which they came.
+way, or one that waits before it, stays where it is and the ones behind it may pass; so no batch is overtaken by one it
+meets, none starves, and batches that meet are decided in the order in which they came.
 
 `encode` makes the arguments of `sql.COMMIT_PARAMETERS` from a group, `decode` the outcomes from its row.
 """

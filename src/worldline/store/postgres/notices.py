@@ -4,11 +4,11 @@ Notifications are sent after the commit they tell of, never inside it: NOTIFY ta
 is written while one is on its way goes into the next: many commits, few notifications. A payload names the sender and
 the keys, or everything (`*`) if they do not fit.
 
-Who is alone tells nobody. Every connection begins by a greeting, and whoever hears it answers "everything": so the
+An engine without peers sends nothing. Every connection begins by a greeting, and each peer answers "everything": so the
 newcomer knows that it is not alone, and looks again at what was written before the others knew of it. An engine that
-has heard nobody for a while after its own greeting keeps silent, until somebody greets.
+has had no answer for a while after its own greeting keeps silent, until a peer greets.
 
-The connection comes back by itself. What was told meanwhile is unknown, so everybody is woken then.
+The connection comes back by itself. What was told meanwhile is unknown, so all waiting callers are woken then.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Notices:
             self._task = None
 
     def tell(self, keys: Iterable[bytes]) -> None:
-        """These keys were written here. Sent soon, with whatever else is written until then, unless nobody is there."""
+        """These keys were written here. Sent soon, with what else is written until then, unless there are no peers."""
         if self._is_alone():
             return
         if self._pending is not None:

@@ -43,10 +43,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server_version_min: int = 140_000
 
     def __post_init__(self) -> None:
+        least = {
+            "starting_attempts": self.connect_attempts,
+            "group_bytes_max": limits.BATCH_BYTES_MAX,  # the largest batch must fit into a group
+        }
         for name in self.__struct_fields__:
-            assert getattr(self, name) > 0, f"{name} must be positive"
-        assert self.starting_attempts >= self.connect_attempts
-        assert self.group_bytes_max >= limits.BATCH_BYTES_MAX, "the largest batch must fit into a group"
+            value, low = getattr(self, name), least.get(name, 1)
+            if type(value) is not int or not low <= value <= limits.SETTING_COUNT_MAX:
+                whole = f"a whole number from {low} to {limits.SETTING_COUNT_MAX}"
+                raise errors.BadInput(f"PostgreSQL's {name} is {value!r}; use {whole}")
 
 
 DEFAULTS = Settings()

@@ -8,17 +8,18 @@ version, and where the stamps of this cluster begin.
 function is VOLATILE and the isolation READ COMMITTED, so each statement inside has a snapshot of its own:
 
 1. Lock every row that the group expects or writes, in key order: FOR UPDATE what is written or swept, FOR SHARE what is
-   only expected. The caller cuts the sorted keys into runs of one kind. A long run of keys that are deleted whatever
-   they hold is deleted here already, which locks as well and saves a visit to each row.
-2. Look at the expectations on a snapshot taken *after* the locks: whoever we waited for is in it. What was found can
-   no longer change, so a batch is judged, and its conflict told, by one consistent view.
+   only expected. The caller cuts the sorted keys into runs of one kind. A long run of keys that are deleted with
+   any value is deleted here already, which locks as well and saves a visit to each row.
+2. Look at the expectations on a snapshot taken *after* the locks: every transaction we waited for is in it. What was
+   found can no longer change, so a batch is judged, and its conflict told, by one consistent view.
 3. Write for the batches that held: puts, counters and appends first, deletes and ranges last, so that a row met by a
    put means that its writer's other rows are met by the deletes. If a batch did not hold after rows were deleted in
    step 1, the whole statement is undone, and run again with locks only.
 
-A key that is expected absent has no row to lock. It is inserted plainly: if somebody was quicker, the unique index
-waits for him, then unique_violation undoes the whole statement and it is run again, on a snapshot that shows the row.
-The same holds for appended keys. So every batch that is applied saw a state that was still current when it committed.
+A key that is expected absent has no row to lock. It is inserted plainly: if another transaction was quicker, the unique
+index waits for it, then unique_violation undoes the whole statement and it is run again, on a snapshot that shows the
+row. The same holds for appended keys. So every batch that is applied saw a state that was still current when it
+committed.
 
 Locks are taken in one order, so groups cannot wait for each other in a circle. New rows are the exception (they
 cannot be locked before they exist); the server finds such a circle and undoes one of the two, which is run again.
@@ -124,7 +125,7 @@ $body$;
 
 # The row of the key `k.key`, as a condition and what follows it. While an old transaction is open, the server keeps all
 # versions of a row, and the index holds them in the order of their places in the table: newer ones behind older ones,
-# as a rule. So the walk goes backwards and ends at the first that is visible. Forwards it would meet all the dead ones
+# as a rule. So the walk goes backwards and ends at the first that is visible. Forwards it would visit all dead versions
 # first, one for every commit since that transaction began. Equality would let the planner drop the order.
 _NEWEST = "kv.key >= k.key AND kv.key <= k.key ORDER BY kv.key DESC LIMIT 1"
 
@@ -277,7 +278,7 @@ BEGIN
         DELETE FROM {schema}.kv WHERE kv.key = ANY (delete_keys);
     END IF;
     IF missing THEN
-        -- What was not there when its turn came may have been made by somebody whom a later lock waited for.
+        -- What was not there when its turn came may have been made by a transaction that a later lock waited for.
         first := 1;
         FOR run IN 1 .. cardinality(run_ends) LOOP
             IF run_kinds[run] = {delete} THEN

@@ -175,7 +175,7 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
         kind=wanted.kind,
         state=WorkState.WAITING,
         queue=queue_names.queue_of(program, wanted),
-        shard=0,
+        reserved=0,
         name=wanted.name,
         params=cas.as_payload(wanted.params),
         step=wanted.step,
