@@ -13,7 +13,6 @@ from worldline.kernel import commands, runs
 from worldline.kernel.authoring.program import Program
 from worldline.keys import journal as journal_keys
 from worldline.layers import cas, commit, messages, ready, worlds
-from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
@@ -110,56 +109,40 @@ def _build(
     hints: Sequence[ready.Hint],
 ) -> Built:  # fmt: skip
     batch = kv.Batch()
+    sent = [_sent(each) for each in routes]
+    handed = [handover for handover, _ in done.handed]
     steps = commit.Steps(
         head_raw=held.head_raw,
         sealed=journals.Sealed(done.before, done.entries, done.data, done.after),
         consumed=[each.stamp for each in done.taken],
         buried=done.buried,
+        seen=[
+            commit.Seen(each.item, each.client_id, kv.Stamp(each.stamp or handed_stamp(applied)), time_us)
+            for each, applied in done.handed
+            if each.client_id is not None
+        ],
         opened=opened,
         closed=list(done.closed),
+        settled=[each.claim for each in handed if each.claim is not None and each.claim.intent in done.closed],
         cancelled=[commit.Cancelled(each.intent, work_of(held.program, each)) for each in done.cancelled],
+        sent=sent,
+        hints=hints,
+        unfinished=inbox.Control(commands.CONTINUE, payload.EMPTY) if done.unfinished else None,
     )
     claimed = commit.add(batch, held.lease, steps)
-    for handover, applied in done.handed:
-        if handover.claim is not None and handover.claim.intent in done.closed:
-            works.settle_in_step(batch, handover.claim)
-        if handover.client_id is not None:
-            stamp = kv.Stamp(handover.stamp or handed_stamp(applied))
-            inboxes.record_seen(
-                batch, held.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
-            )
-    touched, answers_self = _post(batch, held, routes) if routes else ([], False)
-    ready.remove(batch, hints)
-    if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on
-        inboxes.enqueue_once(batch, held.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
-        answers_self = True
+    touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
+    answers_self = done.unfinished or held.at in touched or any(each.receipt is not None for each in sent)
     head_raw = batch.puts[journal_keys.head_key(held.at)].value
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
 
 
-def _post(batch: kv.Batch, held: HeldWorld, routes: Sequence[Route]) -> tuple[list[ids.Address], bool]:
-    """Messages into their destinations' inboxes, and a receipt for each into the sender's own."""
-    touched: dict[ids.Address, None] = {}
-    answers_self = False
-    for each in routes:
-        is_reply = each.outgoing.to is not None
-        asks = bool(each.outgoing.message.headers.get("ask"))
-        why_not = messages.check_destination(each.destination)
-        if why_not is None:
-            assert each.destination is not None
-            message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
-            messages.post(batch, each.destination, message)
-            if each.destination.at == held.at:
-                answers_self = True  # its holder reads its own inbox next
-            touched[each.destination.at] = None
-        if is_reply or (why_not is None and asks):
-            continue
-        inboxes.enqueue_once(batch, held.at, _receipt(each.outgoing, why_not))
-        answers_self = True
-    for at in touched:
-        if at != held.at:
-            ready.leave(batch, at, priority=ready.NORMAL)
-    return list(touched), answers_self
+def _sent(each: Route) -> commit.Sent:
+    """A message as it leaves, and its receipt: none for a reply, and none for a question that is on its way."""
+    why_not = messages.check_destination(each.destination)
+    message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
+    answered = each.outgoing.to is not None or (why_not is None and bool(each.outgoing.message.headers.get("ask")))
+    receipt = None if answered else _receipt(each.outgoing, why_not)
+    return commit.Sent(message, each.destination if why_not is None else None, receipt)
 
 
 def _receipt(outgoing: step.Outgoing, why_not: str | None) -> inbox.Receipt:
