@@ -19,8 +19,8 @@ import worldline as wl
 from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import commands
-from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended, Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 from worldline.roles.world import no_asyncio

@@ -18,7 +18,7 @@ from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands, context, schedules, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))

@@ -12,8 +12,8 @@ from worldline.codec import structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring.calls import Call
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Ended
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind

@@ -9,7 +9,7 @@ from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
 from worldline.kernel import commands, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind

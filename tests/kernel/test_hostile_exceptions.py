@@ -15,8 +15,8 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.kernel import context, user_errors
-from worldline.kernel.machine import Machine
 from worldline.kernel.runs import RunStatus
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 

@@ -12,7 +12,7 @@ import worldline as wl
 from worldline.base import errors, limits
 from worldline.codec import structs
 from worldline.kernel import commands, replay, schedules, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind

@@ -11,7 +11,7 @@ from typing import Any
 import worldline as wl
 from worldline import testing
 from worldline.kernel import driver, values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))

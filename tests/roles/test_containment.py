@@ -19,7 +19,7 @@ from worldline.base import errors
 from worldline.client import delivery
 from worldline.kernel import commands, values
 from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.world import Status
 from worldline.observe import measures, sinks

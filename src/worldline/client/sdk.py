@@ -24,9 +24,9 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import answer_type
-from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.state import Ended, Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, universes, worlds
 from worldline.model import ids, inbox, payload

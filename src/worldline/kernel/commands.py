@@ -8,16 +8,17 @@ import msgspec
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import driver, handling, runs, schedules, values
+from worldline.kernel import driver, runs, schedules, values
 from worldline.kernel.events import Answer
 from worldline.kernel.runs import ENDED, OpKind, Parked, Run, RunStatus
+from worldline.kernel.user_code import workflow_calls
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine, Pending
+    from worldline.kernel.state import Machine, Pending
 
 RUN = "run"
 CANCEL = "cancel"
@@ -173,11 +174,11 @@ def _check_arguments(machine: Machine, run: Run) -> None:
         if effect is None:
             continue
         try:
-            effect.signature.unpack(handling.unpack_effect(params)[0])
+            effect.signature.unpack(workflow_calls.unpack_effect(params)[0])
         except (errors.DecodeError, errors.BadInput) as error:
             raise failures.Diverged(
                 f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
-                f"  journal: {handling.describe(op)}\n"
+                f"  journal: {workflow_calls.describe(op)}\n"
                 f"  code:    its arguments do not fit {effect.name}() any more: {error}"
             ) from error
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from worldline.base import failures
 
 if TYPE_CHECKING:
-    from worldline.kernel.handling import Handling
+    from worldline.kernel.user_code.workflow_calls import Handling
 
 current: ContextVar[Handling | None] = ContextVar("worldline_current", default=None)
 # Whether a signal can interrupt the code that runs: in a test's own thread, where Ctrl-C must end the test. Hosts run

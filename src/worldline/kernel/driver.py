@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
-from worldline.kernel import context, handling, runs, stack, user_errors, values
+from worldline.kernel import context, runs, user_errors, values
 from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
+from worldline.kernel.user_code import stack, workflow_calls
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
+    from worldline.kernel.state import Machine
 
 FOREIGN_AWAITS_MAX = 100
 CHILD_ID_CHARACTERS_MAX = 160
@@ -185,7 +186,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
     """Run the coroutine to its next await, or to its end."""
     coroutine = run.coroutine
     assert coroutine is not None
-    hands = handling.Handling(machine, time_us=run.time_us, seed=run.record.seed, run=run)
+    hands = workflow_calls.Handling(machine, time_us=run.time_us, seed=run.record.seed, run=run)
     token = context.current.set(hands)
     try:
         run.waiting = _to_next_await(coroutine, run, resume)
@@ -275,7 +276,7 @@ def rebuild(machine: Machine, run: Run) -> None:
         _feed_rebuilding(machine, run, None, run.record.started_us)
         for resume in run.record.log:
             _feed_rebuilding(machine, run, resume, resume.time_us)
-        handling.check_all_issued(run)
+        workflow_calls.check_all_issued(run)
     except failures.Diverged:
         run.cool()
         raise
@@ -285,7 +286,7 @@ def rebuild(machine: Machine, run: Run) -> None:
 def _feed_rebuilding(machine: Machine, run: Run, resume: Resume | None, time_us: int) -> None:
     run.time_us = time_us
     assert run.coroutine is not None
-    hands = handling.Handling(machine, time_us=time_us, seed=run.record.seed, run=run)
+    hands = workflow_calls.Handling(machine, time_us=time_us, seed=run.record.seed, run=run)
     token = context.current.set(hands)
     try:
         run.waiting = _to_next_await(run.coroutine, run, resume)
@@ -382,7 +383,7 @@ def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
     return runs.Outcome(ReceiptStatus.OK, data)
 
 
-def _finish(machine: Machine, run: Run, result: object, hands: handling.Handling) -> None:
+def _finish(machine: Machine, run: Run, result: object, hands: workflow_calls.Handling) -> None:
     try:
         hands.check_calls()
         data = values.dump(result)

@@ -14,15 +14,16 @@ import msgspec
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
-from worldline.kernel import driver, handling, runs, schedules, stack, user_errors, values
+from worldline.kernel import driver, runs, schedules, user_errors, values
 from worldline.kernel.authoring import reducers
 from worldline.kernel.runs import Held, OpKind, Outcome, Run
+from worldline.kernel.user_code import stack, workflow_calls
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
+    from worldline.kernel.state import Machine
 
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
@@ -148,7 +149,7 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
 def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
     """Run all handlers of an event; then, and only if all went well, do what they asked for."""
     before: dict[tuple[str, str], bytes | None] = {}
-    asked: list[handling.Handling] = []
+    asked: list[workflow_calls.Handling] = []
     answer = None
     try:
         for handler in handlers:
@@ -156,7 +157,7 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
             # One event may be raised twice in a step and have several handlers: each call draws its own.
             which = machine.now.events.to_bytes(4, "big"), handler.reducer.encode(), handler.method.encode()
             seed = (machine.state, *which, data)
-            hands = handling.Handling(machine, time_us=machine.now.context.time_us, seed=seed)
+            hands = workflow_calls.Handling(machine, time_us=machine.now.context.time_us, seed=seed)
             asked.append(hands)
             result = _call(machine, handler, event, hands, before)
             if handler.is_request:
@@ -172,7 +173,7 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
 
 
 def _call(
-    machine: Machine, handler: reducers.Handler, event: Any, hands: handling.Handling,
+    machine: Machine, handler: reducers.Handler, event: Any, hands: workflow_calls.Handling,
     before: dict[tuple[str, str], bytes | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
@@ -226,7 +227,7 @@ def _read(reducer: reducers.Reducer, data: bytes) -> Any:
         return UNREAD
 
 
-def _do_asked(machine: Machine, hands: handling.Handling) -> None:
+def _do_asked(machine: Machine, hands: workflow_calls.Handling) -> None:
     machine.now.raised.extend(hands.emits)
     for delay_us, (schema, data), cancelled in hands.afters:
         if not cancelled[0]:

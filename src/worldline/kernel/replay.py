@@ -15,7 +15,7 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.codec import canonical, structs
 from worldline.kernel import values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
 

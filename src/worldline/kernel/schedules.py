@@ -33,7 +33,7 @@ from worldline.kernel.authoring import calls
 from worldline.model import ids
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
+    from worldline.kernel.state import Machine
 
 TIMER = "schedule:"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,9 +19,9 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import values
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Cell, Machine, Pending
 from worldline.kernel.runs import Buffered, Held, Op, Record, Resume
 from worldline.kernel.schedules import Schedule
+from worldline.kernel.state import Cell, Machine, Pending
 from worldline.model import ids
 
 VERSION = 1

@@ -15,7 +15,7 @@ import msgspec
 
 from worldline.client import delivery
 from worldline.codec import digest, tuples
-from worldline.kernel import machine, user_errors
+from worldline.kernel import state, user_errors
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
@@ -178,7 +178,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
                 yield
         case "ignore-late":
-            with mock.patch.object(machine.Machine, "_receipt", _taking_all(machine.Machine._receipt)):  # noqa: SLF001
+            with mock.patch.object(state.Machine, "_receipt", _taking_all(state.Machine._receipt)):  # noqa: SLF001
                 yield
         case "overtaken":
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
@@ -250,10 +250,10 @@ def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
     return unscoped
 
 
-def _taking_all(real: Callable[[machine.Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
+def _taking_all(real: Callable[[state.Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
     """An answer is an answer, asked for or not."""
 
-    def receipt(self: machine.Machine, item: inbox.Receipt, data: bytes) -> str:
+    def receipt(self: state.Machine, item: inbox.Receipt, data: bytes) -> str:
         return real(self, item, data) if ids.IntentId(item.intent) in self.by_intent else ""
 
     return receipt

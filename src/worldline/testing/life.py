@@ -15,7 +15,7 @@ from worldline.base import failures
 from worldline.codec import digest
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import cas, export
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload

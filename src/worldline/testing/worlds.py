@@ -30,9 +30,9 @@ from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, to_
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Machine
 from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.state import Machine
 from worldline.layers import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps

@@ -20,8 +20,9 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.kernel import handling, runs
+from worldline.kernel import runs
 from worldline.kernel.authoring.calls import Effect, Options
+from worldline.kernel.user_code import workflow_calls
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, ready, worlds
 from worldline.layers import work as works
@@ -228,7 +229,7 @@ class Performer:
         claim = held.claim
         work = claim.work
         try:
-            arguments, options = handling.unpack_effect(
+            arguments, options = workflow_calls.unpack_effect(
                 await self._blobs.load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:

@@ -16,7 +16,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases

@@ -21,7 +21,7 @@ from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
 
 if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
+    from worldline.kernel.state import Machine
 
 
 _EFFECT = tuple[bytes, bytes]
