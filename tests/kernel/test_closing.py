@@ -13,7 +13,8 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import commands, driver, runs, snapshots
+from worldline.kernel import commands, context, snapshots
+from worldline.kernel.user_code import coroutines
 from worldline.model import ids
 
 app = wl.Program("closing")
@@ -157,7 +158,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
         elif way == "close":
             world.machine.close()
         else:
-            runs.close(run.coroutine)
+            context.close(run.coroutine)
         run.coroutine = None
         gc.collect()
         assert snapshots.save(world.machine) == before
@@ -265,7 +266,7 @@ def test_code_that_catches_everything_is_not_kept_at_it() -> None:
         world.start(insists(), id="r")
         run = world.machine.runs["r"]
         if run.coroutine is None:
-            driver.rebuild(world.machine, run)
+            coroutines.rebuild(world.machine, run)
         done.clear()
         run.cool()
-        assert 0 < len(done) <= 3 * runs.CLOSINGS_MAX
+        assert 0 < len(done) <= 3 * context.CLOSINGS_MAX

@@ -16,7 +16,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.kernel import driver, events, runs, user_errors, values
+from worldline.kernel import events, operations, user_errors, values
 
 
 class Yields:
@@ -81,16 +81,16 @@ def a_program(do: Callable[[], Any]) -> tuple[wl.Program, Flow, Flow]:
 
 
 FORGED = {
-    "no such operation": lambda: runs.All((99,)),
-    "a negative one": lambda: runs.All((-7,)),
-    "text": lambda: runs.All(("a",)),  # type: ignore[arg-type]
-    "a bool": lambda: runs.All((True,)),
-    "none": lambda: runs.All(None),  # type: ignore[arg-type]
-    "a list": lambda: runs.All([0]),  # type: ignore[arg-type]
-    "nothing to wait for": lambda: runs.All(()),
-    "the first of nothing": lambda: runs.First(()),
-    "the first of one": lambda: runs.First((0,)),
-    "the first of unknown ones": lambda: runs.First((5, 6)),
+    "no such operation": lambda: operations.All((99,)),
+    "a negative one": lambda: operations.All((-7,)),
+    "text": lambda: operations.All(("a",)),  # type: ignore[arg-type]
+    "a bool": lambda: operations.All((True,)),
+    "none": lambda: operations.All(None),  # type: ignore[arg-type]
+    "a list": lambda: operations.All([0]),  # type: ignore[arg-type]
+    "nothing to wait for": lambda: operations.All(()),
+    "the first of nothing": lambda: operations.First(()),
+    "the first of one": lambda: operations.First((0,)),
+    "the first of unknown ones": lambda: operations.First((5, 6)),
 }
 
 
@@ -109,7 +109,7 @@ def test_a_forged_end_fails_its_run() -> None:
     """Only `wl.continue_as_new` can say what a run goes on with."""
 
     def forge() -> Never:
-        raise driver.ContinueAsNew
+        raise operations.ContinueAsNew
 
     app, misuses, _ = a_program(forge)
     with testing.world(app) as world:

@@ -21,8 +21,8 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel import runs
+from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring.calls import Effect, Options
-from worldline.kernel.user_code import workflow_calls
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, ready, worlds
 from worldline.layers import work as works
@@ -229,7 +229,7 @@ class Performer:
         claim = held.claim
         work = claim.work
         try:
-            arguments, options = workflow_calls.unpack_effect(
+            arguments, options = kernel_work.unpack_effect(
                 await self._blobs.load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:

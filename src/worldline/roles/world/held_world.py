@@ -15,6 +15,7 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.kernel import commands
+from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.keys import inbox as inbox_keys
@@ -310,7 +311,7 @@ class Hosted:
         # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
         logical_us = max(head.time_us, self.baseline.time_us, time_us, due_us)
         behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
-        stepped = self.machine.step(given, step.Context(self.at, head.step + 1, logical_us, behind_us))
+        stepped = kernel_step.step(self.machine, given, step.Context(self.at, head.step + 1, logical_us, behind_us))
         sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
         done.after = sealed.after
         done.entries += sealed.entries
