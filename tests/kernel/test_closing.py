@@ -14,7 +14,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.kernel import commands, context, snapshots
-from worldline.kernel.user_code import coroutines
+from worldline.kernel.execution import coroutines
 from worldline.model import ids
 
 app = wl.Program("closing")

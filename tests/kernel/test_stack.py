@@ -12,8 +12,8 @@ import worldline as wl
 from worldline import testing
 from worldline.kernel import step as kernel_step
 from worldline.kernel import values
+from worldline.kernel.execution import coroutines
 from worldline.kernel.state import Machine
-from worldline.kernel.user_code import coroutines
 from worldline.model import ids, inbox, payload, step
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))

@@ -10,10 +10,10 @@ from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import runs, schedules, state, values, work
 from worldline.kernel.events import Answer
+from worldline.kernel.execution import coroutines
 from worldline.kernel.operations import OpKind
 from worldline.kernel.runs import ENDED, Parked, Run, RunStatus
 from worldline.kernel.state import Machine, Pending
-from worldline.kernel.user_code import coroutines
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind

@@ -4,8 +4,8 @@ The kernel sets `current` around every piece of user code, so that `await`, `wl.
 `authoring/workflow_api.py` find the run they belong to. It is a context variable and not a global, so that two kernels
 in two threads do not see each other.
 
-`Running` is the interface between those functions and the kernel. `user_code/handler_calls.py` and
-`user_code/workflow_calls.py` implement it. Two stand-ins are here, `Closing` and `Nowhere`, for code that must not have
+`Running` is the interface between those functions and the kernel. `execution/handler_calls.py` and
+`execution/workflow_calls.py` implement it. Two stand-ins are here, `Closing` and `Nowhere`, for code that must not have
 any effect any more.
 """
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, events, runs, user_errors, values, work
+from worldline.kernel.execution import coroutines, waits
+from worldline.kernel.execution.workflow_calls import WorkflowCalls
 from worldline.kernel.operations import OUTLIVE, All, ContinueAsNew, First
 from worldline.kernel.runs import Interrupt, Resume, Run, RunStatus
 from worldline.kernel.state import Ended, Machine
-from worldline.kernel.user_code import coroutines, waits
-from worldline.kernel.user_code.workflow_calls import WorkflowCalls
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 

@@ -16,11 +16,11 @@ from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
 from worldline.kernel import runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import reducers
+from worldline.kernel.execution import coroutines, stack, waits
+from worldline.kernel.execution.handler_calls import HandlerCalls
 from worldline.kernel.operations import OpKind
 from worldline.kernel.runs import Buffered, Held, Outcome, Run, RunStatus
 from worldline.kernel.state import EVENTS_BYTES_MAX, UNREAD, Machine, Schedule
-from worldline.kernel.user_code import coroutines, stack, waits
-from worldline.kernel.user_code.handler_calls import HandlerCalls
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind

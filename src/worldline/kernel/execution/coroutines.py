@@ -12,10 +12,10 @@ from typing import Any
 from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, runs, user_errors
+from worldline.kernel.execution import stack, workflow_calls
 from worldline.kernel.operations import All, Await, First, OpKind
 from worldline.kernel.runs import Resume, Run
 from worldline.kernel.state import Machine
-from worldline.kernel.user_code import stack, workflow_calls
 from worldline.model.inbox import ReceiptStatus
 
 FOREIGN_AWAITS_MAX = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from worldline.kernel import runs, user_errors, values, work
+from worldline.kernel.execution import stack
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
-from worldline.kernel.user_code import stack
 from worldline.model.inbox import ReceiptStatus
 
 

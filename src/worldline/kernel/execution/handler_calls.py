@@ -15,9 +15,9 @@ from worldline.codec import digest
 from worldline.kernel import runs, schedules, values, work
 from worldline.kernel.authoring import calls
 from worldline.kernel.authoring.schedule_spec import Spec
+from worldline.kernel.execution import draws
 from worldline.kernel.operations import OpKind
 from worldline.kernel.state import Machine
-from worldline.kernel.user_code import draws
 from worldline.model import ids
 from worldline.model import step as steps
 

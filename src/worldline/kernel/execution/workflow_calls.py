@@ -15,10 +15,10 @@ from worldline.codec import digest
 from worldline.kernel import context, runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import calls
 from worldline.kernel.authoring.schedule_spec import Spec
+from worldline.kernel.execution import draws, waits
 from worldline.kernel.operations import All, First, OpKind, Scope
 from worldline.kernel.runs import Op, Run
 from worldline.kernel.state import Machine
-from worldline.kernel.user_code import draws, waits
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 
