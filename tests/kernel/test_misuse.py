@@ -105,6 +105,41 @@ def test_a_forged_await_fails_its_run(forged: Callable[[], object]) -> None:
         world.prove()
 
 
+def test_an_await_that_is_used_again_is_checked_again() -> None:
+    """A run that is kept does what it does when it is rebuilt: the failure of an operation is raised each time."""
+    app = wl.Program("again")
+
+    @app.effect
+    def breaks() -> None:
+        raise wl.Fatal("broken")
+
+    @app.workflow
+    async def child() -> None:
+        await wl.sleep(100)
+
+    @app.workflow
+    async def twice() -> int:
+        wl.start(breaks())
+        wl.start(child())
+        both, failed = operations.All((0, 1)), 0
+        for _ in range(2):
+            try:
+                await Yields(both)
+            except wl.EffectFailed:
+                failed += 1
+        return failed
+
+    script = wl.Script().on(breaks, wl.Fatal("broken"))
+    with testing.world(app, script, drops=False) as warm, testing.world(app, script, seed=3) as dropped:
+        for world in (warm, dropped):
+            world.start(twice(), id="r")
+            world.advance(10)
+            assert world.attach("r").done  # without waiting for the child
+            assert world.attach("r").result() == 2
+            world.prove()
+        assert warm.journal() == dropped.journal()
+
+
 def test_a_forged_end_fails_its_run() -> None:
     """Only `wl.continue_as_new` can say what a run goes on with."""
 
