@@ -79,11 +79,11 @@ def payload_of(entry: journal.Entry) -> payload.Payload | None:
 def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
     """Replay one step. Returns the first difference, if there is one."""
     first, last = entries[0], entries[-1]
-    machine.replay(replaying=True)
+    machine.begin_replay()
     try:
         stepped = kernel_step.step(machine, input_of(first, load), context_of(entries, address))
     finally:
-        machine.replay(replaying=False)
+        machine.end_replay()
     return compare(entries, stepped, last)
 
 

@@ -226,9 +226,12 @@ class Machine:
         self.state = state
         self.run_count = run_count
 
-    def replay(self, *, replaying: bool) -> None:
-        """Whether the steps that follow have happened before."""
-        self.replaying = replaying
+    def begin_replay(self) -> None:
+        """The steps that follow have happened before: nothing is logged."""
+        self.replaying = True
+
+    def end_replay(self) -> None:
+        self.replaying = False
 
     # --- The current step ------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Life:
     def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
         twin, _ = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
-        twin.replay(replaying=True)
+        twin.begin_replay()
         try:
             again, _, _ = self._do(twin, given, context)
             found = twins.difference((self.machine, stepped), (twin, again), height=self.head.height + 1)
