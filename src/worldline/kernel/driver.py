@@ -11,7 +11,7 @@ from worldline.kernel import context, events, runs, user_errors, values, work
 from worldline.kernel.execution import coroutines, waits
 from worldline.kernel.execution.workflow_calls import WorkflowCalls
 from worldline.kernel.operations import OUTLIVE, All, ContinueAsNew, First
-from worldline.kernel.runs import Interrupt, Resume, Run, RunStatus
+from worldline.kernel.runs import Resume, Run, RunStatus
 from worldline.kernel.state import Ended, Machine
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -86,8 +86,7 @@ def _apply(machine: Machine, run: Run, resume: Resume) -> None:
     waiting = run.waiting
     assert isinstance(waiting, All | First)
     if resume.scope >= 0:
-        delivered = Interrupt(resume.scope, resume.reason)
-        run.record.interrupts.remove(delivered)
+        run.interrupted(resume.scope, resume.reason)
     if resume.scope >= 0 or resume.failed >= 0:
         for number in waiting.ops:
             if run.record.ops[number].kind not in OUTLIVE:

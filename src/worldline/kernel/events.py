@@ -19,7 +19,7 @@ from worldline.kernel.authoring import reducers
 from worldline.kernel.execution import coroutines, stack, waits
 from worldline.kernel.execution.handler_calls import HandlerCalls
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import Buffered, Held, Outcome, Run, RunStatus
+from worldline.kernel.runs import Held, Outcome, Run, RunStatus
 from worldline.kernel.state import EVENTS_BYTES_MAX, UNREAD, Machine, Schedule
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -286,8 +286,7 @@ def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
             coroutines.rebuild(machine, run)
         except failures.Diverged as error:
             coroutines.block(machine, run, error.report)
-    run.record.buffer.append(Buffered(schema, data))
-    run.touch(b"event", schema.encode(), data)
+    run.buffer(schema, data)
     machine.mark_run(run)
     waits.check_all(machine, run)
     return ""

@@ -7,7 +7,7 @@ the one recorded, so code that no longer does the same is found at the first dif
 
 A run's digest chains over its operations, outcomes and end, so a step costs what it changes. Times are not in it.
 
-Records are changed by the methods of `Run` alone: one method is one transition.
+Records are changed by the methods here alone: one method is one transition.
 """
 
 from __future__ import annotations
@@ -260,6 +260,11 @@ class Run:
         self.record.ops.append(op)
         self.touch(b"issue", bytes([op.kind]), label, op.digest)
 
+    def note(self, op: Op, what: bytes, *parts: bytes) -> None:
+        """Record an operation that is done at once: a value that was read, or a patch."""
+        self.record.ops.append(op)
+        self.touch(what, *parts)
+
     def answer(self, number: int, outcome: Outcome) -> None:
         """An operation is done. If it is a scope's timer, the scope is interrupted."""
         op = self.record.ops[number]
@@ -277,6 +282,15 @@ class Run:
         self.record.ops[number].outcome = outcome
         self.alarmed = True
         self.touch(b"cancel", number.to_bytes(4, "big"))
+
+    def buffer(self, schema: str, data: bytes) -> None:
+        """Keep an event until a wait takes it."""
+        self.record.buffer.append(Buffered(schema, data))
+        self.touch(b"event", schema.encode(), data)
+
+    def take_buffered(self, index: int) -> None:
+        """A wait has taken this event of the buffer."""
+        del self.record.buffer[index]
 
     # --- Scopes and cancellations ----------------------------------------------------------------------
 
@@ -302,6 +316,10 @@ class Run:
         text = storable(reason)
         self.record.interrupts.append(Interrupt(scope, text))
         self.touch(b"interrupt", scope.to_bytes(4, "big"), text.encode())
+
+    def interrupted(self, scope: int, reason: str) -> None:
+        """The cancellation is delivered."""
+        self.record.interrupts.remove(Interrupt(scope, reason))
 
     def forget_interrupts(self, scope: int) -> None:
         """The scope was left: cancellations of it have no meaning any more."""

@@ -239,7 +239,7 @@ class Machine:
         self._now = now = CurrentStep(context)
         return now
 
-    def end_step(self) -> CurrentStep:
+    def end_step(self) -> None:
         """`CannotStep` if nothing of this step may be journaled. Then the machine must not be used any more."""
         now = self.now
         if now.dropped is not None:
@@ -250,7 +250,6 @@ class Machine:
         if now.changed:
             parts = sorted(digest.hash_parts(b"cell", key, value) for key, value in now.changed.items())
             self.state = digest.hash_parts(b"state", self.state, *parts)
-        return now
 
     @property
     def now(self) -> CurrentStep:

@@ -30,7 +30,7 @@ def check(machine: Machine, run: Run, number: int) -> None:
         outcome = _try(kind, where, buffered.data)
         if outcome is not None:
             if outcome.status is ReceiptStatus.OK:
-                del run.record.buffer[index]
+                run.take_buffered(index)
             work.arrive(machine, run.record.id, number, outcome)
             return
 

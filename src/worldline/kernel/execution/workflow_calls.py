@@ -210,8 +210,8 @@ class WorkflowCalls:
             return outcome.data
         data = read()  # before it counts: the user's own class may refuse
         self._number()
-        run.record.ops.append(Op(OpKind.VALUE, f"{api}:{name}", b"", outcome=runs.Outcome(ReceiptStatus.OK, data)))
-        run.touch(b"value", label, data)
+        op = Op(OpKind.VALUE, f"{api}:{name}", b"", outcome=runs.Outcome(ReceiptStatus.OK, data))
+        run.note(op, b"value", label, data)
         return data
 
     def patched(self, name: str) -> bool:
@@ -232,8 +232,8 @@ class WorkflowCalls:
             run.next_number()
             return True
         self._number()
-        run.record.ops.append(Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE)))
-        run.touch(b"patch", label)
+        op = Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE))
+        run.note(op, b"patch", label)
         return True
 
     # --- Scopes ----------------------------------------------------------------------------------------
