@@ -55,8 +55,11 @@ CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
 # loop may catch everything.
 CALLS_USER_CODE = (
     "kernel/authoring/calls.py",
+    "kernel/context.py",
     "kernel/driver.py",
     "kernel/events.py",
+    "kernel/execution/coroutines.py",
+    "kernel/execution/waits.py",
     "kernel/authoring/reducers.py",
     "kernel/authoring/scripts.py",
     "kernel/user_errors.py",
@@ -161,6 +164,71 @@ def test_source_is_tidy(path: Path) -> None:
 def test_each_rule_bites(text: str, expected: str) -> None:
     found = [what for node in ast.walk(ast.parse(text)) for what in node_problems(node, "codec/sample.py")]
     assert any(expected in what for what in found), found
+
+
+# The packages in which no import is hidden from the running program, and in which an object's attributes are assigned
+# only in the file of its class.
+STRICT = ("kernel",)
+CLASS_LINES_MAX = 300
+
+
+def strict_sources() -> list[Path]:
+    return [path for path in sources() if name_of(path).split("/", maxsplit=1)[0] in STRICT]
+
+
+def strict_problems(tree: ast.Module) -> Iterator[str]:
+    declared = set(declared_attributes(tree))
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Name | ast.Attribute) and dotted(node).split(".")[-1] == "TYPE_CHECKING":
+            yield f"{line}: TYPE_CHECKING hides an import; move what both files need below them"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = [each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)]
+            yield from (f"{each.lineno}: imported in {node.name}; import it at the top of the file" for each in inner)
+        if isinstance(node, ast.ClassDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length >= CLASS_LINES_MAX:
+                yield f"{line}: class {node.name} has {length} lines; split it by meaning"
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and node.attr not in declared:
+                yield f"{line}: {dotted(node)} is assigned here; call a method of its own file"
+
+
+def declared_attributes(tree: ast.Module) -> Iterator[str]:
+    """The attributes of the classes of a file: assigned to `self`, or declared with a type."""
+    for declared in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(declared):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node.value) == "self":
+                yield node.attr
+
+
+@pytest.mark.parametrize("path", strict_sources(), ids=name_of)
+def test_nothing_is_hidden_and_state_is_changed_in_its_own_file(path: Path) -> None:
+    assert list(strict_problems(ast.parse(path.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import x", "TYPE_CHECKING hides"),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import x", "TYPE_CHECKING hides"),
+        ("def f():\n    from a import b", "imported in f"),
+        ("def f(run):\n    run.status = 1", "run.status is assigned"),
+        ("def f(run):\n    run.record.number += 1", "run.record.number is assigned"),
+        ("def f(run):\n    a, run.status = 1, 2", "run.status is assigned"),
+        ("class A:\n" + "    x = 1\n" * 300, "class A has 301 lines"),
+    ],
+)
+def test_each_strict_rule_bites(text: str, expected: str) -> None:
+    assert any(expected in what for what in strict_problems(ast.parse(text)))
+
+
+def test_a_file_may_assign_the_attributes_of_its_own_classes() -> None:
+    text = "class A:\n    x: int\n    def f(self):\n        self.y = 1\n\ndef g(a):\n    a.x, a.y = 1, 2"
+    assert list(strict_problems(ast.parse(text))) == []
 
 
 def joined(text: str) -> str:

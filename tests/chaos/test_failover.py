@@ -31,7 +31,7 @@ from worldline.client import sdk
 from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import cas
 from worldline.model import ids, journal
 from worldline.model.journal import Kind

@@ -19,8 +19,9 @@ import worldline as wl
 from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import commands
-from worldline.kernel.machine import Ended, Machine
+from worldline.kernel import step as kernel_step
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended, Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 from worldline.roles.world.cycle import no_asyncio
@@ -170,7 +171,7 @@ def run_of(call: wl.Call[Any]) -> Failure:
     machine = Machine(app)
     wanted = structs.encode(commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
     item = inbox.Control(commands.RUN, payload.inline(wanted), "c")
-    stepped = machine.step(step.Input(item, wanted), step.Context(HOME, 1, 1))
+    stepped = kernel_step.step(machine, step.Input(item, wanted), step.Context(HOME, 1, 1))
     machine.close()
     ended = next(draft for draft in stepped.drafts if draft.kind is Kind.RUN_FINISHED)
     return structs.decode(Failure, structs.decode(Ended, ended.payload).data)

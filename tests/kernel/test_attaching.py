@@ -8,7 +8,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import driver
+from worldline.kernel import work as kernel_work
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
 
@@ -181,7 +181,7 @@ def test_a_cancelled_run_cancels_whoever_waits_for_it() -> None:
 
 
 def test_followers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "FOLLOWERS_MAX", 2)
+    monkeypatch.setattr(kernel_work, "FOLLOWERS_MAX", 2)
     with testing.world(app, SCRIPT) as world:
         world.start(shared(1), id="one")
         runs = [world.start(asks(1)) for _ in range(3)]

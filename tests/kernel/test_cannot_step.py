@@ -18,7 +18,9 @@ from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands, context, schedules, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
+from worldline.kernel.authoring import schedule_spec
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
@@ -146,23 +148,23 @@ def test_a_full_memory_is_no_failure_of_the_code(place: str) -> None:
     *before, last = PLACES[place]
     machine = Machine(app)
     for each in before:
-        machine.step(*each)
+        kernel_step.step(machine, *each)
     parts = snapshots.save(machine)
     lacking[0] = True
     with pytest.raises(errors.CannotStep) as caught:
-        machine.step(*last)
+        kernel_step.step(machine, *last)
     assert not caught.value.lasting
     lacking[0] = False
     never, _ = snapshots.load(app, parts, HOME)
     again, _ = snapshots.load(app, parts, HOME)
-    drafts = again.step(*last).drafts
-    assert drafts == never.step(*last).drafts
+    drafts = kernel_step.step(again, *last).drafts
+    assert drafts == kernel_step.step(never, *last).drafts
     assert not any(b"MemoryError" in draft.payload for draft in drafts)
 
 
 def test_trying_a_program_is_abandoned_too() -> None:
     machine = Machine(app)
-    machine.step(*start(plain(), 1))
+    kernel_step.step(machine, *start(plain(), 1))
     machine.runs["r"].cool()
     lacking[0] = True
     with pytest.raises(errors.CannotStep):
@@ -213,7 +215,7 @@ def test_zones_come_from_tzdata_where_the_system_has_none() -> None:
     zoneinfo.reset_tzpath(to=())
     zoneinfo.ZoneInfo.clear_cache()
     try:
-        schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
+        schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
     finally:
         zoneinfo.reset_tzpath()
         zoneinfo.ZoneInfo.clear_cache()
@@ -222,18 +224,18 @@ def test_zones_come_from_tzdata_where_the_system_has_none() -> None:
 @pytest.mark.parametrize("zone", ["Europe/Nowhere", "../etc/passwd", "/etc/localtime", "a" * 500, "\x00"])
 def test_an_unknown_zone_is_refused_where_it_is_declared(zone: str) -> None:
     with pytest.raises(errors.UnknownZone):
-        schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz=zone)
+        schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz=zone)
     machine = Machine(zoned)
-    assert "UnknownZone" in machine.step(*event(Put(zone), 1)).dead
-    assert machine.step(*event(Tick(1), 2)).dead == ""
+    assert "UnknownZone" in kernel_step.step(machine, *event(Put(zone), 1)).dead
+    assert kernel_step.step(machine, *event(Tick(1), 2)).dead == ""
 
 
 def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None]) -> None:
     machine = Machine(zoned)
-    spec = schedules.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
+    spec = schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
     command = structs.encode(schedules.Put("s", spec))
     put = step.Input(inbox.Control(commands.SCHEDULE, payload.inline(command), "c"), command)
-    [timer] = machine.step(put, step.Context(HOME, 1, 1)).wanted
+    [timer] = kernel_step.step(machine, put, step.Context(HOME, 1, 1)).wanted
     parts = snapshots.save(machine)
     fired = step.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
     no_zones()
@@ -243,11 +245,11 @@ def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None
         (Machine(zoned), event(Put("Europe/Lisbon"), 1)),
     ]:
         with pytest.raises(errors.CannotStep, match="Europe/Lisbon") as caught:
-            held.step(*given)
+            kernel_step.step(held, *given)
         assert caught.value.lasting
     # What needs no zone goes on here, and the schedule where there is one.
     other, _ = snapshots.load(zoned, parts, HOME)
-    assert other.step(*event(Tick(1), 2)).dead == ""
+    assert kernel_step.step(other, *event(Tick(1), 2)).dead == ""
 
 
 interrupting = wl.Program("interrupting")
@@ -262,5 +264,5 @@ def test_an_interrupt_ends_a_test_and_fails_a_run_in_a_host() -> None:
     with testing.world(interrupting) as world, pytest.raises(KeyboardInterrupt):
         world.run(interrupts())
     assert not context.interruptible.get()
-    stepped = Machine(interrupting).step(*start(interrupts(), 1))
+    stepped = kernel_step.step(Machine(interrupting), *start(interrupts(), 1))
     assert any(b"KeyboardInterrupt" in draft.payload for draft in stepped.drafts)

@@ -8,6 +8,7 @@ from typing import Any
 import worldline as wl
 from worldline.codec import structs
 from worldline.kernel import commands, schedules, snapshots, values
+from worldline.kernel.authoring import schedule_spec
 from worldline.model import inbox, payload, step
 from worldline.model.journal import Kind
 from worldline.testing import stage
@@ -157,7 +158,7 @@ def test_bytes_that_no_world_can_take_say_nothing_of_the_clock() -> None:
 
 
 def scheduled(life: Life, time_us: int, **when: Any) -> step.Wanted:
-    spec = schedules.spec_of(Tick("s"), every=when.get("every"), cron=when.get("cron"), tz=None)
+    spec = schedule_spec.spec_of(Tick("s"), every=when.get("every"), cron=when.get("cron"), tz=None)
     [timer] = command(life, commands.SCHEDULE, schedules.Put("s", spec), time_us).wanted
     return timer
 

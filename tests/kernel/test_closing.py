@@ -7,13 +7,15 @@ import gc
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import commands, driver, runs, snapshots
+from worldline.kernel import commands, context, snapshots
+from worldline.kernel.execution import coroutines, workflow_calls
 from worldline.model import ids
 
 app = wl.Program("closing")
@@ -157,7 +159,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
         elif way == "close":
             world.machine.close()
         else:
-            runs.close(run.coroutine)
+            context.close(run.coroutine)
         run.coroutine = None
         gc.collect()
         assert snapshots.save(world.machine) == before
@@ -198,6 +200,26 @@ def test_a_run_that_catches_every_refusal_fails() -> None:
             world.run(insists())
         world.send(Ping(1))
         assert world.state(Seen).pings == 1
+        world.prove()
+
+
+@app.workflow
+async def insists_and_sleeps() -> None:
+    """The same, and once it is stopped it asks for the store's time alone."""
+    for asked in range(10_000):
+        try:
+            if asked < workflow_calls.REFUSALS_MAX:
+                await act(object())  # type: ignore[arg-type]
+            else:
+                await wl.sleep_until(datetime(2030, 1, 1, tzinfo=UTC))
+        except Exception:
+            continue
+
+
+def test_a_run_that_was_stopped_may_ask_for_the_time() -> None:
+    with testing.world(app, script()) as world:
+        with pytest.raises(wl.RunFailed, match=r"it asked 100 times for what is refused"):
+            world.run(insists_and_sleeps())
         world.prove()
 
 
@@ -265,7 +287,7 @@ def test_code_that_catches_everything_is_not_kept_at_it() -> None:
         world.start(insists(), id="r")
         run = world.machine.runs["r"]
         if run.coroutine is None:
-            driver.rebuild(world.machine, run)
+            coroutines.rebuild(world.machine, run)
         done.clear()
         run.cool()
-        assert 0 < len(done) <= 3 * runs.CLOSINGS_MAX
+        assert 0 < len(done) <= 3 * context.CLOSINGS_MAX

@@ -13,8 +13,8 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.kernel import replay
-from worldline.kernel.machine import Machine
 from worldline.kernel.runs import RunStatus
+from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
 
 

@@ -10,10 +10,11 @@ import pytest
 import worldline as wl
 from worldline.codec import structs
 from worldline.kernel import commands, schedules, values
+from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Ended
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
@@ -154,7 +155,7 @@ def test_an_event_to_come_does_not_come() -> None:
 
 def test_the_timer_of_a_schedule_takes_the_schedule_with_it() -> None:
     life = Life(app, HOME)
-    spec = schedules.spec_of(Late(), every=60, cron=None, tz=None)
+    spec = schedule_spec.spec_of(Late(), every=60, cron=None, tz=None)
     control(life, commands.SCHEDULE, schedules.Put("daily", spec))
     assert give_up(life, intent(life)).ok
     assert (life.machine.schedules, life.machine.open) == ({}, {})

@@ -9,7 +9,8 @@ from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
 from worldline.kernel import commands, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -52,14 +53,14 @@ def carry_on(machine: Machine, number: int) -> list[step.Stepped]:
     stepped = []
     while machine.unfinished:
         number += 1
-        stepped.append(machine.step(*control(commands.CONTINUE, b"", number)))
+        stepped.append(kernel_step.step(machine, *control(commands.CONTINUE, b"", number)))
     return stepped
 
 
 def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     machine = Machine(program(renamed=False))
     wanted = commands.StartRun("r", "many", values.dump({}), b"s" * 16, named=True)
-    machine.step(*control(commands.RUN, structs.encode(wanted), 1))
+    kernel_step.step(machine, *control(commands.RUN, structs.encode(wanted), 1))
     parts = snapshots.save(machine)
     assert len(machine.unsent) == COUNT - limits.STEP_EFFECTS_MAX
 
@@ -67,7 +68,7 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     blocked = commands.fits(changed)
     assert "journal: effect 'fetch_it'" in blocked["r"]
     change = structs.encode(commands.ChangeProgram(b"a" * 32, b"b" * 32, blocked))
-    stepped = [changed.step(*control(commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
+    stepped = [kernel_step.step(changed, *control(commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
     left = [each for one in stepped for each in one.wanted]
     assert [each.name for each in left] == ["fetch_it"] * (COUNT - limits.STEP_EFFECTS_MAX)
     assert {each.deadline_us for each in left} == {0}  # no declaration is known here that would set one
@@ -76,14 +77,14 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     # A snapshot of it goes back to the code that knows them; there the answers come, and the run ends.
     back, _ = snapshots.load(program(renamed=False), snapshots.save(changed), HOME)
     number = 100
-    last = back.step(
-        *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32, {})), number)
+    last = kernel_step.step(
+        back, *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32, {})), number)
     )
     for intent in list(back.by_intent):
         number += 1
         answer = values.dump(1)
         receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
-        last = back.step(step.Input(receipt, answer), step.Context(HOME, number, number))
+        last = kernel_step.step(back, step.Input(receipt, answer), step.Context(HOME, number, number))
     assert [each.kind for each in last.drafts][-1] is Kind.RUN_FINISHED
 
 

@@ -15,8 +15,9 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.kernel import context, user_errors
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
 from worldline.kernel.runs import RunStatus
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 
@@ -416,7 +417,7 @@ def test_keys_of_cells(name: str) -> None:
     data = b"\xa1\x64name\x61a"
     for number in (1, 2):
         item = inbox.Event("Keyed", payload.inline(data))
-        stepped = machine.step(step.Input(item, data), step.Context(home, number, number))
+        stepped = kernel_step.step(machine, step.Input(item, data), step.Context(home, number, number))
         assert (stepped.dead == "") is taken
     assert len(machine.cells) == taken
 

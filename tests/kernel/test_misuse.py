@@ -16,7 +16,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.kernel import driver, events, runs, user_errors, values
+from worldline.kernel import events, operations, user_errors, values
 
 
 class Yields:
@@ -81,16 +81,16 @@ def a_program(do: Callable[[], Any]) -> tuple[wl.Program, Flow, Flow]:
 
 
 FORGED = {
-    "no such operation": lambda: runs.All((99,)),
-    "a negative one": lambda: runs.All((-7,)),
-    "text": lambda: runs.All(("a",)),  # type: ignore[arg-type]
-    "a bool": lambda: runs.All((True,)),
-    "none": lambda: runs.All(None),  # type: ignore[arg-type]
-    "a list": lambda: runs.All([0]),  # type: ignore[arg-type]
-    "nothing to wait for": lambda: runs.All(()),
-    "the first of nothing": lambda: runs.First(()),
-    "the first of one": lambda: runs.First((0,)),
-    "the first of unknown ones": lambda: runs.First((5, 6)),
+    "no such operation": lambda: operations.All((99,)),
+    "a negative one": lambda: operations.All((-7,)),
+    "text": lambda: operations.All(("a",)),  # type: ignore[arg-type]
+    "a bool": lambda: operations.All((True,)),
+    "none": lambda: operations.All(None),  # type: ignore[arg-type]
+    "a list": lambda: operations.All([0]),  # type: ignore[arg-type]
+    "nothing to wait for": lambda: operations.All(()),
+    "the first of nothing": lambda: operations.First(()),
+    "the first of one": lambda: operations.First((0,)),
+    "the first of unknown ones": lambda: operations.First((5, 6)),
 }
 
 
@@ -105,11 +105,46 @@ def test_a_forged_await_fails_its_run(forged: Callable[[], object]) -> None:
         world.prove()
 
 
+def test_an_await_that_is_used_again_is_checked_again() -> None:
+    """A run that is kept does what it does when it is rebuilt: the failure of an operation is raised each time."""
+    app = wl.Program("again")
+
+    @app.effect
+    def breaks() -> None:
+        raise wl.Fatal("broken")
+
+    @app.workflow
+    async def child() -> None:
+        await wl.sleep(100)
+
+    @app.workflow
+    async def twice() -> int:
+        wl.start(breaks())
+        wl.start(child())
+        both, failed = operations.All((0, 1)), 0
+        for _ in range(2):
+            try:
+                await Yields(both)
+            except wl.EffectFailed:
+                failed += 1
+        return failed
+
+    script = wl.Script().on(breaks, wl.Fatal("broken"))
+    with testing.world(app, script, drops=False) as warm, testing.world(app, script, seed=3) as dropped:
+        for world in (warm, dropped):
+            world.start(twice(), id="r")
+            world.advance(10)
+            assert world.attach("r").done  # without waiting for the child
+            assert world.attach("r").result() == 2
+            world.prove()
+        assert warm.journal() == dropped.journal()
+
+
 def test_a_forged_end_fails_its_run() -> None:
     """Only `wl.continue_as_new` can say what a run goes on with."""
 
     def forge() -> Never:
-        raise driver.ContinueAsNew
+        raise operations.ContinueAsNew
 
     app, misuses, _ = a_program(forge)
     with testing.world(app) as world:

@@ -12,7 +12,9 @@ import worldline as wl
 from worldline.base import errors, limits
 from worldline.codec import structs
 from worldline.kernel import commands, replay, schedules, snapshots, values
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
+from worldline.kernel.authoring import schedule_spec
+from worldline.kernel.state import Machine, Schedule
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
@@ -29,8 +31,8 @@ def us(text: str) -> int:
 # --- When ------------------------------------------------------------------------------------------------------------
 
 
-def cron_spec(cron: str, tz: str | None = None) -> schedules.Spec:
-    return schedules.spec_of(Tick("x"), every=None, cron=cron, tz=tz)
+def cron_spec(cron: str, tz: str | None = None) -> schedule_spec.Spec:
+    return schedule_spec.spec_of(Tick("x"), every=None, cron=cron, tz=tz)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def cron_spec(cron: str, tz: str | None = None) -> schedules.Spec:
 def test_cron(cron: str, tz: str | None, after: str, expected: list[str]) -> None:
     spec, time_us, found = cron_spec(cron, tz), us(after), []
     for _ in expected:
-        time_us = schedules.next_us(spec, since_us=0, after_us=time_us)
+        time_us = schedule_spec.next_us(spec, since_us=0, after_us=time_us)
         found.append(time_us)
     assert found == [us(each) for each in expected]
 
@@ -87,8 +89,8 @@ def test_cron(cron: str, tz: str | None, after: str, expected: list[str]) -> Non
     ],
 )
 def test_every_keeps_its_phase(since: int, after: int, expected: int) -> None:
-    spec = schedules.spec_of(Tick("x"), every=10, cron=None, tz=None)
-    found = schedules.next_us(spec, since_us=since * SECOND, after_us=after * SECOND)
+    spec = schedule_spec.spec_of(Tick("x"), every=10, cron=None, tz=None)
+    found = schedule_spec.next_us(spec, since_us=since * SECOND, after_us=after * SECOND)
     assert found == expected * SECOND
 
 
@@ -117,7 +119,7 @@ def test_every_keeps_its_phase(since: int, after: int, expected: int) -> None:
 def test_what_is_wrong_is_one_clear_error(given: dict[str, Any], says: str) -> None:
     whole: dict[str, Any] = {"every": None, "cron": None, "tz": None, **given}
     with pytest.raises(errors.BadInput) as caught:
-        schedules.spec_of(Tick("x"), **whole)
+        schedule_spec.spec_of(Tick("x"), **whole)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -211,7 +213,7 @@ class Life:
 
     def give(self, item: inbox.Item, data: bytes = b"") -> step.Stepped:
         given = step.Input(item, data)
-        stepped = self.machine.step(given, step.Context(HOME, self.head.step + 1, self.time_us))
+        stepped = kernel_step.step(self.machine, given, step.Context(HOME, self.head.step + 1, self.time_us))
         sealed = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=self.time_us)
         self.head = sealed.after
         self.steps.append(sealed.entries)
@@ -388,7 +390,7 @@ def test_what_was_removed_does_not_come_back_when_a_run_is_rebuilt() -> None:
 def test_a_schedule_starts_workflows() -> None:
     app = program()
     life = Life(app)
-    spec = schedules.spec_of(app.workflows["report"]("weekly"), every=10, cron=None, tz=None)
+    spec = schedule_spec.spec_of(app.workflows["report"]("weekly"), every=10, cron=None, tz=None)
     assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", spec)).data) is True
     assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", spec)).data) is False
     life.advance(31)
@@ -406,7 +408,7 @@ def test_a_schedule_starts_workflows() -> None:
 def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
     app = program()
     life = Life(app, us("2024-03-29T12:00Z"))
-    spec = schedules.spec_of(Tick("morning"), every=None, cron="0  9 * * *", tz="Europe/Berlin")
+    spec = schedule_spec.spec_of(Tick("morning"), every=None, cron="0  9 * * *", tz="Europe/Berlin")
     assert life.command(commands.SCHEDULE, schedules.Put("m", spec)).ok
     assert schedules.listed(life.machine)[0].cron == "0 9 * * *"
     life.advance(3 * 86_400)
@@ -418,9 +420,9 @@ def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
     ("put", "says"),
     [
         (schedules.Put("", cron_spec("* * * * *")), "id"),
-        (schedules.Put("a", schedules.Spec(0, "0 0 30 2 *", "", False, "Tick", b"")), "never happens|bad day"),
-        (schedules.Put("a", schedules.Spec(SECOND, "", "", True, "nowhere", b"\xa0")), "nowhere"),
-        (schedules.Put("a", schedules.Spec(SECOND, "", "", True, "report", values.dump({"x": 1}))), "report"),
+        (schedules.Put("a", schedule_spec.Spec(0, "0 0 30 2 *", "", False, "Tick", b"")), "never happens|bad day"),
+        (schedules.Put("a", schedule_spec.Spec(SECOND, "", "", True, "nowhere", b"\xa0")), "nowhere"),
+        (schedules.Put("a", schedule_spec.Spec(SECOND, "", "", True, "report", values.dump({"x": 1}))), "report"),
     ],
 )
 def test_a_bad_one_from_outside_is_answered_with_an_error(put: schedules.Put, says: str) -> None:
@@ -439,9 +441,9 @@ def test_only_events_and_workflows_can_be_scheduled() -> None:
     def outside() -> None: ...
 
     with pytest.raises(errors.BadInput, match="is an effect"):
-        schedules.spec_of(outside(), every=1, cron=None, tz=None)
+        schedule_spec.spec_of(outside(), every=1, cron=None, tz=None)
     with pytest.raises(errors.EncodeError):
-        schedules.spec_of(object(), every=1, cron=None, tz=None)
+        schedule_spec.spec_of(object(), every=1, cron=None, tz=None)
     with pytest.raises(wl.OutsideWorkflow):
         wl.schedule("a", Tick("a"), every=1)
     with pytest.raises(wl.OutsideWorkflow):
@@ -520,7 +522,7 @@ def test_there_is_a_limit_for_each_world(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_workflow_that_is_gone_is_reported_and_the_schedule_goes_on() -> None:
     app = program()
     life = Life(app)
-    spec = schedules.spec_of(app.workflows["report"]("x"), every=10, cron=None, tz=None)
+    spec = schedule_spec.spec_of(app.workflows["report"]("x"), every=10, cron=None, tz=None)
     life.command(commands.SCHEDULE, schedules.Put("r", spec))
     life.app = program(without_report=True)
     life.restart()
@@ -533,16 +535,14 @@ def test_a_workflow_that_is_gone_is_reported_and_the_schedule_goes_on() -> None:
 
 # --- As it is stored -------------------------------------------------------------------------------------------------
 
-KEPT = schedules.Schedule(
-    "a", schedules.Spec(0, "0 9 * * 1-5", "Europe/Berlin", True, "report", b"\xa0"), 5, 6, 7, 8, 9
-)
+KEPT = Schedule("a", schedule_spec.Spec(0, "0 9 * * 1-5", "Europe/Berlin", True, "report", b"\xa0"), 5, 6, 7, 8, 9)
 GOLDEN = "87616186006b302039202a202a20312d356d4575726f70652f4265726c696ef5667265706f727441a00506070809"
 
 
 def test_a_stored_schedule_keeps_its_bytes() -> None:
     data = bytes.fromhex(GOLDEN)
     assert structs.encode(KEPT).hex() == GOLDEN
-    assert structs.decode(schedules.Schedule, data) == KEPT
+    assert structs.decode(Schedule, data) == KEPT
     for broken in (b"", data[:-1], data + b"\x00", structs.encode(KEPT.spec)):
         with pytest.raises(errors.DecodeError):
-            structs.decode(schedules.Schedule, broken)
+            structs.decode(Schedule, broken)

@@ -14,8 +14,9 @@ from worldline import testing
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import snapshots, values
-from worldline.kernel.machine import Machine, Pending
-from worldline.kernel.runs import Buffered, Op, OpKind, Outcome, Record, Resume
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import Buffered, Op, Outcome, Record, Resume
+from worldline.kernel.state import Machine, Pending
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind

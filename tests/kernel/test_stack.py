@@ -10,8 +10,10 @@ from typing import Any
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import driver, values
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
+from worldline.kernel import values
+from worldline.kernel.execution import coroutines
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
@@ -80,7 +82,7 @@ async def flow() -> None:
 def measure() -> int:
     machine = Machine(app)
     data = values.dump(Deep(1))
-    machine.step(step.Input(inbox.Event("Deep", payload.inline(data)), data), step.Context(HOME, 1, 1))
+    kernel_step.step(machine, step.Input(inbox.Event("Deep", payload.inline(data)), data), step.Context(HOME, 1, 1))
     found: int = machine.cells["Depths", ""].value.n
     return found
 
@@ -114,7 +116,7 @@ def test_a_run_has_the_same_room_when_it_is_rebuilt() -> None:
         world.advance(2)
         run = world.machine.runs["r"]
         live = list(depths)
-        nested(17, lambda: driver.rebuild(world.machine, run))
+        nested(17, lambda: coroutines.rebuild(world.machine, run))
         assert depths == live * 2
         for _ in range(2):
             world.send(Deep(1))

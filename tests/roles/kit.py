@@ -27,7 +27,7 @@ from worldline.codec import digest, structs
 from worldline.host import compose
 from worldline.kernel import commands
 from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.machine import Ended, Machine
+from worldline.kernel.state import Ended, Machine
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes

@@ -19,7 +19,8 @@ from worldline.base import errors
 from worldline.client import delivery
 from worldline.kernel import commands, values
 from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.machine import Machine
+from worldline.kernel import step as kernel_step
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
@@ -99,14 +100,14 @@ def is_poison(item: inbox.Item | None) -> bool:
 
 def broken_step(monkeypatch: pytest.MonkeyPatch, escape: Callable[[], BaseException]) -> None:
     """The kernel itself breaks on one kind of input."""
-    whole = Machine.step
+    whole = kernel_step.step
 
     def broken(machine: Machine, given: step.Input, context: step.Context) -> step.Stepped:
         if is_poison(given.item):
             raise escape()
         return whole(machine, given, context)
 
-    monkeypatch.setattr(Machine, "step", broken)
+    monkeypatch.setattr(kernel_step, "step", broken)
 
 
 def event(name: str, value: Any) -> inbox.Event:

@@ -18,7 +18,7 @@ from tests.roles.child import app as counting
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
 from worldline.kernel import replay as replays
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model.journal import Entry, Kind
 from worldline.model.settings import Settings
 from worldline.observe import measures as measured

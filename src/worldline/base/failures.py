@@ -101,6 +101,7 @@ class Cancelled(BaseException):
     that catches everything should still let it pass.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", *, scope: int = -1) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.scope = scope  # the number of the scope that is cancelled, 0 being the whole run

@@ -15,7 +15,7 @@ from worldline.cli.common import Desk
 from worldline.client import sdk
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import journal as journals
 from worldline.model.world import Status
 from worldline.roles.hub import Chunk

@@ -21,12 +21,13 @@ from worldline.codec import structs
 from worldline.host import compose, process
 from worldline.kernel import commands, schedules, values
 from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import answer_type
-from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.state import Ended, Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, universes, worlds
 from worldline.model import ids, inbox, payload
@@ -380,7 +381,7 @@ class World:
         self, id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
     ) -> bool:
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
-        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+        spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         return bool(values.load(bool, await self.command(commands.SCHEDULE, schedules.Put(id, spec))))
 
     async def unschedule(self, id: str, /) -> bool:

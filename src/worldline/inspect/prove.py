@@ -26,7 +26,7 @@ from worldline.inspect.verify import Steps
 from worldline.kernel import commands, replay
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import cas, worlds
 from worldline.model import ids, journal, payload, snapshot
 from worldline.model.journal import Kind

@@ -22,8 +22,8 @@ from worldline.codec import structs
 from worldline.inspect import queries
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
 from worldline.kernel.runs import Parked
+from worldline.kernel.state import Machine
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes

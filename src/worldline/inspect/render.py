@@ -15,10 +15,10 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import canonical, structs
-from worldline.kernel import commands, handling, values
+from worldline.kernel import commands, values, work
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Ended
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended
 from worldline.model import inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -128,7 +128,7 @@ def failure(data: bytes) -> Fields:
 def arguments(data: bytes) -> Any:
     """The arguments of an effect, as they stand in its open work or its intent."""
     try:
-        return decoded(handling.unpack_effect(data)[0])
+        return decoded(work.unpack_effect(data)[0])
     except (errors.DecodeError, ValueError):
         return decoded(data)
 

@@ -17,8 +17,9 @@ from worldline.codec import structs
 from worldline.inspect import queries
 from worldline.inspect.render import when
 from worldline.kernel import commands, values
-from worldline.kernel.machine import Ended, Machine
-from worldline.kernel.runs import Op, OpKind, Record, RunStatus
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import Op, Record, RunStatus
+from worldline.kernel.state import Ended, Machine
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids, journal

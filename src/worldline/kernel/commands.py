@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import driver, handling, runs, schedules, values
+from worldline.kernel import runs, schedules, state, values, work
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import ENDED, OpKind, Parked, Run, RunStatus
+from worldline.kernel.execution import coroutines
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import ENDED, Parked, Run, RunStatus
+from worldline.kernel.state import Machine, Pending
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
-
-if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine, Pending
 
 RUN = "run"
 CANCEL = "cancel"
 SCHEDULE = "schedule"
 PROGRAM = "program"
 GIVE_UP = "give_up"  # a timer, by hand
-CONTINUE = "continue"  # by the holder itself, when a step left something for the next
-PARK = "park"  # an effect was set aside, by its adapter or by hand
+CONTINUE = "continue"  # by the host itself, when a step left something for the next
+PARK = "park"  # an effect is not tried any more, decided by its adapter or by hand
 RETRY = "retry"  # it is tried again
 
 SLEEPS = ("sleep", "sleep_until")
@@ -60,7 +60,7 @@ class RetryEffect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChangeProgram(msgspec.Struct, frozen=True, array_like=True):
-    """The world goes on under other code. `blocked`: the runs that the new code does not fit, and why."""
+    """The world continues under other code. `blocked`: the runs that the new code does not fit, and why."""
 
     before: bytes
     after: bytes
@@ -68,7 +68,7 @@ class ChangeProgram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """How a run stands, as the answer to a RUN command. `data` is the result or Failure of one that has ended."""
+    """A run's status, as the answer to a RUN command. `data` is the result or Failure of one that has ended."""
 
     run: str
     status: RunStatus
@@ -106,7 +106,7 @@ def _run(machine: Machine, data: bytes) -> bytes:
         raise errors.NotFound(f"program {machine.program.name!r} has no workflow {wanted.workflow!r}")
     flow.signature.unpack(wanted.args)
     ids.check_name(wanted.run, "a run's id")
-    driver.start(
+    work.start_run(
         machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named
     )
     return structs.encode(Standing(wanted.run, RunStatus.RUNNING, attached=False))
@@ -125,21 +125,20 @@ def _cancel(machine: Machine, data: bytes) -> bytes:
     if run is None:
         raise errors.NotFound(f"no run {wanted.run!r}")
     if run.record.status not in ENDED:
-        driver.interrupt(machine, run, 0, wanted.reason)
+        work.interrupt(machine, run, 0, wanted.reason)
     return structs.encode(Standing(run.record.id, run.record.status, attached=True, data=run.record.data))
 
 
 def _program(machine: Machine, data: bytes) -> bytes:
-    """Go on under this machine's program: block the runs it does not fit, let those go on that it fits again."""
+    """Continue under this machine's program: block the runs it does not fit, unblock those that it fits again."""
     wanted = structs.decode(ChangeProgram, data)
     for run in machine.live_runs():
         record = run.record
         report = wanted.blocked.get(record.id)
         if report is not None:
-            driver.block(machine, run, report)
+            coroutines.block(machine, run, report)
         elif record.status is RunStatus.BLOCKED:
-            record.status, record.blocked = RunStatus.RUNNING, ""
-            run.cool()  # brought back, it also looks at what came while it was blocked
+            run.unblock()  # when it continues, it also gets the events that came while it was blocked
             machine.mark_run(run)
             machine.now.ready.append(record.id)
     machine.draft(Kind.PROGRAM_CHANGED, data)
@@ -151,7 +150,7 @@ def fits(machine: Machine) -> dict[str, str]:
     found: dict[str, str] = {}
     for run in machine.live_runs():
         try:
-            driver.rebuild(machine, run)
+            coroutines.rebuild(machine, run)
             _check_arguments(machine, run)
         except failures.Diverged as error:
             found[run.record.id] = runs.storable(error.report)
@@ -161,7 +160,7 @@ def fits(machine: Machine) -> dict[str, str]:
 
 
 def _check_arguments(machine: Machine, run: Run) -> None:
-    """`Diverged` if an effect that the run waits for takes its arguments no longer: performing it could only fail."""
+    """`Diverged` if an effect that the run waits for does not take its arguments any more: it could only fail."""
     asked = [(each.op, each.params) for each in machine.unsent if each.run == run.record.id]
     for number, op in enumerate(run.record.ops):
         pending = machine.open.get((op.step, op.ordinal)) if op.outcome is None else None
@@ -173,17 +172,17 @@ def _check_arguments(machine: Machine, run: Run) -> None:
         if effect is None:
             continue
         try:
-            effect.signature.unpack(handling.unpack_effect(params)[0])
+            effect.signature.unpack(work.unpack_effect(params)[0])
         except (errors.DecodeError, errors.BadInput) as error:
             raise failures.Diverged(
                 f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
-                f"  journal: {handling.describe(op)}\n"
+                f"  journal: {runs.describe(op)}\n"
                 f"  code:    its arguments do not fit {effect.name}() any more: {error}"
             ) from error
 
 
 def _schedule(machine: Machine, data: bytes) -> bytes:
-    """Answers whether there was anything to do."""
+    """Answers whether the schedule was changed."""
     wanted = structs.decode(schedules.Put, data)
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
@@ -191,24 +190,23 @@ def _schedule(machine: Machine, data: bytes) -> bytes:
 
 
 def _give_up(machine: Machine, data: bytes) -> bytes:
-    """Cancel a timer. A run that sleeps is told so by an exception; where the timer was a limit, the limit is gone; the
-    timer of a schedule takes the schedule with it.
+    """Cancel a timer. A run that sleeps gets an exception; where the timer was a timeout, there is none any more; with
+    the timer of a schedule, the schedule is removed.
     """
     wanted = structs.decode(GiveUp, data)
-    key = machine.by_intent.get(ids.IntentId(wanted.intent))
-    pending = None if key is None else machine.open[key]
-    if key is None or pending is None or pending.kind is not WorkKind.TIMER:
+    pending = machine.find_open(ids.IntentId(wanted.intent))
+    if pending is None or pending.kind is not WorkKind.TIMER:
         raise errors.NotFound(f"no timer {wanted.intent.hex()} is set")
-    if not pending.run and pending.name.startswith(schedules.TIMER):
-        schedules.remove(machine, schedules.of_timer(pending.name))
+    if not pending.run and pending.name.startswith(state.SCHEDULE_TIMER):
+        schedules.remove(machine, state.schedule_id(pending.name))
         return values.NONE
-    machine.give_up(*key)
+    machine.give_up(pending.step, pending.ordinal)
     run = machine.runs.get(pending.run)
     if run is None:
         return values.NONE
     if run.record.ops[pending.op].kind is OpKind.TIMER and pending.name in SLEEPS:
         outcome = runs.failed("cancelled", wanted.reason, status=ReceiptStatus.CANCELLED)
-        machine.arrive(pending.run, pending.op, outcome)
+        work.arrive(machine, pending.run, pending.op, outcome)
     else:
         run.touch(b"unlimited", pending.op.to_bytes(4, "big"))
         machine.mark_run(run)
@@ -216,28 +214,27 @@ def _give_up(machine: Machine, data: bytes) -> bytes:
 
 
 def _park(machine: Machine, data: bytes) -> bytes:
-    """Note that an effect is parked. Nothing goes on because of it; whoever asks why learns it, and repairs know it."""
+    """Record that an effect is parked. No run continues because of it; `why` shows it, and repairs know it."""
     wanted = structs.decode(ParkEffect, data)
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is not None:
         return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
-    pending.parked = Parked(wanted.attempts, runs.storable(wanted.error))
+    pending.park(Parked(wanted.attempts, runs.storable(wanted.error)))
     return values.NONE
 
 
 def _retry(machine: Machine, data: bytes) -> bytes:
-    """Note that a parked effect is tried again."""
+    """Record that a parked effect is tried again."""
     wanted = structs.decode(RetryEffect, data)
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is None:
         return _too_late(machine, RETRY, wanted.intent, "it is not parked")
-    pending.parked = None
+    pending.retry()
     return values.NONE
 
 
 def _open_effect(machine: Machine, intent: bytes) -> Pending | None:
-    key = machine.by_intent.get(ids.IntentId(intent))
-    pending = None if key is None else machine.open[key]
+    pending = machine.find_open(ids.IntentId(intent))
     return pending if pending is not None and pending.kind is WorkKind.EFFECT else None
 
 
@@ -246,7 +243,7 @@ def _too_late(machine: Machine, command: str, intent: bytes, why: str) -> bytes:
     return values.NONE
 
 
-def _continue(machine: Machine, data: bytes) -> bytes:  # noqa: ARG001 - every step sends what was held back
+def _continue(machine: Machine, data: bytes) -> bytes:  # noqa: ARG001 - every step asks for what was held back
     return values.NONE
 
 

@@ -1,4 +1,4 @@
-"""Events and messages: who takes them, folding them into cells, answering requests, sending to other worlds.
+"""Events and messages: which handlers and runs take them, folding them into cells, answering requests.
 
 One event is one transaction over the cells its handlers touch: if any of them raises, all of those cells stay as they
 were, nothing that the handlers asked for happens, and the event is journaled as failed. Events that handlers raise are
@@ -7,27 +7,26 @@ taken after them, in order, each as a transaction of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
-from worldline.kernel import driver, handling, runs, schedules, stack, user_errors, values
+from worldline.kernel import runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import reducers
-from worldline.kernel.runs import Held, OpKind, Outcome, Run
+from worldline.kernel.execution import coroutines, stack, waits
+from worldline.kernel.execution.handler_calls import HandlerCalls
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import Held, Outcome, Run, RunStatus
+from worldline.kernel.state import EVENTS_BYTES_MAX, UNREAD, Machine, Schedule
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
 
-if TYPE_CHECKING:
-    from worldline.kernel.machine import Machine
-
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
-EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4
-UNREAD: Any = object()  # a cell's value that has to be made of its bytes first, which is user code and may fail
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What a reducer or workflow gets for a message in inbox mode: unopened, with where it came from."""
+    """What a reducer or workflow gets for a message in inbox mode: not decoded, with where it came from."""
 
     inbox: str
     payload: bytes
@@ -57,7 +56,7 @@ class _Failed(Exception):
 
 
 def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlation: str = "") -> str:
-    """An event from outside. Returns why nobody could take it, or nothing."""
+    """An event from outside. Returns why no handler or run could take it, or nothing."""
     answer, dead = _dispatch(machine, schema, data, to=to)
     if correlation:
         answer = answer or Answer(False, runs.failure("rejected", dead or "no handler answers it"))
@@ -67,7 +66,7 @@ def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlatio
 
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
-    """A message from another world: an event, an envelope, or the reply to a question of ours."""
+    """A message from another world: an event, an envelope, or the reply to a question of this one."""
     if item.mode is MessageMode.TYPED and item.name == REPLY:
         return _reply(machine, item, data)
     if item.mode is MessageMode.INBOX:
@@ -81,7 +80,7 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     return dead
 
 
-def scheduled(machine: Machine, schedule: schedules.Schedule) -> None:
+def scheduled(machine: Machine, schedule: Schedule) -> None:
     """A schedule has fired: raise its event, or start its workflow."""
     spec = schedule.spec
     if not spec.starts:
@@ -90,10 +89,19 @@ def scheduled(machine: Machine, schedule: schedules.Schedule) -> None:
     elif spec.name in machine.program.workflows:
         run_id = schedules.run_id(machine, schedule)
         seed = digest.hash_parts(b"schedule", machine.state, run_id.encode())
-        driver.start(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
+        work.start_run(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
     else:
         why = f"schedule {schedule.id!r}: program {machine.program.name!r} has no workflow {spec.name!r} any more"
         machine.draft(Kind.FAILED, runs.failure("not_found", why))
+
+
+def raise_event(machine: Machine, schema: str, data: bytes) -> None:
+    """Raise an event in the middle of a workflow's code: its handlers have taken it when this returns."""
+    now = machine.now
+    now.begin_change()
+    now.raised.append((schema, data))
+    drain_raised(machine)
+    now.end_change()
 
 
 def drain_raised(machine: Machine) -> None:
@@ -101,10 +109,8 @@ def drain_raised(machine: Machine) -> None:
     now = machine.now
     while now.raised:
         schema, data = now.raised.popleft()
-        now.events += 1
-        if now.events > limits.STEP_EVENTS_MAX or now.bytes > EVENTS_BYTES_MAX:
-            if not now.overflowed:  # said once: whatever goes round in circles must not fill the journal
-                now.overflowed = True
+        if not now.next_event():
+            if now.overflow():  # journaled once: code that raises events in a circle must not fill the journal
                 reason = f"a step may raise {limits.STEP_EVENTS_MAX} events and {EVENTS_BYTES_MAX} bytes"
                 machine.draft(Kind.FAILED, runs.failure("limit_exceeded", f"{schema} was not raised: {reason}"))
             continue
@@ -113,7 +119,7 @@ def drain_raised(machine: Machine) -> None:
 
 
 def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[Answer | None, str]:
-    """Give an event to its handlers and runs. Returns a request's answer, and why nobody took it."""
+    """Give an event to its handlers and runs. Returns a request's answer, and why nothing took it."""
     if to:
         return None, _to_run(machine, schema, data, to)
     routes = machine.program.routes
@@ -146,9 +152,9 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
 
 
 def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
-    """Run all handlers of an event; then, and only if all went well, do what they asked for."""
+    """Run all handlers of an event; then, only if all succeeded, do what they asked for."""
     before: dict[tuple[str, str], bytes | None] = {}
-    asked: list[handling.Handling] = []
+    asked: list[HandlerCalls] = []
     answer = None
     try:
         for handler in handlers:
@@ -156,9 +162,9 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
             # One event may be raised twice in a step and have several handlers: each call draws its own.
             which = machine.now.events.to_bytes(4, "big"), handler.reducer.encode(), handler.method.encode()
             seed = (machine.state, *which, data)
-            hands = handling.Handling(machine, time_us=machine.now.context.time_us, seed=seed)
-            asked.append(hands)
-            result = _call(machine, handler, event, hands, before)
+            calls = HandlerCalls(machine, seed)
+            asked.append(calls)
+            result = _call(machine, handler, event, calls, before)
             if handler.is_request:
                 answer = Answer(True, _answer(handler, result))
     except (errors.DecodeError, _Failed):
@@ -166,17 +172,17 @@ def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> An
         raise
     for key in before:
         machine.mark_cell(*key, machine.cells[key].data)
-    for hands in asked:
-        _do_asked(machine, hands)
+    for calls in asked:
+        _do_asked(machine, calls)
     return answer
 
 
 def _call(
-    machine: Machine, handler: reducers.Handler, event: Any, hands: handling.Handling,
+    machine: Machine, handler: reducers.Handler, event: Any, calls: HandlerCalls,
     before: dict[tuple[str, str], bytes | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
-    token = contexts.current.set(hands)
+    token = contexts.current.set(calls)
     try:
         key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
         cell = machine.cells.get(key)
@@ -185,15 +191,15 @@ def _call(
         if cell is None:
             cell = machine.new_cell(key, reducer.cls())
         elif cell.value is UNREAD:
-            cell.value = values.load(reducer.cls, cell.data)
+            cell.read(values.load(reducer.cls, cell.data))
         result = stack.call(getattr(cell.value, handler.method), event)
-        hands.check_calls()
+        calls.check_calls()
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.
-        is_canonical = reducer.is_canonical(cell.value)
-        cell.data = reducer.dump(cell.value, is_canonical=is_canonical)
-        if not is_canonical:
-            cell.value = values.load(reducer.cls, cell.data)
+        value = cell.value
+        is_canonical = reducer.is_canonical(value)
+        data = reducer.dump(value, is_canonical=is_canonical)
+        cell.keep(value if is_canonical else values.load(reducer.cls, data), data)
     except BaseException as error:
         if user_errors.let_pass(error):
             raise
@@ -215,31 +221,30 @@ def _roll_back(machine: Machine, before: dict[tuple[str, str], bytes | None]) ->
         if data is None:
             machine.cells.pop(key, None)
         else:
-            cell = machine.cells[key]
-            cell.value, cell.data = _read(machine.program.reducers[key[0]], data), data
+            machine.cells[key].keep(_read(machine.program.reducers[key[0]], data), data)
 
 
 def _read(reducer: reducers.Reducer, data: bytes) -> Any:
     try:
         return values.load(reducer.cls, data)
-    except errors.DecodeError:  # then the next event for this cell fails with that, and no other
+    except errors.DecodeError:  # then the next event for this cell fails with that, and no other one
         return UNREAD
 
 
-def _do_asked(machine: Machine, hands: handling.Handling) -> None:
-    machine.now.raised.extend(hands.emits)
-    for delay_us, (schema, data), cancelled in hands.afters:
+def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
+    machine.now.raised.extend(calls.emits)
+    for delay_us, (schema, data), cancelled in calls.afters:
         if not cancelled[0]:
             due_us = machine.now.context.store_us + delay_us
-            machine.ask_for(Held("", -1, OpKind.AFTER, schema, data, due_us))
-    for schedule_id, spec in hands.schedules:
+            work.ask_for(machine, Held("", -1, OpKind.AFTER, schema, data, due_us))
+    for schedule_id, spec in calls.schedules:
         schedules.change(machine, schedule_id, spec)
-    for number, (workflow, args, run_id) in enumerate(hands.starts):
-        seed = digest.hash_parts(b"start", hands.seed, number.to_bytes(4, "big"))
+    for number, (workflow, args, run_id) in enumerate(calls.starts):
+        seed = digest.hash_parts(b"start", calls.seed, number.to_bytes(4, "big"))
         name = run_id or seed.hex()[:16]
         known = machine.runs.get(name)
         if known is None:
-            driver.start(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
+            work.start_run(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
         elif not runs.is_same(known.record, workflow, args):  # started by another handler of the same event
             machine.draft(Kind.FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
 
@@ -249,7 +254,7 @@ def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
     if not machine.live:
         return []
     routes = machine.program.routes
-    # What a workflow waits for that the program does not have any more cannot be told: its blocked runs keep all.
+    # What a workflow waits for that the program does not have any more is unknown: its blocked runs keep every event.
     unknown = [flow for flow in machine.live if flow not in machine.program.workflows]
     flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows, *unknown])
     found = [machine.runs[run_id] for flow in flows for run_id in machine.live.get(flow, {})]
@@ -268,14 +273,22 @@ def _to_run(machine: Machine, schema: str, data: bytes, to: str) -> str:
 
 
 def _check(machine: Machine, schema: str, data: bytes) -> None:
-    """Refuse what cannot be of this schema, as far as that is known, before a run is given it. `DecodeError`."""
+    """Refuse data that is not of this schema, as far as its type is known, before a run gets it. `DecodeError`."""
     values.load(machine.program.routes.types.get(schema, Any), data)
 
 
 def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
+    """Give an event to a run: to the wait it satisfies, or into the buffer until one does."""
     if len(run.record.buffer) >= BUFFER_MAX:
         return _reject(machine, f"run {run.record.id!r} has {BUFFER_MAX} events it has not waited for")
-    driver.deliver(machine, run, schema, data)
+    if run.coroutine is None and run.record.status is RunStatus.RUNNING:
+        try:
+            coroutines.rebuild(machine, run)
+        except failures.Diverged as error:
+            coroutines.block(machine, run, error.report)
+    run.buffer(schema, data)
+    machine.mark_run(run)
+    waits.check_all(machine, run)
     return ""
 
 
@@ -301,26 +314,7 @@ def _key_text(value: object) -> str:
     return str(made)
 
 
-# --- Between worlds ------------------------------------------------------------------------------------------
-
-
-def send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> None:
-    """A run's SEND or ASK. The role delivers the message with this step's commit and answers a SEND with a receipt."""
-    op = run.record.ops[number]
-    context = machine.now.context
-    schema, data, run_to = values.load(tuple[str, bytes, str], params)
-    key = machine.want_message(op.kind, op.name, params, run=run.record.id, op=number)
-    op.step, op.ordinal = key
-    intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=op.name, params=params)
-    headers = {"to": run_to} if run_to else {}
-    if op.kind is runs.OpKind.ASK:
-        headers["ask"] = "1"
-    item = inbox.Message(
-        intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
-        payload.EMPTY, headers, correlation=intent.hex(),
-    )  # fmt: skip
-    machine.draft(Kind.MESSAGE_SENT, values.pack([key[1], to, schema, data]), correlation=intent.hex())
-    machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
+# --- Requests of other worlds ------------------------------------------------------------------------------------
 
 
 def _send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
@@ -348,5 +342,5 @@ def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
         machine.draft(Kind.IGNORED, values.dump(["reply", item.message, "nothing waits for it"]))
         return ""
     status = ReceiptStatus.OK if answer.ok else ReceiptStatus.ERROR
-    machine.arrive(pending.run, pending.op, Outcome(status, answer.data))
+    work.arrive(machine, pending.run, pending.op, Outcome(status, answer.data))
     return ""

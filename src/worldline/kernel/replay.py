@@ -1,8 +1,7 @@
-"""Replay: running a journal's inputs through the code again, and comparing everything that comes out.
+"""Replay: running a journal's inputs through the code again, and comparing the results with the journal.
 
-A step is replayed by giving its input to the machine at the recorded times, the logical one and the store's. What it
-derives must be what the journal has: the same entries, the same state digest. The first difference is reported with
-both sides.
+A step is replayed by giving its input to the machine at the recorded times, the logical one and the store's. It must
+derive what the journal has: the same entries, the same state digest. The first difference is reported with both sides.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import msgspec
 
 from worldline.base import errors, failures
 from worldline.codec import canonical, structs
+from worldline.kernel import step as kernel_step
 from worldline.kernel import values
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
 
@@ -23,7 +23,7 @@ Load = Callable[[payload.Payload], bytes]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where code and journal part: the height, and what each of them has there."""
+    """The first difference between code and journal: the height, and what each of them has there."""
 
     height: int
     step: int
@@ -58,7 +58,7 @@ def input_of(first: journal.Entry, load: Load) -> step.Input:
 
 
 def context_of(entries: Sequence[journal.Entry], address: ids.Address) -> step.Context:
-    """Where and when a step happened, by its entries."""
+    """The address and the times of a step, from its entries."""
     first = entries[0]
     behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
     return step.Context(
@@ -79,11 +79,11 @@ def payload_of(entry: journal.Entry) -> payload.Payload | None:
 def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
     """Replay one step. Returns the first difference, if there is one."""
     first, last = entries[0], entries[-1]
-    machine.replaying = True
+    machine.begin_replay()
     try:
-        stepped = machine.step(input_of(first, load), context_of(entries, address))
+        stepped = kernel_step.step(machine, input_of(first, load), context_of(entries, address))
     finally:
-        machine.replaying = False
+        machine.end_replay()
     return compare(entries, stepped, last)
 
 
@@ -105,7 +105,7 @@ def compare(entries: Sequence[journal.Entry], stepped: step.Stepped, last: journ
 
 
 def check(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> None:
-    """Replay one step that must come out the same. `Diverged` otherwise."""
+    """Replay one step. `Diverged` if there is a difference."""
     difference = again(machine, entries, address, load)
     if difference is not None:
         raise failures.Diverged(f"the code does not do what the journal says, {difference}")

@@ -1,48 +1,30 @@
-"""Workflow runs as records: what a run has asked for, what it was told, and where it stands.
+"""Runs of workflows as records: what a run has asked for, the answers it got, and its status.
 
 A run's progress is data, not a coroutine: the operations it issued, in order (`ops`), the outcome of each, and the list
 of resumptions (`log`) that fed outcomes into it. A coroutine can be rebuilt from these at any time by running the code
 again and feeding it the same; the warm coroutine in `Run` is a cache. Rebuilding compares every operation issued with
 the one recorded, so code that no longer does the same is found at the first difference.
 
-A run's digest chains over its issues, outcomes and end, so a step costs what changed. Times are not in it.
+A run's digest chains over its operations, outcomes and end, so a step costs what it changes. Times are not in it.
+
+Records are changed by the methods here alone: one method is one transition.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import random
-from collections.abc import Coroutine, Generator
-from typing import Any, Self
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
-from worldline.base import limits
 from worldline.codec import digest, structs
 from worldline.kernel import context, user_errors
+from worldline.kernel.operations import Await, OpKind, Scope
 from worldline.model.inbox import ReceiptStatus
 
-CLOSINGS_MAX = 10
-REFUSALS_MAX = 100
-
-
-class OpKind(enum.IntEnum):
-    """What a run can ask for. Numbers are stored and never reused."""
-
-    EFFECT = 1
-    TIMER = 2
-    WAIT = 3
-    CHILD = 4
-    START = 5  # a child that outlives the run
-    SEND = 6
-    ASK = 7
-    VALUE = 8  # something read at once and recorded
-    PATCH = 9
-    AFTER = 10
-
-
-OUTLIVE = (OpKind.START, OpKind.AFTER)  # what goes on when the run that asked for it has ended
+CHILD_ID_CHARACTERS_MAX = 160
+SCOPE_TIMER = "scope:"  # the name of a timer that is a scope's timeout, before the scope's number
 
 
 class RunStatus(enum.IntEnum):
@@ -50,14 +32,14 @@ class RunStatus(enum.IntEnum):
     FINISHED = 2
     FAILED = 3
     CANCELLED = 4
-    BLOCKED = 5  # the code no longer fits the record; goes on when it does again
+    BLOCKED = 5  # the code no longer fits the record; continues when it does again
 
 
 ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why something did not end well, as it is journaled: a code and a message, never an exception."""
+    """Why something failed, as it is journaled: a code and a message, never an exception."""
 
     code: str
     message: str
@@ -72,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Op(msgspec.Struct, array_like=True):
-    """One operation. (step, ordinal) names its open work; the digest is that of its parameters."""
+    """One operation. (step, ordinal) identifies its open work; the digest is that of its parameters."""
 
     kind: OpKind
     name: str
@@ -80,6 +62,11 @@ class Op(msgspec.Struct, array_like=True):
     step: int = 0
     ordinal: int = 0
     outcome: Outcome | None = None
+
+    def opened(self, step: int, ordinal: int) -> None:
+        """Its work is open, and identified by this step and ordinal."""
+        self.step = step
+        self.ordinal = ordinal
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True):
@@ -94,7 +81,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """An effect, timer or start of a run that a step had no room for: it leaves with the next."""
+    """An effect, timer or start of a run that did not fit into its step: it is asked for in the next one."""
 
     run: str
     op: int
@@ -107,7 +94,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Parked(msgspec.Struct, frozen=True, array_like=True):
-    """That an effect was set aside: after how many attempts, and what the last of them failed with."""
+    """An effect that is not tried any more: the number of attempts, and what the last of them failed with."""
 
     attempts: int
     error: str
@@ -128,7 +115,7 @@ class Interrupt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Follower(msgspec.Struct, frozen=True, array_like=True):
-    """A run's START operation that has found its run under way already, and is done when that run is."""
+    """A START operation whose run existed already, started by another operation: it is done when that run ends."""
 
     run: str
     op: int
@@ -141,7 +128,7 @@ class Record(msgspec.Struct, array_like=True):
     workflow: str
     args: bytes
     seed: bytes
-    named: bool  # by its starter; runs that were not are forgotten some time after their end
+    named: bool  # its starter chose the id; other runs are forgotten some time after their end
     started_us: int
     status: RunStatus = RunStatus.RUNNING
     parent: str = ""
@@ -158,50 +145,20 @@ class Record(msgspec.Struct, array_like=True):
     origin: bytes = b""  # of a continued run: the digest of what it was first started with
     followers: list[Follower] = []  # besides its parent
 
-
-class Await:
-    """What a coroutine yields to the kernel. Anything else it yields is refused."""
-
-    __slots__ = ()
-
-
-class All(Await):
-    """Go on when all these operations are done, or one has failed. The first `done` of them are known to be."""
-
-    __slots__ = ("done", "ops")
-
-    def __init__(self, ops: tuple[int, ...]) -> None:
-        self.ops = ops
-        self.done = -1  # not looked at yet
-
-
-class First(Await):
-    """Go on when either of two operations is done: a wait and its timeout."""
-
-    __slots__ = ("ops",)
-
-    def __init__(self, ops: tuple[int, ...]) -> None:
-        self.ops = ops
-
-
-class Scope:
-    """One entered `wl.scope`, as the kernel sees it."""
-
-    __slots__ = ("children", "number", "shield", "timed_out", "timer")
-
-    def __init__(self, number: int, *, shield: bool) -> None:
+    def numbered(self, number: int) -> None:
+        """It is the youngest run of its world."""
         self.number = number
-        self.shield = shield
-        self.timer = -1
-        self.timed_out = False
-        self.children: list[int] = []
+
+    def load_data(self, data: bytes) -> None:
+        """The result, which a snapshot keeps apart if the run is long."""
+        self.data = data
 
 
 class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "alarmed", "continuing", "coroutine", "counters", "issued", "made", "patches", "rebuilding", "record",
+        "alarmed", "continuing", "coroutine", "counters", "done", "issued", "made", "patches", "rebuilding", "record",
         "scope_count", "scopes", "strayed", "time_us", "waiting", "wheres",
     )  # fmt: skip
 
@@ -210,12 +167,13 @@ class Run:
         self.cool()
 
     def cool(self) -> None:
-        """Forget the warm coroutine and everything that running it again brings back."""
-        close(getattr(self, "coroutine", None))
+        """Drop the warm coroutine and everything that running it again brings back."""
+        context.close(getattr(self, "coroutine", None))
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: Await | None = None
+        self.done = -1  # the first operations of `waiting` that are known to be done; -1: not checked yet
         self.issued = 0
-        self.alarmed = False  # an operation has failed since anybody looked
+        self.alarmed = False  # an operation has failed since `waiting` was last checked
         self.rebuilding = False
         self.time_us = self.record.started_us
         self.scopes: list[Scope] = []
@@ -224,11 +182,11 @@ class Run:
         self.wheres: dict[int, Any] = {}
         self.patches: dict[str, bool] = {}
         self.made: list[Any] = []
-        self.continuing: tuple[str, bytes] | None = None  # what it goes on with as new
+        self.continuing: tuple[str, bytes] | None = None  # the workflow and arguments it continues with as new
         self.strayed = ""  # how its code departs from the record, found while rebuilding
 
     def __del__(self) -> None:
-        close(self.coroutine)
+        context.close(self.coroutine)
 
     @property
     def live(self) -> bool:
@@ -237,6 +195,108 @@ class Run:
     def touch(self, what: bytes, *parts: bytes) -> None:
         """Chain a change into the run's digest."""
         self.record.digest = digest.hash_parts(b"run", self.record.digest, what, *parts)
+
+    # --- Its coroutine ---------------------------------------------------------------------------------
+
+    def warm(self, coroutine: Coroutine[Any, Any, Any], *, rebuilding: bool) -> None:
+        """A new coroutine of its code, which must be fed everything that the record has."""
+        self.coroutine = coroutine
+        self.rebuilding = rebuilding
+
+    def begin(self, time_us: int) -> None:
+        """The code runs for the first time."""
+        self.time_us = self.record.started_us = time_us
+
+    def at(self, time_us: int) -> None:
+        """Continue at this logical time."""
+        self.time_us = time_us
+
+    def resumed(self, resume: Resume) -> None:
+        """Record a feeding, before it happens."""
+        self.record.log.append(resume)
+        self.time_us = resume.time_us
+
+    def wait_for(self, waiting: Await) -> None:
+        """The coroutine has yielded this, and was fed to here."""
+        self.waiting = waiting
+        self.done = -1
+
+    def rebuilt(self) -> None:
+        """The coroutine was fed everything that the record has."""
+        self.rebuilding = False
+
+    def stray(self, report: str) -> str:
+        """The code departs from the record. Returns the first report of that."""
+        self.strayed = self.strayed or report
+        return self.strayed
+
+    def continue_with(self, workflow: str, args: bytes) -> None:
+        """What it continues with as new, when its code ends."""
+        self.continuing = workflow, args
+
+    def is_pending(self, ops: tuple[int, ...]) -> bool:
+        """Whether some of the operations it waits for are not done, and none can have failed since the last check. A
+        check continues where the last one ended, so thousands of operations are not looked at each time. The first
+        check, and one after a failure, is left to the caller.
+        """
+        if self.alarmed or self.done < 0:
+            self.alarmed = False
+            self.done = max(self.done, 0)
+            return False
+        recorded = self.record.ops
+        while self.done < len(ops) and recorded[ops[self.done]].outcome is not None:
+            self.done += 1
+        return self.done < len(ops)
+
+    # --- Its operations --------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """Count one more operation. Returns its number."""
+        self.issued += 1
+        return self.issued - 1
+
+    def issue(self, op: Op, label: bytes) -> None:
+        """Record an operation that the code issued."""
+        self.record.ops.append(op)
+        self.touch(b"issue", bytes([op.kind]), label, op.digest)
+
+    def note(self, op: Op, what: bytes, *parts: bytes) -> None:
+        """Record an operation that is done at once: a value that was read, or a patch."""
+        self.record.ops.append(op)
+        self.touch(what, *parts)
+
+    def answer(self, number: int, outcome: Outcome) -> None:
+        """An operation is done. If it is a scope's timer, the scope is interrupted."""
+        op = self.record.ops[number]
+        op.outcome = outcome
+        if outcome.status is not ReceiptStatus.OK:
+            self.alarmed = True
+        self.touch(b"outcome", number.to_bytes(4, "big"), bytes([outcome.status]), outcome.data)
+        if op.kind is OpKind.TIMER and op.name.startswith(SCOPE_TIMER):
+            scope = int(op.name.removeprefix(SCOPE_TIMER))
+            if all(each.scope != scope for each in self.record.interrupts):
+                self.record.interrupts.append(Interrupt(scope, "timeout"))
+
+    def give_up(self, number: int, outcome: Outcome) -> None:
+        """An operation is cancelled: the code does not wait for it any more."""
+        self.record.ops[number].outcome = outcome
+        self.alarmed = True
+        self.touch(b"cancel", number.to_bytes(4, "big"))
+
+    def buffer(self, schema: str, data: bytes) -> None:
+        """Keep an event until a wait takes it."""
+        self.record.buffer.append(Buffered(schema, data))
+        self.touch(b"event", schema.encode(), data)
+
+    def take_buffered(self, index: int) -> None:
+        """A wait has taken this event of the buffer."""
+        del self.record.buffer[index]
+
+    # --- Scopes and cancellations ----------------------------------------------------------------------
+
+    def new_scope(self, *, shield: bool) -> Scope:
+        self.scope_count += 1
+        return Scope(self.scope_count, shield=shield)
 
     def shielded(self, scope: int) -> bool:
         """Whether a cancellation of this scope has to wait for a shield inside it."""
@@ -251,114 +311,89 @@ class Run:
     def inside(self, scope: int) -> bool:
         return scope == 0 or any(each.number == scope for each in self.scopes)
 
+    def interrupt(self, scope: int, reason: str) -> None:
+        """Cancel a scope, or the whole run (0), when no shield is in the way."""
+        text = storable(reason)
+        self.record.interrupts.append(Interrupt(scope, text))
+        self.touch(b"interrupt", scope.to_bytes(4, "big"), text.encode())
 
-class Strayed(BaseException):
-    """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it. It
-    is raised once: code that catches it all the same goes on under `Closing` until it awaits something.
-    """
+    def interrupted(self, scope: int, reason: str) -> None:
+        """The cancellation is delivered."""
+        self.record.interrupts.remove(Interrupt(scope, reason))
 
+    def forget_interrupts(self, scope: int) -> None:
+        """The scope was left: cancellations of it have no meaning any more."""
+        self.record.interrupts = [each for each in self.record.interrupts if each.scope != scope]
 
-class Dropped(GeneratorExit):
-    """Thrown at whatever a coroutine tries to do while it is being dropped. Python takes it for the end of closing."""
+    # --- Its status ------------------------------------------------------------------------------------
 
+    def block(self, report: str) -> None:
+        """The code does not fit the record: keep the run as it is until the program has code that fits."""
+        self.cool()
+        self.record.status = RunStatus.BLOCKED
+        self.record.blocked = storable(report)
 
-class Closing:
-    """Stands in for a run's `Handling` while its coroutine is dropped, or has strayed from its record and is stopped:
-    its `finally` blocks must not do anything any more. Code that catches what is thrown at it, again and again, gets a
-    `Nowhere` instead.
-    """
+    def unblock(self) -> None:
+        """The program has code that fits again. The coroutine is rebuilt when the run continues."""
+        self.record.status, self.record.blocked = RunStatus.RUNNING, ""
+        self.cool()
 
-    __slots__ = ("refused",)
+    def follow(self, run: str, op: int) -> None:
+        """A START operation of another run waits for this one, too."""
+        self.record.followers.append(Follower(run, op))
+        self.touch(b"follow", run.encode(), op.to_bytes(4, "big"))
 
-    def __init__(self) -> None:
-        self.refused = 0
+    def detach(self, parent: str) -> None:
+        """Run `parent` continues as new: none of its operations waits for this run any more."""
+        record = self.record
+        if record.parent == parent:
+            record.parent = ""
+        record.followers = [each for each in record.followers if each.run != parent]
 
-    def __getattr__(self, name: str) -> Any:
-        self.refused += 1
-        if self.refused >= CLOSINGS_MAX:
-            context.current.set(Nowhere())  # type: ignore[arg-type]
-        raise Dropped(name)
+    def start_over(self, workflow: str, args: bytes, *, time_us: int, number: int) -> None:
+        """Continue as new: the same id, maybe another workflow, nothing recorded yet."""
+        record = self.record
+        record.origin = record.origin or origin(record.workflow, record.args)
+        record.workflow = workflow
+        record.args = args
+        record.number = number
+        record.seed = digest.hash_parts(b"again", record.seed)
+        record.again += 1
+        record.ops, record.log, record.interrupts = [], [], []
+        record.started_us = time_us
+        self.cool()
+        record.digest = b""
+        self.touch(b"start", record.id.encode(), workflow.encode(), args, record.seed)
 
+    def end(self, status: RunStatus, data: bytes) -> None:
+        self.record.status = status
+        self.record.data = data
+        self.touch(b"end", bytes([status]), data)
 
-class Nowhere:
-    """Stands in for the `Handling` of code that catches everything. If all it asks for were refused, it would go on for
-    ever; so all is taken, nothing of it happens, and what it awaits never comes: it gets as far as that, and is left.
-    """
-
-    time_us = 0
-    replaying = True  # nothing is logged either
-    where = None
-
-    def __init__(self) -> None:
-        self.run = Run(Record("", "", b"", b"", False, 0))
-        self.run.rebuilding = True
-
-    @property
-    def machine(self) -> Self:
-        return self
-
-    def workflow(self, what: str) -> Run:  # noqa: ARG002
-        return self.run
-
-    def issue(self, *given: Any, **details: Any) -> int:  # noqa: ARG002
-        return 0
-
-    issue_call = issue
-
-    def await_call(self, *given: Any) -> Generator[Any, Any, Any]:  # noqa: ARG002
-        yield All((0,))
-
-    wait_event = await_call
-
-    def nothing(self, *given: Any, **details: Any) -> None:
-        pass
-
-    made_call = continue_with = emit = start = schedule = cancel_op = look_in_buffer = drop_step = nothing
-
-    def after(self, *given: Any) -> list[bool]:  # noqa: ARG002
-        return [False]
-
-    def read_state(self, cls: Any, key: str) -> Any:  # noqa: ARG002
-        return cls()
-
-    def random(self, label: str) -> random.Random:
-        return random.Random(label)
-
-    def random_id(self, label: str) -> bytes:  # noqa: ARG002
-        return bytes(limits.ID_BYTES)
-
-    def patched(self, name: str) -> bool:  # noqa: ARG002
-        return False
+    def clear(self) -> list[Follower]:
+        """It has ended: keep the result alone. Returns the operations that waited for it, its parent's first."""
+        record = self.record
+        self.cool()
+        record.ops, record.log, record.buffer, record.interrupts = [], [], [], []
+        followers = [Follower(record.parent, record.parent_op), *record.followers]
+        record.followers = []
+        return followers
 
 
-class _Abandoned(msgspec.Struct, gc=False):
-    """Keeps a coroutine for ever: it holds itself, and the garbage collector does not look into it. Freeing a coroutine
-    closes it first, and this one does not let itself be closed.
-    """
-
-    coroutine: Any
-    itself: Any = None
-
-
-def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
-    """End a coroutine, so that nothing it still does has any effect. One that will not end is abandoned as it is."""
-    if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
-        return
-    token = context.current.set(Closing())  # type: ignore[arg-type]
-    try:
-        for _ in range(CLOSINGS_MAX):
-            with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
-                coroutine.close()
-            if coroutine.cr_frame is None:  # type: ignore[attr-defined]
-                return
-        abandoned = _Abandoned(coroutine)
-        abandoned.itself = abandoned
-    finally:
-        context.current.reset(token)
+def child_id(run: Run, number: int) -> str:
+    """Unique in the world: by the operation, by how often the parent has continued as new, by the parent's own id."""
+    parent, again = run.record.id, run.record.again
+    if len(parent) > CHILD_ID_CHARACTERS_MAX:
+        parent = digest.sha256(parent.encode()).hex()[:32]
+    return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"
 
 
 def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
     return structs.encode(Failure(storable(code), storable(message), attempts))
+
+
+def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:
+    return Outcome(status, failure(code, message, attempts=attempts))
 
 
 def storable(text: str) -> str:
@@ -372,8 +407,15 @@ def origin(workflow: str, args: bytes) -> bytes:
 
 
 def is_same(record: Record, workflow: str, args: bytes) -> bool:
-    """Whether a run was first started with just this."""
+    """Whether a run was first started with exactly this."""
     return (record.origin or origin(record.workflow, record.args)) == origin(workflow, args)
+
+
+def describe(op: Op) -> str:
+    """An operation, for people."""
+    detail = f" with parameters {op.digest.hex()[:12]}" if op.digest else ""
+    where = f" (step {op.step})" if op.step else ""
+    return f"{op.kind.name.lower()} {op.name!r}{detail}{where}"
 
 
 def outcome_of(record: Record) -> Outcome:
@@ -386,7 +428,3 @@ _OUTCOMES = {
     RunStatus.FAILED: ReceiptStatus.ERROR,
     RunStatus.CANCELLED: ReceiptStatus.CANCELLED,
 }
-
-
-def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:
-    return Outcome(status, failure(code, message, attempts=attempts))

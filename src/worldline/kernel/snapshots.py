@@ -2,9 +2,9 @@
 
 A snapshot is a list of parts. The first is a header: digest, program hash, counters. The others are lists of records,
 packed to a bounded size: cells by their keys; runs by their ids, each followed by what it has recorded if that is long;
-then open work, what is held back or still to be closed, schedules, and what comes next. Every record is bounded
-whatever the state is, so a busy world can always be saved. It carries no world identity, so equal states have equal
-bytes, and nothing that is only a cache.
+then open work, work that is held back, schedules, ended runs that may be forgotten, runs that continue in the next
+step, and work that is still to be closed. Every record is bounded in every state, so a busy world can always be saved.
+A snapshot carries no world identity, so equal states have equal bytes, and nothing that is only a cache.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import values
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Cell, Machine, Pending
 from worldline.kernel.runs import Buffered, Held, Op, Record, Resume
-from worldline.kernel.schedules import Schedule
+from worldline.kernel.state import Cell, Machine, Pending, Schedule
 from worldline.model import ids
 
 VERSION = 1
@@ -37,7 +36,7 @@ class Tag(enum.IntEnum):
 
     CELL = 1
     RUN = 2
-    OPS = 3  # more of the run before, as are the next two
+    OPS = 3  # of the run before, as are the next two
     LOG = 4
     BUFFER = 5
     OPEN = 6
@@ -87,12 +86,11 @@ def save(machine: Machine) -> list[bytes]:
 def load(
     program: Program, parts: Sequence[bytes], address: ids.Address, *, strict: bool = False
 ) -> tuple[Machine, bytes]:
-    """The machine that a snapshot holds, at home under an address; and the hash of the program that saved it."""
+    """The machine that a snapshot holds, with the given address; and the hash of the program that saved it."""
     header = structs.decode(Header, parts[0])
     if header.version != VERSION:
         raise errors.DecodeError(f"snapshot version {header.version}; this release reads {VERSION}")
     machine = Machine(program, strict=strict)
-    machine.state = header.state
     records: list[Record] = []
     for tag, record in _read(parts[1:]):
         if tag is Tag.CELL:
@@ -102,31 +100,24 @@ def load(
         elif tag is Tag.RUN:
             records.append(record)
         elif tag is Tag.RESULT:
-            records[-1].data = record
+            records[-1].load_data(record)
         elif tag in _OF_RUN:
             getattr(records[-1], _OF_RUN[tag]).extend(record)
         elif tag is Tag.SCHEDULES:
-            machine.schedules |= {each.id: each for each in record}
+            machine.schedules.update({each.id: each for each in record})
         elif tag is Tag.OPEN:
-            _open(machine, record, address)
+            for each in record:
+                machine.reopen(each, address)
         else:
             getattr(machine, _OF_MACHINE[tag]).extend(record)
-    for each in sorted(records, key=lambda each: each.number):
-        machine.add_run(each)
-    machine.run_count = header.run_count
+    for run in sorted(records, key=lambda each: each.number):
+        machine.add_run(run)
+    machine.restored(header.state, header.run_count)
     return machine, header.program_hash
 
 
 _OF_RUN = {Tag.OPS: "ops", Tag.LOG: "log", Tag.BUFFER: "buffer"}
 _OF_MACHINE = {Tag.HELD: "unsent", Tag.FORGETTABLE: "forgettable", Tag.LATER: "later", Tag.CLOSING: "closing"}
-
-
-def _open(machine: Machine, record: list[Pending], address: ids.Address) -> None:
-    for pending in record:
-        key = (pending.step, pending.ordinal)
-        machine.open[key] = pending
-        intent = ids.intent_id(address, step=key[0], ordinal=key[1], kind=pending.name, params=pending.params)
-        machine.by_intent[intent] = key
 
 
 def _records(machine: Machine) -> Iterator[bytes]:

@@ -1,13 +1,14 @@
-"""What user code raises, told apart from what its environment did, and described without trusting it.
+"""Exceptions of user code: told apart from those of the process, and described as text without trusting them.
 
-An exception is an object of the user's: its `__str__`, its `code`, its class and the text they give may raise, lie, be
-of any size or have no bytes. Whatever they do, here comes out plain text that can be journaled: an exact `str`, bounded
-and well-formed. Addresses of objects are taken out of it, because a replay must come to the same text.
+An exception is an object of the user's: its `__str__`, its `code`, its class and the text they give may raise, be
+wrong, be of any size or have no bytes. The functions here always return plain text that can be journaled: an exact
+`str`, bounded and well-formed. Addresses of objects are removed from it, because a replay must produce the same text.
 
-A `MemoryError` is no part of a world's history: it says what the process lacked. It passes every guard, and
-`Machine.step` turns it into `errors.CannotStep`. Code that catches it itself cannot be told from code that met none.
-A `KeyboardInterrupt` passes only where a signal can arrive, which is a test's own thread (`here.interruptible`): worlds
-are hosted in threads that get none, so there it was raised by the code itself, and is a failure like any other.
+A `MemoryError` is no part of a world's history: it says that the process had no memory. It passes every guard, and
+`step.step` turns it into `errors.CannotStep`. Code that catches it itself cannot be distinguished from code that met
+none. A `KeyboardInterrupt` passes only where a signal can arrive, which is a test's own thread
+(`context.interruptible`): worlds are hosted in threads that get none, so there it was raised by the code itself, and is
+a failure like any other.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__
 
 
 def let_pass(error: BaseException) -> bool:
-    """Whether the environment raised it and not the user's code, as far as can be told. Then the step will be dropped,
-    also if user code further out catches it.
+    """Whether the process raised it and not the user's code, as far as is known. Then the step will be dropped, also if
+    user code further out catches it.
     """
     kind = type(error)
     if issubclass(kind, KeyboardInterrupt):
         return context.interruptible.get()
     if not issubclass(kind, MemoryError):
         return False
-    hands = context.current.get()
-    if hands is not None:
-        hands.machine.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
+    running = context.current.get()
+    if running is not None:
+        running.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
     return True
 
 
@@ -55,7 +56,7 @@ def code_of(error: BaseException) -> str:
 
 
 def text_at(error: BaseException, attribute: str) -> str:
-    """A short text that an exception has as an attribute. Empty if it has none, or reading it fails."""
+    """A short text that an exception has as an attribute. Empty if it has none, or if reading it fails."""
     try:
         return plain_text(getattr(error, attribute, ""), characters_max=CODE_CHARACTERS_MAX)
     except BaseException as raised:
@@ -65,7 +66,7 @@ def text_at(error: BaseException, attribute: str) -> str:
 
 
 def pause_us(error: failures.TryAgain) -> int:
-    """How long a `TryAgain` asks to wait, as far as that is a number and within bounds."""
+    """How long a `TryAgain` asks to wait: 0 if that is not a number, and at most the limit."""
     try:
         return int(max(0.0, min(float(error.after), limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
     except BaseException as raised:
@@ -90,7 +91,7 @@ def message_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says: empty if it says nothing, or cannot."""
+    """The text of an exception: empty if it has none, or if reading it fails."""
     try:
         return plain_text(str(error))
     except BaseException as raised:
@@ -100,7 +101,7 @@ def text_of(error: BaseException) -> str:
 
 
 def repr_of(value: object) -> str:
-    """A value as its own `repr` has it, or only its type. Of a set, whose order differs by process, only that."""
+    """A value as its own `repr` shows it, or only its type. Of a set, whose order differs by process, only its type."""
     if type(value) is set or type(value) is frozenset:
         return f"<{name_of(type(value))}>"
     try:
@@ -112,22 +113,22 @@ def repr_of(value: object) -> str:
 
 
 def name_of(kind: type) -> str:
-    """A class's name, whatever its metaclass makes of that."""
+    """A class's name, read without calling its metaclass."""
     return plain_text(_type_name(kind), characters_max=CODE_CHARACTERS_MAX)
 
 
 def plain_text(text: object, *, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Text for the journal: an exact `str`, bounded and well-formed. Empty if it is no text at all."""
+    """Text for the journal: an exact `str`, bounded and well-formed. Empty if it is no text."""
     if not issubclass(type(text), str):
         return ""
-    # A slice by the base class's own method: subclasses may lie about their content, and this makes a plain `str`.
+    # A slice by the base class's own method: a subclass may return anything, and this makes a plain `str`.
     cut = str.__getitem__(text, slice(characters_max))  # type: ignore[index]
     return _ADDRESS.sub("0x...", cut).encode("utf-8", "backslashreplace").decode()
 
 
 def _is_asyncio(error: BaseException, text: str) -> bool:
-    """Whether it was raised because there is no event loop, or in asyncio's own code, which does not always say what it
-    lacks.
+    """Whether it was raised because there is no event loop, or in asyncio's own code, which does not always say what is
+    missing.
     """
     if issubclass(type(error), RuntimeError) and any(each in text for each in _LOOP_ERRORS):
         return True

@@ -49,7 +49,7 @@ def plain(value: object) -> Any:
         what = user_errors.name_of(type(value))
         why = user_errors.text_of(error)
         if _UNSORTED in why:
-            why = "the items of a set cannot be sorted"  # Python says which two, and that differs by process
+            why = "the items of a set cannot be sorted"  # Python names two of them, and which ones differs by process
         raise errors.EncodeError(f"{what} cannot be stored: {why}") from error
 
 
@@ -70,7 +70,7 @@ def rebuild(kind: Any, value: Any) -> Any:
 
 
 def text(value: object, what: str) -> str:
-    """Text that a user gave, as a plain `str`: a subclass could be one thing now and another later."""
+    """Text that a user gave, as a plain `str`: an object of a subclass could change later."""
     if type(value) is str:
         return value
     if not issubclass(type(value), str):
@@ -79,7 +79,7 @@ def text(value: object, what: str) -> str:
 
 
 def schema_name(kind: type) -> str:
-    """The name an event type is known by in journals."""
+    """The name of an event type in journals."""
     given = getattr(kind, "__schema__", None)
     name = text(kind.__name__ if given is None else given, "an event's __schema__")
     if len(name) > limits.NAME_BYTES_MAX:

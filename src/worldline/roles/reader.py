@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 
 from worldline.kernel import replay
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer

@@ -17,7 +17,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.kernel import replay, snapshots
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer

@@ -15,7 +15,9 @@ import msgspec
 
 from worldline.client import delivery
 from worldline.codec import digest, tuples
-from worldline.kernel import machine, user_errors
+from worldline.kernel import step as kernel_step
+from worldline.kernel import user_errors
+from worldline.kernel.state import Machine
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
@@ -178,7 +180,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
                 yield
         case "ignore-late":
-            with mock.patch.object(machine.Machine, "_receipt", _taking_all(machine.Machine._receipt)):  # noqa: SLF001
+            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):  # noqa: SLF001
                 yield
         case "overtaken":
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
@@ -246,11 +248,11 @@ def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
     return unscoped
 
 
-def _taking_all(real: Callable[[machine.Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
+def _taking_all(real: Callable[[Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
     """An answer is an answer, asked for or not."""
 
-    def receipt(self: machine.Machine, item: inbox.Receipt, data: bytes) -> str:
-        return real(self, item, data) if ids.IntentId(item.intent) in self.by_intent else ""
+    def receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
+        return real(machine, item, data) if ids.IntentId(item.intent) in machine.by_intent else ""
 
     return receipt
 

@@ -14,8 +14,9 @@ import msgspec
 from worldline.base import failures
 from worldline.codec import digest
 from worldline.kernel import commands, replay, snapshots
+from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import cas, export
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload
@@ -75,14 +76,14 @@ class Life:
         self, machine: Machine, given: steps.Input, context: steps.Context
     ) -> tuple[steps.Stepped, list[journal.Entry], journal.Head]:
         with loopless.loopless():
-            stepped = machine.step(given, context)
+            stepped = kernel_step.step(machine, given, context)
         sealed = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=context.time_us)
         return stepped, sealed.entries, sealed.after
 
     def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
         twin, _ = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
-        twin.replaying = True
+        twin.begin_replay()
         try:
             again, _, _ = self._do(twin, given, context)
             found = twins.difference((self.machine, stepped), (twin, again), height=self.head.height + 1)

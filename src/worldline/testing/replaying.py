@@ -8,7 +8,7 @@ from worldline.base import errors
 from worldline.kernel import replay as replays
 from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import export
 from worldline.model import payload
 from worldline.testing import loopless

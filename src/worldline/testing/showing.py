@@ -9,8 +9,8 @@ from worldline.base import errors
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Ended
 from worldline.kernel.runs import Failure
+from worldline.kernel.state import Ended
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 

@@ -16,7 +16,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, handling, runs
+from worldline.kernel import commands, runs, work
 from worldline.kernel.authoring import scripts
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
@@ -145,7 +145,7 @@ class Stage:
         if effect is None:
             return  # the program has lost it: like in production, it stays open
         asked.attempt += 1
-        arguments, options = handling.unpack_effect(asked.wanted.params)
+        arguments, options = work.unpack_effect(asked.wanted.params)
         policy = perform.policy_of(effect, options)
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)

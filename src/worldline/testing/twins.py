@@ -12,8 +12,8 @@ from typing import Any
 from worldline.base import errors
 from worldline.codec import canonical
 from worldline.kernel import replay, snapshots
-from worldline.kernel.machine import Machine
 from worldline.kernel.runs import RunStatus
+from worldline.kernel.state import Machine
 from worldline.model.step import Stepped
 
 

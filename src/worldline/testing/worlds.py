@@ -25,14 +25,15 @@ from worldline.base import errors, failures
 from worldline.client import delivery
 from worldline.codec import digest, structs
 from worldline.kernel import commands, schedules, values
-from worldline.kernel.authoring import reducers
+from worldline.kernel.authoring import reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
-from worldline.kernel.machine import Machine
-from worldline.kernel.runs import ENDED, Failure, OpKind, RunStatus
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import ENDED, Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.state import Machine
 from worldline.layers import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
@@ -166,7 +167,7 @@ class TestWorld:
         self, id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
     ) -> bool:
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
-        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+        spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, spec))))
 
     def unschedule(self, id: str, /) -> bool:

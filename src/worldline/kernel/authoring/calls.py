@@ -2,7 +2,7 @@
 
 `greet("Alice")` runs nothing. It is a typed, inert description that a workflow can await (it is journaled), that
 `World.run` can start from outside, and that a test can script. What awaiting means depends on where it happens, so the
-kernel installs itself through `inside.current`.
+kernel installs itself through `context.current`.
 """
 
 from __future__ import annotations
@@ -157,10 +157,14 @@ class Call(Generic[R_co]):
         """The arguments, canonical."""
         return self.target.signature.pack(self.args, self.kwargs)
 
+    def use(self) -> None:
+        """It is awaited, started or scheduled. In strict mode, a call that is made and never used is refused."""
+        self.awaited = True
+
     def __await__(self) -> Generator[Any, Any, R_co]:
-        handling = context.current.get()
-        if handling is not None:
-            return handling.await_call(self)
+        running = context.current.get()
+        if running is not None:
+            return running.await_call(self)
         if isinstance(sys.exception(), GeneratorExit):
             raise GeneratorExit(f"{self!r} in a coroutine that is being dropped: nothing of it happens any more")
         return self.target.await_outside(self).__await__()
@@ -267,9 +271,9 @@ class Effect(Target, Generic[P, R]):
 
 
 def _made(call: Call[R]) -> Call[R]:
-    handling = context.current.get()
-    if handling is not None:
-        handling.made_call(call)
+    running = context.current.get()
+    if running is not None:
+        running.made_call(call)
     return call
 
 

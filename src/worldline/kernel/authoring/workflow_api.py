@@ -1,6 +1,7 @@
 """The functions that user code calls inside workflows and handlers. Each one is public as `worldline.<name>`.
 
-All of them go through the `Handling` that is current; outside of one they refuse with a hint. Nothing here keeps state.
+All of them go through `context.current`; outside of a workflow or handler they refuse with a hint. Nothing here keeps
+state.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, Generic, Never, TypeVar, overload
 from uuid import UUID
 
 from worldline.base import errors, failures
-from worldline.kernel import context, driver, runs, schedules, user_errors, values
-from worldline.kernel.authoring import reducers
+from worldline.kernel import context, user_errors, values
+from worldline.kernel.authoring import reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
-from worldline.kernel.runs import All, OpKind
+from worldline.kernel.operations import All, ContinueAsNew, OpKind
+from worldline.kernel.operations import Scope as Entered
 from worldline.model import ids
 
 R = TypeVar("R")
@@ -126,8 +128,7 @@ class Started(Generic[R_co]):
 
     def cancel(self, reason: str = "") -> None:
         """Give it up, if it has not ended. A run that was only attached to goes on."""
-        hands = context.require("cancel()")
-        hands.machine.cancel_op(hands.workflow("cancel()"), self._number, reason)
+        context.require("cancel()").workflow("cancel()").cancel_op(self._number, reason)
 
 
 def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
@@ -140,16 +141,16 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
     # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
     hands = context.require("wl.start()")
     id = None if id is None else values.text(id, "a run's id")
-    if hands.run is None:
+    if hands.handler is not None:
         if call.target.kind != "workflow":
             raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
-        hands.start(call, id or "")
+        hands.handler.start(call, id or "")
         return Started(call, -1, id or "")
     if id is not None:
         ids.check_name(id, "a run's id")
     kind = OpKind.START if call.target.kind == "workflow" else OpKind.EFFECT
     number = hands.issue_call(call, kind, run_id=id or "")
-    return Started(call, number, id or driver.child_id(hands.run, number))
+    return Started(call, number, id or hands.workflow("wl.start()").child_id(number))
 
 
 class Scope:
@@ -158,7 +159,7 @@ class Scope:
     def __init__(self, timeout: Seconds | None, *, shield: bool) -> None:
         self._timeout_us = None if timeout is None else to_us(timeout, "wl.scope(timeout=)")
         self._shield = shield
-        self._inner: runs.Scope | None = None
+        self._inner: Entered | None = None
 
     @property
     def timed_out(self) -> bool:
@@ -167,29 +168,25 @@ class Scope:
     def start(self, call: Call[R], /) -> Started[R] | Any:
         """Start a call that ends with the block, without waiting."""
         hands = context.require("scope.start()")
-        run = hands.workflow("scope.start()")
+        workflow = hands.workflow("scope.start()")
         inner = self._entered()
         number = hands.issue_call(call, _kind(call))
         inner.children.append(number)
-        return Started(call, number, driver.child_id(run, number))
+        return Started(call, number, workflow.child_id(number))
 
     def cancel(self, reason: str = "") -> None:
         """Cancel what the block is waiting for: it is left at its next await."""
-        hands = context.require("scope.cancel()")
-        run = hands.workflow("scope.cancel()")
-        number = self._entered().number
-        if not run.rebuilding:
-            driver.interrupt(hands.machine, run, number, reason)
+        workflow = context.require("scope.cancel()").workflow("scope.cancel()")
+        workflow.cancel_scope(self._entered(), reason)
 
     async def __aenter__(self) -> Scope:
         hands = context.require("wl.scope()")
-        run = hands.workflow("wl.scope()")
-        run.scope_count += 1
-        inner = self._inner = runs.Scope(run.scope_count, shield=self._shield)
+        workflow = hands.workflow("wl.scope()")
+        inner = self._inner = workflow.new_scope(shield=self._shield)
         if self._timeout_us is not None:
             params = self._timeout_us.to_bytes(8, "big")
-            inner.timer = hands.issue(OpKind.TIMER, f"scope:{inner.number}", params, delay_us=self._timeout_us)
-        run.scopes.append(inner)
+            inner.limit(hands.issue(OpKind.TIMER, f"scope:{inner.number}", params, delay_us=self._timeout_us))
+        workflow.enter_scope(inner)
         return self
 
     async def __aexit__(
@@ -210,7 +207,7 @@ class Scope:
             self._leave(inner)
         if mine:
             assert isinstance(error, failures.Cancelled)
-            inner.timed_out = error.reason == "timeout" and inner.timer >= 0
+            inner.end_cancelled(error.reason)
         return mine
 
     async def _join(self) -> None:
@@ -218,19 +215,11 @@ class Scope:
         if children:
             await _Awaiting(_all(children))
 
-    def _leave(self, inner: runs.Scope) -> None:
-        hands = context.require(
-            "wl.scope()"
-        )  # asked for here, so that a coroutine that is only dropped gets no further
-        run = hands.workflow("wl.scope()")
-        run.scopes.remove(inner)
-        for number in [inner.timer, *inner.children]:
-            if number >= 0:
-                hands.machine.cancel_op(run, number, "the scope has ended")
-        if not run.rebuilding:
-            run.record.interrupts = [each for each in run.record.interrupts if each.scope != inner.number]
+    def _leave(self, inner: Entered) -> None:
+        # Asked for here, so that a coroutine that is only dropped gets no further.
+        context.require("wl.scope()").workflow("wl.scope()").leave_scope(inner)
 
-    def _entered(self) -> runs.Scope:
+    def _entered(self) -> Entered:
         if self._inner is None:
             raise errors.BadInput("a scope has to be entered: use it as `async with wl.scope() as scope:`")
         return self._inner
@@ -288,8 +277,8 @@ def after(seconds: Seconds, event: object, /) -> Timer:
     """Raise an event in this world after a while, durably."""
     hands = context.require("wl.after()")
     delay_us = to_us(seconds, "wl.after()")
-    if hands.run is None:
-        cancelled = hands.after(delay_us, event)
+    if hands.handler is not None:
+        cancelled = hands.handler.after(delay_us, event)
         return Timer(lambda: cancelled.__setitem__(0, True))
     number = hands.issue(OpKind.AFTER, values.schema_name(type(event)), values.dump(event), delay_us=delay_us)
     return Timer(lambda: _give_up(number))
@@ -305,9 +294,10 @@ def schedule(
     """
     hands = context.require("wl.schedule()")
     try:
-        spec = schedules.spec_of(what, every=every, cron=cron, tz=tz)
+        spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
     except errors.UnknownZone as error:
-        schedules.check_zones(hands.machine, error)
+        if not schedule_spec.has_zones():
+            hands.drop_step(schedule_spec.lacking(error))
         raise
     hands.schedule(values.text(id, "a schedule's id"), spec)
 
@@ -318,8 +308,7 @@ def unschedule(id: str, /) -> None:
 
 
 def _give_up(number: int) -> None:
-    hands = context.require("Timer.cancel()")
-    hands.machine.cancel_op(hands.workflow("Timer.cancel()"), number, "cancelled")
+    context.require("Timer.cancel()").workflow("Timer.cancel()").cancel_op(number, "cancelled")
 
 
 async def send(world: str, event: object, /, *, to: str | None = None) -> None:
@@ -358,7 +347,7 @@ def continue_as_new(call: Call[Any], /) -> Never:
     if call.target.kind != "workflow":
         raise errors.BadInput("wl.continue_as_new() takes a workflow call")
     context.require("wl.continue_as_new()").continue_with(call)
-    raise driver.ContinueAsNew
+    raise ContinueAsNew
 
 
 def patched(id: str, /) -> bool:
@@ -381,17 +370,17 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging gave it
         hands = context.current.get()
-        if hands is not None and (hands.machine.replaying or (hands.run is not None and hands.run.rebuilding)):
+        if hands is not None and hands.is_silent:
             return False
         return super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         hands = context.current.get()
-        where = None if hands is None else hands.machine.where
+        where = None if hands is None else hands.where
         if where is not None:
             kwargs["extra"] = {"world": where.address.world.hex(), "step": where.step, **(kwargs.get("extra") or {})}
-        if hands is not None and hands.run is not None:
-            return f"[{hands.run.record.id}] {msg}", kwargs
+        if hands is not None and hands.run_id:
+            return f"[{hands.run_id}] {msg}", kwargs
         return msg, kwargs
 
 

@@ -1,31 +1,56 @@
-"""The program hash: a digest of what a program's code says, so that a change of behaviour is noticed.
+"""The program hash: a digest of a program's code, so that a change of behaviour is noticed.
 
 It covers the normalised syntax of every workflow and handler, of the functions and classes of the same package that
 they mention, and theirs; the constants they use; the fields of their types; and what effects take. Formatting,
 comments, docstrings, annotations of functions and the order of declarations do not count, nor does the release of
-Python. Where no source is to be had (an interactive session), the compiled code stands in for it.
+Python. Where the source is missing (an interactive session), the compiled code is used instead.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from worldline.base import errors
 from worldline.codec import digest
 from worldline.kernel import values
-from worldline.kernel.authoring import calls
 from worldline.kernel.code import source
-
-if TYPE_CHECKING:
-    from worldline.kernel.authoring.program import Program
 
 _OWN = "worldline."
 _PLAIN = (bool, int, float, str, bytes, tuple, list, dict, frozenset, set, type(None))
 _NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno", "end_col_offset")
+
+
+class Handler(Protocol):
+    @property
+    def schema(self) -> str: ...
+    @property
+    def event(self) -> Any: ...
+
+
+class Reducer(Protocol):
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def cls(self) -> Any: ...
+    @property
+    def handlers(self) -> Sequence[Handler]: ...
+
+
+class Program(Protocol):
+    """What of a program has a hash. The program itself, in `authoring/program.py`, imports this file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def effects(self) -> Mapping[str, source.Target]: ...
+    @property
+    def workflows(self) -> Mapping[str, source.Target]: ...
+    @property
+    def reducers(self) -> Mapping[str, Reducer]: ...
 
 
 def program_hash(program: Program) -> bytes:
@@ -42,7 +67,7 @@ def program_hash(program: Program) -> bytes:
 
 
 def _texts(root: Any) -> Iterator[bytes]:
-    """What something says and everything it mentions, each under its name, in the order of the names."""
+    """The code of something and of everything it mentions, each under its name, in the order of the names."""
     home = _module(root)
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
@@ -65,8 +90,8 @@ def _module(thing: Any) -> str:
 
 
 def _followed(thing: Any) -> Any:
-    """A function or class that is part of what mentions it. Effects and workflows are parts of the program instead."""
-    if isinstance(thing, calls.Target) or _module(thing).startswith(_OWN):
+    """A function or class whose code belongs to the code that mentions it. Effects and workflows have their own."""
+    if _module(thing).startswith(_OWN):  # effects and workflows, too: they are objects of Worldline's own classes
         return None
     return thing if isinstance(thing, type) else source.unwrapped(thing)
 
@@ -93,7 +118,7 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
 
 
 def _types(cls: type) -> Iterator[Any]:
-    """The classes that a class's own annotations name, however deep inside."""
+    """The classes that a class's own annotations name, at any depth."""
     todo: list[Any] = []
     for annotation in getattr(cls, "__annotations__", {}).values():
         todo.append(_annotation(cls, annotation))
@@ -105,7 +130,7 @@ def _types(cls: type) -> Iterator[Any]:
 
 
 def _annotation(cls: type, annotation: Any) -> Any:
-    """An annotation as an object, its names looked up where the class was made; something empty if that fails."""
+    """An annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
     if not isinstance(annotation, str):
         return annotation
     module = inspect.getmodule(cls)
@@ -118,7 +143,7 @@ def _annotation(cls: type, annotation: Any) -> Any:
 
 
 def _parameters(function: Any) -> Iterator[bytes]:
-    """What an effect takes and answers. What it does is not part of the world."""
+    """The parameters and the result of an effect. Its code is not part of the world."""
     for name, parameter in inspect.signature(function).parameters.items():
         default = "" if parameter.default is parameter.empty else f" = {_constant(parameter.default)!r}"
         yield f"{parameter.kind.name} {name}: {_type_name(parameter.annotation)}{default}".encode()
@@ -130,7 +155,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _constant(thing: Any) -> bytes:
-    """A plain value as bytes; nothing for anything else, whose meaning cannot be told from what it prints as."""
+    """A plain value as bytes; nothing for other objects, whose text does not determine their meaning."""
     if not isinstance(thing, _PLAIN):
         return b""
     try:
@@ -144,7 +169,7 @@ def _syntax(tree: ast.AST) -> bytes:
 
 
 def _written(node: Any) -> Iterator[bytes]:
-    """A tree as a sequence, without what does not change behaviour."""
+    """A syntax tree as a sequence, without the parts that do not change behaviour."""
     if not isinstance(node, ast.AST):
         yield f"{type(node).__name__} {node!r}".encode()
         return
@@ -173,6 +198,6 @@ def _body(node: ast.AST, statements: Any) -> Any:
 
 
 def _code(code: CodeType) -> bytes:
-    """Compiled code without where it stands."""
+    """Compiled code without its position in the source."""
     constants = [_code(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
     return digest.hash_parts(b"code", code.co_code, " ".join(code.co_names).encode(), *constants)

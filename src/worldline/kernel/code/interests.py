@@ -1,8 +1,8 @@
 """Which events a workflow waits for, read from its source, so that only those are given to its runs.
 
 The answer must never be too small, or a run would miss an event. So it is either certain or unknown: the waits in the
-workflow and in every function it can be seen to use; unknown as soon as a wait's type, or what is awaited, cannot be
-told. A workflow whose interests are unknown is given every event.
+workflow and in every function that it is known to use; unknown as soon as the type of a wait, or what is awaited,
+cannot be resolved. A workflow whose interests are unknown gets every event.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import inspect
 from types import FunctionType
 from typing import Any
 
-from worldline.kernel.authoring import calls
 from worldline.kernel.code import source
 
 _OWN = "worldline."
@@ -20,11 +19,11 @@ _INSIDE = "worldline.kernel.authoring.workflow_api"
 
 
 class _Unknown(Exception):
-    """Something about a workflow cannot be told."""
+    """Something about a workflow cannot be resolved."""
 
 
-def of(flow: calls.Workflow[..., Any]) -> list[Any] | None:
-    """The event classes that a workflow waits for, or None if that cannot be told."""
+def of(flow: source.Target) -> list[Any] | None:
+    """The event classes that a workflow waits for, or None if that is unknown."""
     found: list[Any] = []
     todo, done = [flow.function], list[Any]()
     try:
@@ -50,7 +49,7 @@ def _read(function: FunctionType, home: str) -> tuple[list[Any], list[Any]]:
     mentions = [node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
     waits = [node for node in mentions if _is_wait(scope.resolve(node))]
     if len(waits) != len(kinds):
-        raise _Unknown  # the function itself is handed on, to be called under another name
+        raise _Unknown  # the function itself is passed on, and may be called under another name
     _check_awaited(tree, scope)
     return kinds, [thing for node in mentions if _may_wait(thing := scope.resolve(node), home)]
 
@@ -63,7 +62,7 @@ def _kind(scope: source.Scope, call: ast.Call) -> Any:
 
 
 def _check_awaited(tree: ast.Module, scope: source.Scope) -> None:
-    """What is called and awaited at once must be known: a method of who knows what could wait for anything."""
+    """A function that is called and awaited at once must be known: an unknown one could wait for anything."""
     own = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for call in _awaited(tree):
         if _is_known(scope, call.func):
@@ -75,10 +74,12 @@ def _check_awaited(tree: ast.Module, scope: source.Scope) -> None:
 
 
 def _is_known(scope: source.Scope, node: ast.expr) -> bool:
-    if isinstance(node, ast.Call):  # what a call returns is known only of ours: charge.options(key="o1")("card", 5)
+    if isinstance(
+        node, ast.Call
+    ):  # what a call returns is known only of Worldline's own: charge.options(key="o1")("card", 5)
         return _is_own(scope.resolve(node.func))
     thing = scope.resolve(node)
-    return isinstance(thing, calls.Target) or source.unwrapped(thing) is not None or _is_own(thing)
+    return source.unwrapped(thing) is not None or _is_own(thing)  # also of every effect and workflow
 
 
 def _is_own(thing: Any) -> bool:
@@ -124,7 +125,7 @@ def _is_inside(thing: Any, name: str) -> bool:
 
 
 def _may_wait(thing: Any, home: str) -> bool:
-    """Functions that could wait: all coroutines, and plain functions of the same project, which may hand one on."""
+    """Functions that could wait: all coroutines, and plain functions of the same project, which may return one."""
     function = source.unwrapped(thing)
     if function is None or function.__module__.startswith(_OWN):
         return False

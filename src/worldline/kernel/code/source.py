@@ -1,7 +1,7 @@
-"""Reading code: the syntax of functions and classes, and what the names in them stand for.
+"""Reading code: the syntax of functions and classes, and the objects that the names in them refer to.
 
-Everything here looks and never runs anything. Where a question has no certain answer, the answer is `UNKNOWN`, or no
-tree at all; whoever asks decides what that means.
+Everything here reads code and never runs it. Where a question has no certain answer, the answer is `UNKNOWN`, or None
+instead of a tree; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, Protocol
 
 _WRAPPERS_MAX = 100
 _PARSES_MAX = 3
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
 
+class Target(Protocol):
+    """An effect or a workflow: an object of `authoring/calls.py` around a user's function."""
+
+    @property
+    def function(self) -> Any: ...
+
+
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
-    """The syntax of a function or class; None where its source is not to be had."""
+    """The syntax of a function or class; None if its source is missing."""
     try:
         return parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
@@ -40,7 +47,7 @@ def parse(text: str) -> ast.Module:
 
 
 def unwrapped(thing: Any) -> FunctionType | None:
-    """The plain function behind decorators that say what they wrap, if it is one."""
+    """The plain function inside decorators that have `__wrapped__`, if there is one."""
     for _ in range(_WRAPPERS_MAX):
         inner = thing.fget if isinstance(thing, property) else inspect.getattr_static(thing, "__wrapped__", None)
         if inner is None or isinstance(inner, GetSetDescriptorType | MemberDescriptorType):
@@ -52,7 +59,7 @@ def unwrapped(thing: Any) -> FunctionType | None:
 
 
 def is_at_home(thing: Any, module: str) -> bool:
-    """Whether something is of this module, or of the package that the module belongs to."""
+    """Whether something belongs to this module, or to the package of the module."""
     return str(getattr(thing, "__module__", "")).partition(".")[0] == module.partition(".")[0]
 
 
@@ -65,7 +72,7 @@ class Scope:
         self._local = dict.fromkeys(_assigned(tree)) if tree is not None else {}
 
     def resolve(self, node: ast.expr) -> Any:
-        """What an expression of names and attributes stands for. Locals are unknown: they may be anything."""
+        """The object that an expression of names and attributes refers to. Locals are unknown: they may be anything."""
         if isinstance(node, ast.Attribute):
             inner = self.resolve(node.value)
             return UNKNOWN if inner is UNKNOWN else inspect.getattr_static(inner, node.attr, UNKNOWN)
@@ -80,7 +87,7 @@ class Scope:
 
 
 def mentioned(function: FunctionType, tree: ast.Module | None) -> Iterator[Any]:
-    """Whatever a function's code mentions by name, directly or as an attribute, and that can be told."""
+    """Every object that a function's code mentions by name, directly or as an attribute, as far as it is known."""
     scope = Scope(function, tree)
     if tree is None:
         for name in _names(function.__code__):
@@ -102,7 +109,7 @@ def _closed(function: FunctionType) -> dict[str, Any]:
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """The names that mean something of the function's own, or of functions inside it."""
+    """The names that are local to the function, or to functions inside it."""
     outermost = tree.body[0] if tree.body else None
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):

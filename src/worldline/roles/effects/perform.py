@@ -20,7 +20,8 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.kernel import handling, runs
+from worldline.kernel import runs
+from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring.calls import Effect, Options
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, worlds
@@ -227,7 +228,7 @@ class Performer:
         claim = held.claim
         work = claim.work
         try:
-            arguments, options = handling.unpack_effect(
+            arguments, options = kernel_work.unpack_effect(
                 await self._blobs.load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.machine import Machine
+from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready

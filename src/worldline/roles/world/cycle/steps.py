@@ -12,6 +12,7 @@ from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import digest
 from worldline.kernel import commands
+from worldline.kernel import step as kernel_step
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import commit
 from worldline.layers import inbox as inboxes
@@ -115,7 +116,7 @@ def _step(held: HeldWorld, done: Done, given: step.Input, time_us: int) -> tuple
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
-    stepped = held.machine.step(given, step.Context(held.at, head.step + 1, logical_us, behind_us))
+    stepped = kernel_step.step(held.machine, given, step.Context(held.at, head.step + 1, logical_us, behind_us))
     sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
     done.after = sealed.after
     done.entries += sealed.entries

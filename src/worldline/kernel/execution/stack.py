@@ -3,7 +3,7 @@
 A `RecursionError` is the code's own failure, and journaled as such. But Python counts all frames of a thread, and a
 step is made at different depths: by a cycle, by a restore, by a test, in a run that is fed or rebuilt. So user code is
 always entered at one depth: from a shallower stack through frames that do nothing, from a deeper one with the limit
-raised by as much for the time of the call. What is left to it is the process's recursion limit less `FRAMES`; a process
+raised by the difference for the time of the call. User code has the process's recursion limit less `FRAMES`; a process
 that changes its limit changes that for its worlds too.
 
 Frames of C code are counted by some versions of Python and not seen here; there are none between a role and a step.
@@ -16,16 +16,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-FRAMES: Final = 20  # at which user code is entered: about as deep as the ways to it in a host are
+FRAMES: Final = 20  # the depth at which user code is entered: about the depth of the calls that lead to it in a host
 
-_guess = [FRAMES]  # how many frames were above the last call: mostly it comes the same way again
+_guess = [FRAMES]  # how many frames were above the last call: mostly the next one has as many
 
 
 def call(function: Callable[..., Any], *given: Any) -> Any:
-    """Call user code, at its depth."""
+    """Call user code, at the one depth."""
     above = _guess[0]
     try:
-        known = sys._getframe(above).f_back is None  # noqa: SLF001 - there is no other way to a stack's depth
+        known = sys._getframe(above).f_back is None  # noqa: SLF001 - nothing else tells a stack's depth
     except ValueError:
         known = False
     if not known:

@@ -1,0 +1,21 @@
+"""Random numbers and ids that replay the same: each is derived from a seed and from the place that asks for it."""
+
+from __future__ import annotations
+
+import sys
+
+from worldline.codec import digest
+
+
+def draw(seed: bytes, counters: dict[tuple[str, str], int], api: str, label: str) -> bytes:
+    """Bytes that depend on the seed, the calling function, the API and a label or counter, and on nothing else, so that
+    a draw added in one function does not shift those of another.
+    """
+    frame = sys._getframe(3)  # noqa: SLF001 - the user's function: workflow_api.x -> HandlerCalls.x -> draw
+    function = frame.f_code.co_qualname
+    name = label
+    if not label:
+        count = counters.get((function, api), 0)
+        counters[function, api] = count + 1
+        name = f"#{count}"
+    return digest.hash_parts(b"draw", seed, function.encode(), api.encode(), name.encode())

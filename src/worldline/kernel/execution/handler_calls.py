@@ -1,0 +1,155 @@
+"""What a reducer's handler can call while it runs: the kernel's side of the functions of `workflow_api.py`.
+
+One `HandlerCalls` is current while a handler runs. It collects what the handler asks for; `events.py` does that if the
+handler succeeds. What only a workflow can do is refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from typing import Any, Never, Self
+
+from worldline.base import errors, failures, limits
+from worldline.codec import digest
+from worldline.kernel import runs, schedules, values, work
+from worldline.kernel.authoring import calls
+from worldline.kernel.authoring.schedule_spec import Spec
+from worldline.kernel.execution import draws
+from worldline.kernel.operations import OpKind
+from worldline.kernel.state import Machine
+from worldline.model import ids
+from worldline.model import step as steps
+
+HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
+
+
+class HandlerCalls:
+    """For one call of one handler."""
+
+    __slots__ = ("_bytes", "_machine", "_made", "_seed", "afters", "emits", "schedules", "starts", "time_us")
+
+    run_id = ""
+
+    def __init__(self, machine: Machine, seed: tuple[bytes, ...]) -> None:
+        self._machine = machine
+        self._seed: bytes | tuple[bytes, ...] = seed
+        self._made: list[calls.Call[Any]] = []
+        self._bytes = 0
+        self.time_us = machine.now.context.time_us
+        self.emits: list[tuple[str, bytes]] = []
+        self.afters: list[tuple[int, tuple[str, bytes], list[bool]]] = []
+        self.starts: list[tuple[str, bytes, str]] = []
+        self.schedules: list[tuple[str, Spec | None]] = []
+
+    @property
+    def store_us(self) -> int:
+        return self._machine.now.context.store_us
+
+    @property
+    def where(self) -> steps.Context | None:
+        return self._machine.where
+
+    @property
+    def is_silent(self) -> bool:
+        return self._machine.replaying
+
+    @property
+    def handler(self) -> Self:
+        return self
+
+    @property
+    def seed(self) -> bytes:
+        """What draws and ids are made from. Hashed only if it is asked for: most handlers never do."""
+        if isinstance(self._seed, tuple):
+            self._seed = digest.hash_parts(b"fold", *self._seed)
+        return self._seed
+
+    def drop_step(self, why: errors.CannotStep) -> None:
+        self._machine.drop_step(why)
+
+    def made_call(self, call: calls.Call[Any]) -> None:
+        if self._machine.strict:
+            self._made.append(call)
+
+    def check_calls(self) -> None:
+        """In strict mode: refuse calls that were made and never used."""
+        forgotten = next((call for call in self._made if not call.awaited), None)
+        if forgotten is not None:
+            hint = "a workflow can await it, a handler not"
+            raise failures.NotDurable(f"{forgotten!r} was made but never awaited; {hint}")
+
+    def emit(self, event: object) -> None:
+        raised = values.schema_name(type(event)), values.dump(event)
+        self.emits.append(raised)
+        self._count(raised[1])
+
+    def after(self, delay_us: int, event: object) -> list[bool]:
+        raised = values.schema_name(type(event)), values.dump(event)
+        cancelled = [False]
+        self.afters.append((delay_us, raised, cancelled))
+        self._count(raised[1])
+        return cancelled
+
+    def start(self, call: calls.Call[Any], run_id: str) -> None:
+        call.use()
+        work.check_known(self._machine.program, call.target)
+        if run_id:
+            ids.check_name(run_id, "a run's id")
+        args = call.pack()
+        known = self._machine.runs.get(run_id)
+        if known is not None and not runs.is_same(known.record, call.target.name, args):
+            raise errors.IdReused(run_id)
+        self.starts.append((call.target.name, args, run_id))
+        self._count(args)
+
+    def _count(self, data: bytes) -> None:
+        """Bound what one handler asks for: it is journaled in one step."""
+        self._bytes += len(data)
+        count = len(self.emits) + len(self.afters) + len(self.starts)
+        if count > limits.STEP_EVENTS_MAX or self._bytes > HANDLER_BYTES_MAX:
+            raise failures.LimitExceeded(
+                f"a handler may raise, start and set off {limits.STEP_EVENTS_MAX} things of {HANDLER_BYTES_MAX} bytes"
+            )
+
+    def schedule(self, schedule_id: str, spec: Spec | None) -> None:
+        """Make a schedule, or without a spec remove it, if the handler succeeds."""
+        if spec is not None:
+            try:
+                schedules.check(self._machine, schedule_id, spec, adding=len(self.schedules))
+            except errors.CannotStep as error:
+                self._machine.drop_step(error)
+                raise
+        self.schedules.append((schedule_id, spec))
+
+    def read_state(self, cls: type, key: str) -> Any:
+        return self._machine.read_cell(cls, key)
+
+    def random(self, label: str) -> random.Random:
+        return random.Random(draws.draw(self.seed, self._machine.now.counters, "random", label))
+
+    def random_id(self, label: str) -> bytes:
+        return draws.draw(self.seed, self._machine.now.counters, "uuid", label)[:16]
+
+    # --- For workflows only ----------------------------------------------------------------------------
+
+    def workflow(self, what: str) -> Never:
+        raise failures.OutsideWorkflow(f"{what} works only inside a workflow, not in a reducer's handler")
+
+    def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:  # noqa: ARG002
+        self.workflow(kind.name.lower())
+
+    def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:  # noqa: ARG002
+        self.workflow(kind.name.lower())
+
+    def await_call(self, call: calls.Call[Any]) -> Generator[Any, Any, Any]:
+        yield self.workflow(f"awaiting {call!r}")
+
+    def wait_event(self, kind: type, where: Any, timeout_us: int | None) -> Generator[Any, Any, Any]:  # noqa: ARG002
+        yield self.workflow("wait")
+
+    def continue_with(self, call: calls.Call[Any]) -> None:  # noqa: ARG002
+        self.workflow("wl.continue_as_new()")
+
+    def patched(self, name: str) -> bool:  # noqa: ARG002
+        self.workflow("patched")

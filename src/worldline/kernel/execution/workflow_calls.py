@@ -1,0 +1,297 @@
+"""What a workflow can call while it runs: the kernel's side of the functions of `workflow_api.py`.
+
+One `WorkflowCalls` is current while a run's coroutine is fed. It issues operations on the run, or, while the run is
+rebuilt, checks that they are the ones recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import Any, Self
+
+from worldline.base import errors, failures, limits
+from worldline.codec import digest
+from worldline.kernel import context, runs, schedules, user_errors, values, work
+from worldline.kernel.authoring import calls
+from worldline.kernel.authoring.schedule_spec import Spec
+from worldline.kernel.execution import draws, waits
+from worldline.kernel.operations import All, First, OpKind, Scope
+from worldline.kernel.runs import Op, Run
+from worldline.kernel.state import Machine
+from worldline.model import step as steps
+from worldline.model.inbox import ReceiptStatus
+
+REFUSALS_MAX = 100
+
+RaiseEvent = Callable[[Machine, str, bytes], None]
+
+
+class WorkflowCalls:
+    """For one resumption of a run."""
+
+    __slots__ = ("_lost", "_machine", "_raise_event", "_refused", "_run", "time_us")
+
+    handler = None
+
+    def __init__(self, machine: Machine, run: Run, raise_event: RaiseEvent) -> None:
+        self._machine = machine
+        self._run = run
+        self._raise_event = raise_event
+        self._refused = 0
+        self._lost = ""  # why a run that catches every refusal has to end
+        self.time_us = run.time_us
+
+    @property
+    def store_us(self) -> int:
+        """The store's time of this step. A run may be rebuilt outside of a step; then no timer is set, and any time
+        will do.
+        """
+        where = self._machine.where
+        return self.time_us if where is None else where.store_us
+
+    @property
+    def where(self) -> steps.Context | None:
+        return self._machine.where
+
+    @property
+    def run_id(self) -> str:
+        return self._run.record.id
+
+    @property
+    def is_silent(self) -> bool:
+        return self._machine.replaying or self._run.rebuilding
+
+    def workflow(self, what: str) -> Self:  # noqa: ARG002
+        return self
+
+    def drop_step(self, why: errors.CannotStep) -> None:
+        self._machine.drop_step(why)
+
+    def made_call(self, call: calls.Call[Any]) -> None:
+        if self._machine.strict:
+            self._run.made.append(call)
+
+    def check_calls(self) -> None:
+        """In strict mode: refuse calls that were made and never used."""
+        forgotten = next((call for call in self._run.made if not call.awaited), None)
+        if forgotten is not None:
+            raise failures.NotDurable(f"{forgotten!r} was made but never awaited; write `await {forgotten!r}`")
+
+    def emit(self, event: object) -> None:
+        self._raise_event(self._machine, values.schema_name(type(event)), values.dump(event))
+
+    def schedule(self, schedule_id: str, spec: Spec | None) -> None:
+        """Make a schedule, or without a spec remove it."""
+        if self._run.rebuilding:
+            return
+        if spec is not None:
+            try:
+                schedules.check(self._machine, schedule_id, spec)
+            except errors.CannotStep as error:
+                self._machine.drop_step(error)
+                raise
+        now = self._machine.now
+        now.begin_change()
+        schedules.change(self._machine, schedule_id, spec)
+        now.end_change()
+
+    def random(self, label: str) -> random.Random:
+        return random.Random(draws.draw(self._run.record.seed, self._run.counters, "random", label))
+
+    def random_id(self, label: str) -> bytes:
+        return draws.draw(self._run.record.seed, self._run.counters, "uuid", label)[:16]
+
+    # --- Operations ------------------------------------------------------------------------------------
+
+    def await_call(self, call: calls.Call[Any]) -> Generator[Any, Any, Any]:
+        number = self.issue_call(call, OpKind.EFFECT if call.target.kind == "effect" else OpKind.CHILD)
+        (data,) = yield All((number,))
+        return call.target.signature.result(data)
+
+    def continue_with(self, call: calls.Call[Any]) -> None:
+        """Record the workflow and arguments that the run continues with as new. A bad call is refused while the code
+        still runs.
+        """
+        call.use()
+        work.check_known(self._machine.program, call.target)
+        self._run.continue_with(call.target.name, call.pack())
+
+    def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
+        """Issue an effect or a child. The target must belong to the program of this world."""
+        call.use()
+        try:
+            work.check_known(self._machine.program, call.target)
+            params = call.pack() if call.target.kind == "workflow" else work.pack_effect(call)
+        except errors.BadInput as error:
+            self._count_refusal(error)
+            raise
+        return self.issue(kind, call.target.name, params, run_id=run_id)
+
+    def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:
+        """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
+        run = self._run
+        label = name.encode()  # what has no bytes is refused here, before anything is recorded
+        number = self._number()
+        wanted = Op(kind, name, digest.sha256(params)[:16])
+        if run.rebuilding:
+            _check_same(run, number, wanted)
+            return number
+        now = self._machine.now
+        now.begin_change()
+        run.issue(wanted, label)
+        work.issued(self._machine, run, number, params, **details)
+        now.end_change()
+        return number
+
+    def _number(self) -> int:
+        """The number of the next operation."""
+        if self._run.issued >= limits.RUN_OPERATIONS_MAX:
+            error = failures.LimitExceeded(
+                f"a run may ask for {limits.RUN_OPERATIONS_MAX} things; start over with wl.continue_as_new()"
+            )
+            self._count_refusal(error)
+            raise error
+        return self._run.next_number()
+
+    def _count_refusal(self, error: errors.BadInput) -> None:
+        """Code that catches this and asks again, and again, without ever waiting for anything, is stopped."""
+        self._refused += 1
+        if self._refused >= REFUSALS_MAX:
+            self._lost = f"it asked {self._refused} times for what is refused, the last time so: {error}"
+            context.current.set(context.Nowhere())
+
+    def check_lost(self) -> None:
+        if self._lost:
+            raise failures.LimitExceeded(self._lost)
+
+    def child_id(self, number: int) -> str:
+        return runs.child_id(self._run, number)
+
+    def cancel_op(self, number: int, reason: str) -> None:
+        work.cancel_op(self._machine, self._run, number, reason)
+
+    def wait_event(self, kind: type, where: Any, timeout_us: int | None) -> Generator[Any, Any, Any]:
+        run = self._run
+        schema = values.schema_name(kind)
+        number = self.issue(OpKind.WAIT, schema, b"")
+        run.wheres[number] = (kind, where)
+        timer = -1
+        if timeout_us is not None:
+            timer = self.issue(OpKind.TIMER, "wait", timeout_us.to_bytes(8, "big"), delay_us=timeout_us)
+        waits.check(self._machine, run, number)
+        outcome, _ = (yield First((number, timer))) if timer >= 0 else ((yield All((number,)))[0], None)
+        run.wheres.pop(number, None)
+        if outcome is None:
+            self.cancel_op(number, "timeout")
+            raise TimeoutError(f"no {schema} within {timeout_us / 1_000_000:g} s" if timeout_us is not None else "")
+        if timer >= 0:
+            self.cancel_op(timer, "cancelled")
+        return values.load(kind, outcome)
+
+    # --- Values that are read and recorded -------------------------------------------------------------
+
+    def read_state(self, cls: type, key: str) -> Any:
+        self._machine.reducer_of(cls)  # also while rebuilding: a class that is none must be refused every time
+        data = self._value(
+            "state", f"{user_errors.name_of(cls)}/{key}", lambda: values.dump(self._machine.read_cell(cls, key))
+        )
+        return values.load(cls, data)
+
+    def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
+        """A value read now and recorded, so that a rebuilt run reads the same."""
+        run = self._run
+        label = name.encode()
+        if run.rebuilding:
+            number = self._number()
+            _check_same(run, number, Op(OpKind.VALUE, f"{api}:{name}", b""))
+            outcome = run.record.ops[number].outcome
+            assert outcome is not None
+            return outcome.data
+        data = read()  # before it counts: the user's own class may refuse
+        self._number()
+        op = Op(OpKind.VALUE, f"{api}:{name}", b"", outcome=runs.Outcome(ReceiptStatus.OK, data))
+        run.note(op, b"value", label, data)
+        return data
+
+    def patched(self, name: str) -> bool:
+        """True where new code may run: always in a new run; in an older one only if it was true the first time."""
+        patches = self._run.patches
+        if name not in patches:
+            patches[name] = self._first_patched(name)
+        return patches[name]
+
+    def _first_patched(self, name: str) -> bool:
+        run = self._run
+        label = name.encode()
+        if run.rebuilding:
+            number = run.issued
+            recorded = run.record.ops[number] if number < len(run.record.ops) else None
+            if recorded is None or recorded.kind is not OpKind.PATCH or recorded.name != name:
+                return False
+            run.next_number()
+            return True
+        self._number()
+        op = Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE))
+        run.note(op, b"patch", label)
+        return True
+
+    # --- Scopes ----------------------------------------------------------------------------------------
+
+    def new_scope(self, *, shield: bool) -> Scope:
+        return self._run.new_scope(shield=shield)
+
+    def enter_scope(self, scope: Scope) -> None:
+        self._run.scopes.append(scope)
+
+    def cancel_scope(self, scope: Scope, reason: str) -> None:
+        """Cancel what the block waits for: it is left at its next await."""
+        if not self._run.rebuilding:
+            work.interrupt(self._machine, self._run, scope.number, reason)
+
+    def leave_scope(self, scope: Scope) -> None:
+        """The block ends: so does everything that was started in it."""
+        run = self._run
+        run.scopes.remove(scope)
+        for number in [scope.timer, *scope.children]:
+            if number >= 0:
+                self.cancel_op(number, "the scope has ended")
+        if not run.rebuilding:
+            run.forget_interrupts(scope.number)
+
+
+def check_all_issued(run: Run) -> None:
+    """The code has been fed everything: `Diverged` if it has not issued every operation that was recorded."""
+    if run.issued != len(run.record.ops):
+        raise failures.Diverged(
+            f"run {run.record.id!r} ({run.record.workflow}), operation {run.issued + 1}:\n"
+            f"  journal: {runs.describe(run.record.ops[run.issued])}\n"
+            f"  code:    nothing"
+        )
+
+
+def _check_same(run: Run, number: int, wanted: Op) -> None:
+    """Refuse to continue with code that asks for something else than was recorded."""
+    ops = run.record.ops
+    if number >= len(ops):
+        raise _stray(
+            run,
+            f"run {run.record.id!r} ({run.record.workflow}): the code asks for {runs.describe(wanted)} as its "
+            f"operation {number + 1}; the journal has only {len(ops)}",
+        )
+    recorded = ops[number]
+    if (recorded.kind, recorded.name, recorded.digest) != (wanted.kind, wanted.name, wanted.digest):
+        raise _stray(
+            run,
+            f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
+            f"  journal: {runs.describe(recorded)}\n"
+            f"  code:    {runs.describe(wanted)}",
+        )
+
+
+def _stray(run: Run, report: str) -> context.Strayed:
+    """Record how a run departs from its record. From here on, until it awaits something, its calls have no effect."""
+    first = run.stray(report)
+    closing: Any = context.Closing()
+    context.current.set(closing)
+    return context.Strayed(first)

@@ -1,0 +1,233 @@
+"""What runs ask for: their operations become effects, timers, messages and other runs, and get outcomes.
+
+A run's operation is issued, asked for now or in a step that follows (`Held`), and is done when it has an outcome: the
+answer that arrived, or the failure that says it was given up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worldline.base import errors
+from worldline.codec import digest, structs
+from worldline.kernel import runs, values
+from worldline.kernel.authoring import calls
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.operations import OpKind
+from worldline.kernel.runs import Held, Outcome, Record, Run
+from worldline.kernel.state import Machine
+from worldline.model import inbox, payload, step
+from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
+
+FOLLOWERS_MAX = 4_096
+
+_EFFECT = tuple[bytes, bytes]
+
+
+def check_known(program: Program, target: calls.Target) -> None:
+    """Refuse a call of an effect or workflow that is not one of the program's."""
+    known: Any = program.workflows.get(target.name) if target.kind == "workflow" else program.find_effect(target.name)
+    if known is None or known.function is not target.function:
+        raise errors.BadInput(f"{target.kind} {target.name} is not one of program {program.name!r}")
+
+
+def pack_effect(call: calls.Call[Any]) -> bytes:
+    """An effect's parameters as they leave the world: the arguments, then the options of this call."""
+    options = b"" if call.options is None else structs.encode(call.options)
+    return values.bounded(values.pack([call.pack(), options]), "a call")
+
+
+def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
+    arguments, options = values.load(_EFFECT, params)
+    return arguments, structs.decode(calls.Options, options) if options else calls.PLAIN
+
+
+# --- Asking ----------------------------------------------------------------------------------------------------
+
+
+def issued(
+    machine: Machine, run: Run, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "", to: str = ""
+) -> None:
+    """A run issued an operation: do what it asks for."""
+    op = run.record.ops[number]
+    if op.kind in (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER):
+        due_us = machine.now.context.store_us + delay_us
+        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
+    elif op.kind in (OpKind.CHILD, OpKind.START):
+        seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
+        child = run_id or runs.child_id(run, number)
+        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, child, seed))
+    elif op.kind in (OpKind.SEND, OpKind.ASK):
+        _send(machine, run, number, to=to, params=params)
+
+
+def ask_for(machine: Machine, held: Held) -> None:
+    """Ask for an effect, timer or run now if the step has room for it, else with a step that follows at once."""
+    if machine.unsent or not machine.now.has_room:
+        machine.unsent.append(held)
+    else:
+        _ask_now(machine, held)
+
+
+def ask_for_timer(machine: Machine, name: str, due_us: int) -> None:
+    """Ask for a timer that belongs to a schedule and not to a run."""
+    ask_for(machine, Held("", -1, OpKind.TIMER, name, b"", due_us))
+
+
+def send_held_back(machine: Machine) -> None:
+    """Ask for what earlier steps had no room for, as far as this one has."""
+    while machine.unsent and machine.now.has_room:
+        _ask_now(machine, machine.unsent.popleft())
+
+
+def _ask_now(machine: Machine, held: Held) -> None:
+    run = machine.runs.get(held.run)
+    live = run is not None and run.live
+    if run is not None and live and run.record.ops[held.op].outcome is not None:
+        return  # given up while it was held back
+    if held.kind in (OpKind.CHILD, OpKind.START):
+        _start_child(machine, held)
+        return
+    deadline_us = 0
+    if held.kind is OpKind.EFFECT:
+        # The program had the effect when it was issued; while it was held back, the program may have changed. It is
+        # asked for all the same: like all work that no program here serves, it waits in its queue for one that does.
+        effect = machine.program.find_effect(held.name)
+        within_us = None if effect is None else effect.total_timeout_us
+        deadline_us = 0 if within_us is None else held.due_us + within_us
+    key = machine.want(
+        WorkKind.EFFECT if held.kind is OpKind.EFFECT else WorkKind.TIMER,
+        held.name,
+        held.params,
+        due_us=held.due_us,
+        deadline_us=deadline_us,
+        # An event to be raised later belongs to the world: it outlives the run that asked for it.
+        run="" if held.kind is OpKind.AFTER else held.run,
+        op=held.op,
+        event=held.name if held.kind is OpKind.AFTER else "",
+    )
+    if run is not None and live:
+        run.record.ops[held.op].opened(*key)
+    elif held.kind is OpKind.TIMER:
+        machine.schedule_of(held.name).armed(*key)
+
+
+def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> None:
+    """A run's SEND or ASK. The role delivers the message with this step's commit and answers a SEND with a receipt."""
+    op = run.record.ops[number]
+    context = machine.now.context
+    schema, data, run_to = values.load(tuple[str, bytes, str], params)
+    key, intent = machine.want_message(op.name, params, run=run.record.id, op=number)
+    op.opened(*key)
+    headers = {"to": run_to} if run_to else {}
+    if op.kind is OpKind.ASK:
+        headers["ask"] = "1"
+    item = inbox.Message(
+        intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
+        payload.EMPTY, headers, correlation=intent.hex(),
+    )  # fmt: skip
+    machine.draft(Kind.MESSAGE_SENT, values.pack([key[1], to, schema, data]), correlation=intent.hex())
+    machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------
+
+
+def start_run(
+    machine: Machine,
+    *,
+    run_id: str,
+    workflow: str,
+    args: bytes,
+    seed: bytes,
+    named: bool,
+    parent: str = "",
+    parent_op: int = -1,
+) -> Run:
+    """A new run. Its code runs for the first time later in this step."""
+    record = Record(
+        run_id, workflow, args, seed, named, machine.now.context.time_us,
+        parent=parent, parent_op=parent_op, ops=[], log=[], buffer=[], interrupts=[], followers=[],
+    )  # fmt: skip
+    run = machine.add_run(record)
+    run.touch(b"start", run_id.encode(), workflow.encode(), args, seed)
+    machine.mark_run(run)
+    machine.draft(Kind.RUN_STARTED, values.pack([run_id, workflow, args]), correlation=run_id)
+    machine.now.ready.append(run_id)
+    return run
+
+
+def _start_child(machine: Machine, held: Held) -> None:
+    """A run whose end is the outcome of a CHILD or START operation."""
+    if held.id in machine.runs:
+        _attach(machine, machine.runs[held.id], held)
+        return
+    named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
+    start_run(
+        machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
+        parent=held.run, parent_op=held.op,
+    )  # fmt: skip
+
+
+def _attach(machine: Machine, known: Run, held: Held) -> None:
+    """The id is taken: by the same call, then its run is the one that was asked for; else the operation has failed.
+
+    The operation waits for the run and does not own it: if the operation is given up, the run continues.
+    """
+    record = known.record
+    if held.run == held.id or held.kind is not OpKind.START or not runs.is_same(record, held.name, held.params):
+        message = str(errors.IdReused(held.id))
+        arrive(machine, held.run, held.op, runs.failed(errors.IdReused.code, message))
+    elif not known.live:
+        arrive(machine, held.run, held.op, runs.outcome_of(record))
+    elif len(record.followers) >= FOLLOWERS_MAX:
+        why = f"{FOLLOWERS_MAX} operations wait for run {held.id!r} already"
+        arrive(machine, held.run, held.op, runs.failed("limit_exceeded", why))
+    elif held.run:
+        known.follow(held.run, held.op)
+        machine.mark_run(known)
+
+
+def interrupt(machine: Machine, run: Run, scope: int, reason: str) -> None:
+    """Cancel a scope of a run, or the whole run (0), when no shield is in the way."""
+    pending = [each.scope for each in run.record.interrupts]
+    if run.live and scope not in pending:
+        now = machine.now
+        now.begin_change()
+        run.interrupt(scope, reason)
+        machine.mark_run(run)
+        now.ready.append(run.record.id)
+        now.end_change()
+
+
+# --- Outcomes --------------------------------------------------------------------------------------------------
+
+
+def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
+    """An operation is done. Its run continues later in this step, if that is what it waits for."""
+    run = machine.runs.get(run_id)
+    if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
+        return
+    run.answer(number, outcome)
+    machine.mark_run(run)
+    machine.now.ready.append(run_id)
+
+
+def cancel_op(machine: Machine, run: Run, number: int, reason: str) -> None:
+    """Give up an operation that its run does not wait for any more."""
+    op = run.record.ops[number]
+    if run.rebuilding or op.outcome is not None:
+        return
+    outcome = runs.failed("cancelled", reason, status=ReceiptStatus.CANCELLED)
+    now = machine.now
+    now.begin_change()
+    run.give_up(number, outcome)
+    if op.kind in (OpKind.CHILD, OpKind.START):
+        child = machine.child_of(run, number)
+        if child is not None:
+            interrupt(machine, child, 0, reason)
+    if op.step:
+        machine.give_up(op.step, op.ordinal)
+    now.end_change()
