@@ -25,6 +25,7 @@ from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import held_world
 from worldline.sim import reading
+from worldline.sim.loop import ROGUE
 from worldline.sim.programs import Called
 from worldline.sim.truth import Applied
 
@@ -32,7 +33,6 @@ VIOLATIONS_MAX = 20
 
 ProvenDead = Callable[[lease.Holder, int], bool]
 DRIFT_MAX = 0.01  # of one clock against another
-ROGUE = "rogue"  # the host of whoever answers without being asked
 
 
 class Violation(msgspec.Struct, frozen=True):

@@ -38,10 +38,9 @@ from worldline.sim import (
     scenarios,
     workloads,
 )
-from worldline.sim.audit import ROGUE
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.faults import Faults, HostEngine
-from worldline.sim.loop import Host, SimLoop
+from worldline.sim.loop import ROGUE, Host, SimLoop
 from worldline.sim.machines import Member
 from worldline.sim.profiles import Profile
 from worldline.sim.truth import Applied, Trace, Truth

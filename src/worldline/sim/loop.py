@@ -39,6 +39,7 @@ from worldline.base import errors
 T = TypeVar("T")
 
 ROOT = "root"  # the host of the simulation itself
+ROGUE = "rogue"  # a host that answers effects without having claimed them
 SWEEP_TASKS = 512
 TURN_US = 1
 
