@@ -50,7 +50,7 @@ PRINTS = ("demo/", "cli/")
 # What users await inside workflows is a coroutine; the kernel itself drives it by hand.
 COROUTINES_FOR_USERS = ("kernel/authoring/workflow_api.py", "kernel/authoring/calls.py")
 # The shell of the roles, and the simulator's event loop.
-CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
+CATCHES_ALL = ("roles/loop.py", "sim/runtime/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
@@ -67,8 +67,8 @@ CALLS_USER_CODE = (
     "roles/world/kernel_thread.py",
     "roles/telemetry.py",
     "roles/world/worker.py",
-    "sim/hostile.py",
-    "sim/scenarios.py",
+    "sim/load/hostile.py",
+    "sim/load/scenarios.py",
 )
 
 

@@ -11,8 +11,9 @@ from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, lease
-from worldline.sim import checkers, reading
-from worldline.sim.audit import Audit, ProvenDead
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit, ProvenDead
+from worldline.sim.runtime import keyspaces
 
 COMMITS_MIN = 50
 
@@ -51,7 +52,7 @@ def _proven_dead(committed: list[history.Committed], killed: dict[str, int]) -> 
     hosts: dict[bytes, str] = {}
     for each in committed:
         for put in each.record.puts:
-            if reading.place(put.key).what == "worker":
+            if keyspaces.place(put.key).what == "worker":
                 hosts[put.key] = f"{each.record.host}/{each.record.life}"
 
     def proven(holder: lease.Holder, now_us: int) -> bool:

@@ -20,9 +20,9 @@ import msgspec
 
 from worldline.base import limits
 from worldline.codec import tuples
-from worldline.sim import loop, reading
-from worldline.sim.audit import Audit
-from worldline.sim.truth import Applied
+from worldline.sim.check.audit import Audit
+from worldline.sim.runtime import keyspaces, loop
+from worldline.sim.runtime.truth import Applied
 from worldline.store import kv
 
 PREFIX = tuples.pack((200,))  # none of the project's own keys begin so
@@ -173,7 +173,7 @@ def is_hint(key: bytes) -> bool:
     """Whether it is a ready hint. On a server a step that takes one away does not see one that is written at the same
     time, so it may survive the step although its writer was the first to commit. It is a hint.
     """
-    return reading.place(key).what == "ready"
+    return keyspaces.place(key).what == "ready"
 
 
 def but_hints(contents: dict[bytes, bytes]) -> dict[bytes, bytes]:

@@ -36,8 +36,8 @@ from worldline.layers import cas
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.roles.world import restore
-from worldline.sim import checkers
-from worldline.sim.audit import Audit
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit
 
 STRIDE = int(os.environ.get("WORLDLINE_FAILOVER_STRIDE", "9"))
 AT_ONCE = 3

@@ -22,7 +22,7 @@ from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
 from worldline.roles.world import step_batch
-from worldline.sim import reading
+from worldline.sim.runtime import keyspaces
 from worldline.store import kv, transact
 
 
@@ -209,7 +209,7 @@ class Late(kits.Around):
             before, self.before_clear = self.before_clear, None
             await before()
         gone = [key for batch in batches if batch.puts for key in batch.deletes]
-        stepped = [key for key in gone if reading.place(key).what == "ready"]
+        stepped = [key for key in gone if keyspaces.place(key).what == "ready"]
         if stepped and self.before_step is not None:
             before, self.before_step = self.before_step, None
             await before()

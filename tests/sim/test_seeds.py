@@ -6,7 +6,9 @@ import os
 
 import pytest
 
-from worldline.sim import boundaries, campaign, checkers
+from worldline.sim import campaign
+from worldline.sim.check import checkers
+from worldline.sim.faults import boundaries
 
 SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "300"))
 SHARES = max(12, SEEDS // 500)

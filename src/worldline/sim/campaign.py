@@ -19,7 +19,9 @@ import msgspec
 from worldline.base import errors
 from worldline.host import program_files
 from worldline.kernel.authoring.scripts import Script
-from worldline.sim import ablations, boundaries, profiles, run, scenarios
+from worldline.sim import run
+from worldline.sim.faults import ablations, boundaries, profiles
+from worldline.sim.load import scenarios
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
 

@@ -17,11 +17,13 @@ import msgspec
 
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
-from worldline.sim import ablations, checkers, hostile, lateness, profiles, programs, scenarios, workloads
-from worldline.sim.audit import Audit, Violation
-from worldline.sim.cluster import Cluster
-from worldline.sim.faults import Struck
-from worldline.sim.loop import Deadlock, Halted, SimLoop, Stuck
+from worldline.sim.check import checkers, lateness
+from worldline.sim.check.audit import Audit, Violation
+from worldline.sim.faults import ablations, profiles
+from worldline.sim.faults.faulty_store import Struck
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.load import hostile, programs, scenarios, workloads
+from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
 SECONDS_MAX = 3_000.0
 NOTHING = workloads.Plan(worlds=[], ops=[], pause_ms=0)

@@ -37,7 +37,7 @@ from worldline.layers import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
-from worldline.testing import showing, stage
+from worldline.testing import render, stage
 from worldline.testing.life import Life
 
 R = TypeVar("R")
@@ -285,7 +285,7 @@ class TestWorld:
 
     def tail(self, count: int = 20) -> str:
         """The last entries, for people."""
-        return "\n".join(showing.lines(self.journal(), start_us=self._start_us, count=count))
+        return "\n".join(render.lines(self.journal(), start_us=self._start_us, count=count))
 
     def export(self, path: str | Path) -> None:
         """Write the journal to a file that `testing.replay` takes."""

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable
 
-from worldline.sim.loop import SimLoop
+from worldline.sim.runtime.loop import SimLoop
 
 EPOCH_US = 1_700_000_000_000_000
 

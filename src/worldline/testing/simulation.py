@@ -38,15 +38,16 @@ def simulate(
     `profile`: what goes wrong, as `worldline simulate --profile` takes it.
     """
     # Loaded when it is needed: the simulator brings programs of its own.
-    from worldline.sim import campaign, scenarios, shrinking  # noqa: PLC0415
+    from worldline.sim import campaign, shrinker  # noqa: PLC0415
+    from worldline.sim.load import scenarios  # noqa: PLC0415
 
     programs = [program] if isinstance(program, Program) else list(program)
     made = scenarios.Scenario(programs, scenario, script)
     job = campaign.Job(profile=profile)
     ran = campaign.campaign(range(seed, seed + seeds), job=job, scenario=made, keep_going=False)
     for failure in ran.failures:
-        smaller = shrinking.shrink(failure.seed, job=job, scenario=made)
+        smaller = shrinker.shrink(failure.seed, job=job, scenario=made)
         assert smaller is not None, "a seed fails again"
         again = f"simulate(..., seed={failure.seed}, seeds=1, profile={smaller.profile!r})"
-        report = "\n".join([*shrinking.described(smaller), f"  again, with these alone: {again}"])
+        report = "\n".join([*shrinker.described(smaller), f"  again, with these alone: {again}"])
         raise Broken(report, seed=failure.seed, invariant=failure.invariant)

@@ -24,10 +24,10 @@ from worldline.model.journal import Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import held_world
-from worldline.sim import reading
-from worldline.sim.loop import ROGUE
-from worldline.sim.programs import Called
-from worldline.sim.truth import Applied
+from worldline.sim.load.programs import Called
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import ROGUE
+from worldline.sim.runtime.truth import Applied
 
 VIOLATIONS_MAX = 20
 
@@ -86,15 +86,17 @@ class Audit:
         self._now_us = applied.time_us
         self._latest_us = max(self._latest_us, applied.time_us, applied.latest_us)
         self.checked += 1
-        at = next((where.at for where in map(reading.place, applied.batch.puts) if where.what == "head"), None)
-        if at is not None and any(reading.place(key).what == "meta" and not old for key, old in applied.before.items()):
+        at = next((where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "head"), None)
+        if at is not None and any(
+            keyspaces.place(key).what == "meta" and not old for key, old in applied.before.items()
+        ):
             self._born(at)
             return
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
         for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
-            self._taken(reading.place(append.prefix + stamp).at)
+            self._taken(keyspaces.place(append.prefix + stamp).at)
             self._appended(applied, append.value)
 
     def _born(self, at: ids.Address) -> None:
@@ -104,7 +106,7 @@ class Audit:
         self.worlds[at].epoch = 0
 
     def _changed(self, applied: Applied, key: bytes, old: bytes | None, entries: list[journal.Entry]) -> None:
-        where = reading.place(key)
+        where = keyspaces.place(key)
         put = applied.batch.puts.get(key)
         new = None if put is None else put.value
         match where.what:
@@ -137,7 +139,7 @@ class Audit:
         if life.status not in TAKES_INPUT:
             self.broken("J1", f"a world that is {life.status.name.lower()} was given something it will never take")
 
-    def _epoch(self, applied: Applied, where: reading.Place, new: bytes | None) -> None:
+    def _epoch(self, applied: Applied, where: keyspaces.Place, new: bytes | None) -> None:
         life = self._life(where.at)
         if new is None:
             self.broken("L2", "an epoch was deleted")
@@ -147,7 +149,7 @@ class Audit:
             self.broken("L2", f"epoch {number} after {life.epoch}")
         life.epoch, life.owner = number, applied.host.label
 
-    def _holder(self, applied: Applied, where: reading.Place, old: bytes | None, new: bytes | None) -> None:
+    def _holder(self, applied: Applied, where: keyspaces.Place, old: bytes | None, new: bytes | None) -> None:
         """A lease is given back by who has it, or for one whose life sign has run out."""
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
@@ -180,7 +182,7 @@ class Audit:
             self.broken("L3", f"a world that is {life.status.name.lower()} has gone on")
         entries: list[journal.Entry] = []
         for key, put in sorted(applied.batch.puts.items()):
-            if reading.place(key).what == "journal":
+            if keyspaces.place(key).what == "journal":
                 if applied.before[key] is not None:
                     self.broken("J4", "a frame was written again")
                 entries += [self._decoded(raw) for raw in journal_keys.unpack_frame(put.value)]
@@ -213,7 +215,7 @@ class Audit:
     def _consumed(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
         """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
         taken = [entry.stamp for entry in entries if entry.stamp and not held_world.was_handed(entry.stamp)]
-        deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if reading.place(key).what == "inbox"]
+        deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if keyspaces.place(key).what == "inbox"]
         deleted = [stamp for stamp in deleted if not held_world.was_handed(stamp)]  # never was in the inbox
         if sorted(taken) != sorted(deleted):
             self.broken("J6", f"{len(taken)} items journaled, {len(deleted)} deleted")
@@ -271,12 +273,12 @@ class Audit:
     def _work(
         self,
         applied: Applied,
-        where: reading.Place,
+        where: keyspaces.Place,
         old_raw: bytes | None,
         new_raw: bytes | None,
         entries: list[journal.Entry],
     ) -> None:
-        life, intent = self._life(where.at), reading.intent_of(where)
+        life, intent = self._life(where.at), keyspaces.intent_of(where)
         old, new = work_keys.WORK.get(old_raw), work_keys.WORK.get(new_raw)
         if new is None:
             self._closed(applied, life, intent, old, entries)
@@ -349,8 +351,8 @@ class Audit:
         if applied.host.name == ROGUE:
             return True  # nobody keeps an outsider from answering; what comes of it is E1
         for key in applied.batch.puts:
-            where = reading.place(key)
-            if where.what == "head" or (where.what == "open" and reading.intent_of(where) == intent):
+            where = keyspaces.place(key)
+            if where.what == "head" or (where.what == "open" and keyspaces.intent_of(where) == intent):
                 return True
         return False
 

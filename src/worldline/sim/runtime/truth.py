@@ -16,8 +16,8 @@ from collections.abc import Callable
 import msgspec
 
 from worldline.codec import digest
-from worldline.sim.env_sim import SimEnv
-from worldline.sim.loop import Host, SimLoop
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.store import kv
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from worldline.sim import profiles, run, scenarios
+from worldline.sim import run
 from worldline.sim.campaign import SWARM, Job
-from worldline.sim.faults import Struck
-from worldline.sim.profiles import Profile
+from worldline.sim.faults import profiles
+from worldline.sim.faults.faulty_store import Struck
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.load import scenarios
 
 RUNS_MAX = 80
 

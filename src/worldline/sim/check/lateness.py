@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from worldline.client import sdk
-from worldline.sim import programs, workloads
-from worldline.sim.audit import Audit
-from worldline.sim.cluster import LAG_SECONDS, Cluster
+from worldline.sim.check.audit import Audit
+from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster
+from worldline.sim.load import programs, workloads
 
 ON_TIME_SECONDS = 60.0  # for some seconds of work and a takeover; clocks were off by ten minutes at least
 TELLING_SECONDS = 8.0  # besides reads that are slow

@@ -22,9 +22,9 @@ import worldline as wl
 from worldline.base import errors, limits
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim import history as histories
-from worldline.sim import hostile, programs
-from worldline.sim.history import Outcome
+from worldline.sim.load import history as histories
+from worldline.sim.load import hostile, programs
+from worldline.sim.load.history import Outcome
 
 Op = histories.Op
 History = histories.History

@@ -19,8 +19,8 @@ from typing import Protocol
 import msgspec
 
 import worldline as wl
-from worldline.sim.loop import HOST
-from worldline.sim.profiles import Adapters
+from worldline.sim.faults.profiles import Adapters
+from worldline.sim.runtime.loop import HOST
 
 EFFECT_SECONDS = 1.5
 APPROVAL_SECONDS = 4.0

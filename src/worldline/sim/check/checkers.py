@@ -1,7 +1,7 @@
 """The invariants of the system by id, what holds each of them in simulation, and the checks at the end of a run.
 
-`INVARIANTS` is the table: every id of reliability.md, section 2.1. `audit` are checked with every commit
-(`sim/audit.py`), `end` here at quiescence, `other` by a test elsewhere, `absent` when this design has nothing to break.
+`INVARIANTS` is the table. `audit` are checked with every commit (`sim/check/audit.py`), `end` here at quiescence,
+`other` by a test elsewhere, `absent` when this design has nothing to break.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from worldline.layers import snapshots as snapshot_layer
 from worldline.model import journal
 from worldline.model.work import WorkState
 from worldline.roles.world import restore
-from worldline.sim import hostile, lateness, programs, reading, scenarios, workloads
-from worldline.sim.audit import Audit, Violation
-from worldline.sim.cluster import Cluster
-from worldline.sim.env_sim import SimEnv
-from worldline.sim.history import Outcome
+from worldline.sim.check import lateness
+from worldline.sim.check.audit import Audit, Violation
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.load import hostile, programs, scenarios, workloads
+from worldline.sim.load.history import Outcome
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.env import SimEnv
 from worldline.store import kv
 
 # How often an anonymous operation may count, by how it ended.
@@ -176,7 +178,7 @@ def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Au
     """K1: what the engine holds is what was applied."""
     if found != copy:
         wrong = [key for key in sorted({**found, **copy}) if found.get(key) != copy.get(key)]
-        audit.broken("K1", f"the store does not hold what was committed: {reading.place(wrong[0])}")
+        audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
 
 
 async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
@@ -271,7 +273,7 @@ async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit)
 
 async def _buried(universe: sdk.Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
     at = await universe.world(name).address()
-    dead = sum(where.what == "dead" and where.at == at for where in map(reading.place, kept.contents))
+    dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, kept.contents))
     if dead != count:
         audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
 
@@ -300,7 +302,7 @@ def _paid(kept: Kept, audit: Audit) -> None:
 def _queue_is_derived(kept: Kept, audit: Audit) -> None:
     """E2 at rest: nothing is open, so nothing may be in the queue but pointers whose authority is gone."""
     for key, value in kept.contents.items():
-        if reading.place(key).what == "open" and work_keys.WORK.unpack(value).state is not WorkState.PARKED:
+        if keyspaces.place(key).what == "open" and work_keys.WORK.unpack(value).state is not WorkState.PARKED:
             audit.broken("E2", "work is open in a world that has nothing to do")
 
 

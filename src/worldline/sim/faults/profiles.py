@@ -21,7 +21,7 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.boundaries import BOUNDARIES, RARE
+from worldline.sim.faults.boundaries import BOUNDARIES, RARE
 
 
 class Adapters(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ import random
 from collections.abc import Sequence
 
 from worldline.client import sdk
-from worldline.sim import workloads
-from worldline.sim.history import History, Op, Outcome
-from worldline.sim.loop import SimLoop
-from worldline.sim.machines import Member
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load import workloads
+from worldline.sim.load.history import History, Op, Outcome
+from worldline.sim.runtime.loop import SimLoop
 
 LOOK_SECONDS = 0.3
 PAUSE_SECONDS = (0, 0, 0.01, 0.3)

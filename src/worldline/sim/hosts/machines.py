@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.client import sdk
 from worldline.host.process import Role
-from worldline.sim.env_sim import SimEnv
-from worldline.sim.faults import HostEngine
-from worldline.sim.loop import Host
+from worldline.sim.faults.faulty_store import HostEngine
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import Host
 
 
 class Member:

@@ -26,24 +26,16 @@ from worldline.model import ids, inbox, payload
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.cluster import operations
-from worldline.sim import (
-    ablations,
-    doors,
-    excursions,
-    faulty_objects,
-    history,
-    hostile,
-    programs,
-    reading,
-    scenarios,
-    workloads,
-)
-from worldline.sim.env_sim import SimEnv
-from worldline.sim.faults import Faults, HostEngine
-from worldline.sim.loop import ROGUE, Host, SimLoop
-from worldline.sim.machines import Member
-from worldline.sim.profiles import Profile
-from worldline.sim.truth import Applied, Trace, Truth
+from worldline.sim.faults import ablations, excursions, faulty_objects
+from worldline.sim.faults.faulty_store import Faults, HostEngine
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.hosts import doors
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load import history, hostile, programs, scenarios, workloads
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
+from worldline.sim.runtime.truth import Applied, Trace, Truth
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -353,7 +345,7 @@ class Cluster:
         left: list[str] = []
         waiting: dict[ids.Address, None] = {}
         for key, value in self.truth.copy.items():
-            where = reading.place(key)
+            where = keyspaces.place(key)
             if where.what not in ("inbox", "open") or self._is_gone(where.at):
                 continue
             if where.what == "inbox":

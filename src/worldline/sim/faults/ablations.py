@@ -21,9 +21,9 @@ from worldline.model import ids, inbox, lease, step
 from worldline.model.settings import Settings
 from worldline.roles.cluster import expiry
 from worldline.roles.world import cycle, held_world
-from worldline.sim import reading
-from worldline.sim.loop import Host
-from worldline.sim.truth import Truth
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
 NEVER_MS = 100_000_000
@@ -121,27 +121,27 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
     match without:
         case "epoch":
             batch = relaxed(truth, batch, ("epoch",), unless_put=True)
-        case "acquire" if reading.about(batch) == "acquire":
+        case "acquire" if keyspaces.about(batch) == "acquire":
             batch = relaxed(truth, batch, ("epoch", "holder", "worker"))
-        case "epoch-kept" if reading.about(batch) == "release":
+        case "epoch-kept" if keyspaces.about(batch) == "release":
             batch = _forgetting_epoch(batch)
         case "head":
             batch = relaxed(truth, batch, ("head",))
-        case "consume" if reading.about(batch) == "step":
+        case "consume" if keyspaces.about(batch) == "step":
             batch = _not_deleting(batch, "inbox")
         case "seen":
             batch = relaxed(truth, batch, ("seen",))
-        case "meta" if not any(reading.place(key).what == "meta" for key in batch.puts):
+        case "meta" if not any(keyspaces.place(key).what == "meta" for key in batch.puts):
             batch = relaxed(truth, batch, ("meta",))
         case "claim":
             batch = relaxed(truth, batch, ("open",))
-        case "atomic-ack" if reading.about(batch) == "settle":
+        case "atomic-ack" if keyspaces.about(batch) == "settle":
             return await _in_two(truth, host, batch)
         case "dead-letter":
             batch = _not_putting(batch, "dead")
         case "commit-order" if batch.appends:
             return await _out_of_order(truth, host, batch)
-        case "durable-ok" if reading.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
+        case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
             return pretended(truth, batch)
         case _:
             pass
@@ -263,7 +263,7 @@ def relaxed(truth: Truth, batch: kv.Batch, whats: tuple[str, ...], *, unless_put
     """The batch without its expectations of such keys."""
     made = _copy(batch)
     for key in batch.expects:
-        if reading.place(key).what in whats and not (unless_put and key in batch.puts):
+        if keyspaces.place(key).what in whats and not (unless_put and key in batch.puts):
             del made.expects[key]
     return _guarded(truth, made)
 
@@ -289,13 +289,13 @@ def _copy(batch: kv.Batch) -> kv.Batch:
 
 def _not_deleting(batch: kv.Batch, what: str) -> kv.Batch:
     made = _copy(batch)
-    made.deletes = {key: None for key in batch.deletes if reading.place(key).what != what}
+    made.deletes = {key: None for key in batch.deletes if keyspaces.place(key).what != what}
     return made
 
 
 def _not_putting(batch: kv.Batch, what: str) -> kv.Batch:
     made = _copy(batch)
-    made.puts = {key: put for key, put in batch.puts.items() if reading.place(key).what != what}
+    made.puts = {key: put for key, put in batch.puts.items() if keyspaces.place(key).what != what}
     return made
 
 
@@ -313,7 +313,7 @@ async def _out_of_order(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome
 def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
     made = _copy(batch)
     for key in batch.expects:
-        if reading.place(key).what == "epoch":
+        if keyspaces.place(key).what == "epoch":
             made.put(key, lease_keys.EPOCH.pack(lease.Epoch(0, bytes(16))))
     return made
 

@@ -11,10 +11,10 @@ import asyncio
 import random
 
 from worldline.model.work import Work
-from worldline.sim import reading
-from worldline.sim.faults import Faults
-from worldline.sim.loop import SimLoop
-from worldline.sim.truth import Applied, Truth
+from worldline.sim.faults.faulty_store import Faults
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.truth import Applied, Truth
 
 SECONDS = (600, 3_600, 3 * 3_600, -600, -3_600)
 LASTS_SECONDS = (0.3, 2, 6)
@@ -71,7 +71,7 @@ class Excursions:
         since_us = self._loop.now_us - STALE_SECONDS * 1_000_000
         ahead_us = max([self._truth.skew_us, *(skew for skew, until_us in self._truth.was_set if until_us > since_us)])
         for key in applied.batch.puts:
-            if reading.place(key).what == "open":
+            if keyspaces.place(key).what == "open":
                 self._ahead[key] = ahead_us
 
     def is_excused(self, key: bytes, work: Work) -> bool:

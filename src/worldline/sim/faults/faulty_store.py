@@ -21,11 +21,12 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
-from worldline.sim import ablations, reading
-from worldline.sim.boundaries import BOUNDARIES
-from worldline.sim.loop import Host, SimLoop
-from worldline.sim.profiles import Profile
-from worldline.sim.truth import Truth
+from worldline.sim.faults import ablations
+from worldline.sim.faults.boundaries import BOUNDARIES
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
 NEAR_US = 500  # a store that is so near has answered a read at once
@@ -193,7 +194,7 @@ class HostEngine:
         for batch in batches:
             kv.check(batch)
         faults, profile, host = self._faults, self._faults.profile, self._host
-        about = reading.about(batches[0]) if batches else ""
+        about = keyspaces.about(batches[0]) if batches else ""
         before, after = BOUNDARIES.get(about, ("", ""))
         if before:
             await faults.boundary(self.link, before)
@@ -265,7 +266,7 @@ class HostEngine:
         return [await self._apply(batch, version) for batch, version in zip(batches, versions, strict=True)]
 
     async def _apply(self, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
-        faults, about = self._faults, reading.about(batch)
+        faults, about = self._faults, keyspaces.about(batch)
         if about in ("step", "snapshot") and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
             await faults.on_revoke(next(at for at in map(_fenced, batch.expects) if at is not None))
         outcome = await ablations.apply(self._truth, self._host, batch, self._faults.without, version)
@@ -306,10 +307,10 @@ class HostEngine:
 
 
 def _is_journal(request: kv.Request) -> bool:
-    return isinstance(request, kv.Range) and reading.is_journal(request.begin)
+    return isinstance(request, kv.Range) and keyspaces.is_journal(request.begin)
 
 
 def _fenced(key: bytes) -> ids.Address | None:
     """The world whose epoch a batch expects by this key."""
-    where = reading.place(key)
+    where = keyspaces.place(key)
     return where.at if where.what == "epoch" else None
