@@ -22,6 +22,7 @@ from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.hosts.rogue import Rogue
 from worldline.sim.load import hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
@@ -105,13 +106,14 @@ def _wanted(profile: profiles.Profile) -> workloads.Wanted:
 
 async def _phases(cluster: Cluster, audit: Audit) -> None:
     programs.OUTSIDE.set(cluster.outside)
-    cluster.outside.on_call += [audit.called, cluster.called]
-    cluster.find = audit.find
+    cluster.outside.on_call.append(audit.called)
     cluster.history.broken = audit.broken
     audit.on_entry.append(cluster.history.look)
     audit.in_stamp_order = not cluster.profile.held
     hostile.ENDLESS.clear()
     await cluster.boot([audit.look])
+    rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
+    cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()

@@ -21,9 +21,10 @@ from worldline.keys import worlds as world_keys
 from worldline.model import ids, inbox, journal, lease
 from worldline.model import work as works
 from worldline.model.journal import Kind
-from worldline.model.work import WorkKind, WorkState
+from worldline.model.work import WorkKind
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import held_world
+from worldline.sim.check import work_moves
 from worldline.sim.load.programs import Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
@@ -286,7 +287,8 @@ class Audit:
             if intent not in life.intents:
                 self.broken("E2", "work was opened that no step has asked for")
         else:
-            self._moved(applied, intent, old, new)
+            for invariant, what in work_moves.violations(applied, intent, old, new, latest_us=self._latest_us):
+                self.broken(invariant, what)
 
     def _closed(
         self, applied: Applied, life: Life, intent: ids.IntentId, old: works.Work | None, entries: list[journal.Entry]
@@ -304,46 +306,13 @@ class Audit:
                 if item.intent == intent and (old is None or item.attempt != old.attempt):
                     self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
 
-    def _moved(self, applied: Applied, intent: ids.IntentId, old: works.Work, new: works.Work) -> None:
-        same = old.token == new.token
-        match old.state, new.state:
-            case ((WorkState.WAITING | WorkState.CLAIMED), WorkState.CLAIMED) if not same:
-                if new.attempt != old.attempt + 1:
-                    self.broken("E5", f"attempt {new.attempt} after {old.attempt}")
-                if old.due_us > self._latest_us:
-                    self.broken("E5", f"claimed {old.due_us - self._latest_us} us before it was due")
-            case WorkState.CLAIMED, WorkState.CLAIMED:
-                behind = applied.time_us < self._latest_us  # the clock was set back: renewed is what it says now
-                if new.attempt != old.attempt or (new.due_us <= old.due_us and not behind):
-                    self.broken("E5", "a renewal that does not renew")
-            case WorkState.CLAIMED, (WorkState.WAITING | WorkState.PARKED):
-                if new.attempt != old.attempt:
-                    self.broken("E5", f"attempt {new.attempt} was given back while {old.attempt} was under way")
-            case WorkState.CLAIMED, WorkState.SETTLED if same:
-                self._one_append(applied, intent, inbox.Receipt)
-            case WorkState.WAITING, WorkState.SETTLED if old.kind is WorkKind.TIMER:
-                if old.due_us > self._latest_us:
-                    self.broken("T2", "a timer fired before its time")
-                self._one_append(applied, intent, inbox.TimerFired)
-            case before, after:
-                what = f"{before.name} became {after.name}, {'the same' if same else 'another'} token"
-                self.broken("E5" if before is WorkState.CLAIMED else "E4", what)
-
-    def _one_append(self, applied: Applied, intent: ids.IntentId, kind: type) -> None:
-        """Settled work is answered by the same batch."""
-        items = [inbox_keys.ITEM.unpack(append.value) for append in applied.batch.appends]
-        if not any(isinstance(item, kind) and getattr(item, "intent", b"") == intent for item in items):
-            self.broken("E6", "work was settled by a batch that has no answer in it")
-
     def _appended(self, applied: Applied, value: bytes) -> None:
         item = inbox_keys.ITEM.unpack(value)
         if isinstance(item, inbox.Message):
             if item.message in self._posted:
                 self.broken("F1", f"message {item.message.hex()} was posted twice")
             self._posted[item.message] = None
-        elif (
-            isinstance(item, inbox.Receipt) and applied.host.name != "rogue" and not self._settles(applied, item.intent)
-        ):
+        elif isinstance(item, inbox.Receipt) and applied.host.name != ROGUE and not self._settles(applied, item.intent):
             self.broken("E6", "an answer by a batch that settles nothing")
 
     def _settles(self, applied: Applied, intent: bytes) -> bool:

@@ -17,24 +17,19 @@ from worldline.host import compose
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role
 from worldline.kernel import values
-from worldline.keys import work as work_keys
-from worldline.keys import worlds as world_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes
 from worldline.layers import universes, worlds
 from worldline.model import ids, inbox, payload
-from worldline.model.work import WorkKind, WorkState
-from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.cluster import operations
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts import doors
+from worldline.sim.hosts import doors, remaining
 from worldline.sim.hosts.machines import Member
 from worldline.sim.load import history, hostile, programs, scenarios, workloads
-from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
+from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Trace, Truth
 from worldline.store import kv
 from worldline.store.objects import interface as objects
@@ -75,13 +70,12 @@ class Cluster:
         self.crashes = 0
         self.addresses: dict[str, ids.Address] = {}  # of the plan's worlds
         self.calm_since_us = 0  # from when on nothing is done to anybody any more
-        self.find: Callable[[bytes], tuple[ids.Address | None, bool]] = lambda _: (None, False)
         self._draws = random.Random(f"{seed}:chaos")
-        self._rogue = random.Random(f"{seed}:rogue")
         self.truth: Truth
         self.excursions: excursions.Excursions
         self.bodies: objects.Objects  # as they are
         self.objects: objects.Objects  # as they are seen
+        self.remaining: remaining.Remaining
         self.universe: ids.UniverseId
 
     # --- Boot -----------------------------------------------------------------------------------------------
@@ -95,6 +89,10 @@ class Cluster:
         self.excursions = excursions.Excursions(self.loop, self.seed, self.truth, self.faults)
         if self.profile.excursion:
             self.truth.audit.append(self.excursions.look)
+        self.remaining = remaining.Remaining(
+            self.truth, self.history, self.members, self.addresses,
+            excursions=self.excursions if self.profile.excursion else None, own=self.driven is not None,
+        )  # fmt: skip
         self.bodies = await compose.open_objects("memory://", self.env, create=True)
         self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
         calm = self.calm()
@@ -264,26 +262,6 @@ class Cluster:
         elif event == "jump" and self.profile.skew_us and self.faults.allow(host, "clock jumps"):
             member.env.skew_us += self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000
 
-    def called(self, call: programs.Called) -> None:
-        """Somebody outside may answer on his own: much later, once more, or for nothing that was ever asked."""
-        if self.faults.active and self._rogue.random() * 100 < self.profile.adapters.double:
-            self.loop.start(Host(ROGUE), self._answer_again(call), name="answers again")
-
-    async def _answer_again(self, call: programs.Called) -> None:
-        await asyncio.sleep(self._rogue.choice([5, 15]))
-        intent, wrong = bytes.fromhex(call.key), self._rogue.random() < 0.3
-        at, open_still = self.find(intent)
-        if at is None or (open_still and not wrong) or self.status(at) not in TAKES_INPUT:
-            return  # an early answer would be an answer
-        receipt = inbox.Receipt(
-            self._rogue.randbytes(16) if wrong else intent, inbox.ReceiptStatus.OK, payload.EMPTY, call.attempt
-        )
-        batch = kv.Batch()
-        client_id = f"rogue-{self._rogue.randbytes(8).hex()}"
-        now_us = self.truth.time_us()
-        inboxes.enqueue(batch, at, receipt, client_id=client_id, time_us=now_us, window_us=DEDUPE_US)
-        await self.truth.commit(Host(ROGUE), batch)
-
     async def _revoke(self, at: ids.Address) -> None:
         """Somebody takes a lease away, as an operator may at any time."""
         operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
@@ -338,56 +316,8 @@ class Cluster:
         return await self.quiesce()
 
     def left(self, *, excused: bool = True) -> list[str]:
-        """What is still to be done: clients that are not through, unread items, open work.
-
-        `excused`: without the work that waits for a time from before the clock was set back, and who waits for it.
-        """
-        left: list[str] = []
-        waiting: dict[ids.Address, None] = {}
-        for key, value in self.truth.copy.items():
-            where = keyspaces.place(key)
-            if where.what not in ("inbox", "open") or self._is_gone(where.at):
-                continue
-            if where.what == "inbox":
-                left.append(f"{where.what} of {self.name_of(where.at)}")
-            elif excused and self._is_excused(key, value):
-                assert where.at is not None
-                waiting[where.at] = None
-            elif self._is_due(value):
-                left.append(f"{where.what} of {self.name_of(where.at)}")
-        for each in self.members:
-            if each.client and each.name not in self.history.finished and not self._waits(each.name, waiting):
-                left.append(each.name)
-        return left
-
-    def _is_excused(self, key: bytes, raw: bytes) -> bool:
-        return bool(self.profile.excursion) and self.excursions.is_excused(key, work_keys.WORK.unpack(raw))
-
-    def _waits(self, client: str, waiting: dict[ids.Address, None]) -> bool:
-        """Whether a client waits for one of these worlds."""
-        if not waiting:
-            return False
-        at = [self.addresses.get(op.world) for op in self.history.under_way(client)]
-        return any(each is not None and each in waiting for each in at)
-
-    def _is_due(self, raw: bytes) -> bool:
-        """Whether open work must be done before all is quiet. A user's own worlds may keep timers for another day."""
-        work = work_keys.WORK.unpack(raw)
-        if self.driven is None:
-            return True
-        is_timer = work.kind is WorkKind.TIMER
-        return work.state is not WorkState.PARKED and (not is_timer or work.due_us < self.truth.time_us())
-
-    def _is_gone(self, at: ids.Address | None) -> bool:
-        """Whether a world was deleted: what it had not read yet stays until somebody tidies up."""
-        assert at is not None
-        return self.status(at) is Status.DELETED
-
-    def status(self, at: ids.Address) -> Status:
-        return world_keys.META.unpack(self.truth.copy[world_keys.meta_key(at)]).status
-
-    def name_of(self, at: ids.Address | None) -> str:
-        return "?" if at is None else at.world.hex()[-8:]
+        """What is still to be done."""
+        return self.remaining.left(excused=excused)
 
     def check_roles(self) -> None:
         """Note the bugs that have stopped a role; a host with a stopped role is not let off by a restart."""
