@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "worldline"
+from tests.arch.trees import ROOT, dotted, name_of, sources
+
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 
@@ -70,22 +70,6 @@ CALLS_USER_CODE = (
     "sim/load/hostile.py",
     "sim/load/scenarios.py",
 )
-
-
-def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(SOURCE).as_posix()
-
-
-def dotted(node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
 
 
 def problems(path: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, lease
 from worldline.sim.check import checkers
-from worldline.sim.check.audit import Audit, ProvenDead
+from worldline.sim.check.audit import Audit, ProvenDead, never_proven
 from worldline.sim.runtime import keyspaces
 
 COMMITS_MIN = 50
@@ -25,13 +25,12 @@ async def check(
     more: More | None = None,
 ) -> None:  # fmt: skip
     """`direct`: where the store is reached whatever was done to the way there. `more` looks at what it should hold."""
-    audit = Audit()
-    audit.in_stamp_order = is_folder = "://" not in direct
+    is_folder = "://" not in direct
     universe = await opening.plain(direct, crew.objects, of, knows=knows)
     try:
         committed, contents = history.split(await checkers.contents(universe.store.engine))
-        if is_folder:
-            audit.proven_dead = _proven_dead(committed, crew.killed)
+        proven_dead = _proven_dead(committed, crew.killed) if is_folder else never_proven
+        audit = Audit(in_stamp_order=is_folder, proven_dead=proven_dead)
         copy = history.replay(await history.in_order(committed, direct), audit)
         checkers.same_contents(history.but_hints(contents), history.but_hints(copy), audit)
         for name in worlds:

@@ -38,7 +38,7 @@ class Calm:
     def kill(self, name: str) -> None:
         """End a member for good."""
         member = next(each for each in self.cluster.members if each.name == name)
-        member.stays_dead = True
+        member.stay_dead()
         assert member.host is not None
         self.cluster.loop.crash(member.host)
 

@@ -20,8 +20,7 @@ class Told:
     def __init__(self) -> None:
         self.now_us = 0
         self.broken: list[str] = []
-        self.history = History(self._time)
-        self.history.broken = lambda invariant, _: self.broken.append(invariant)
+        self.history = History(self._time, broken=lambda invariant, _: self.broken.append(invariant))
 
     def _time(self) -> int:
         self.now_us += 1

@@ -59,17 +59,16 @@ def run(
     """
     assert not without or without in ablations.GUARDS, f"no guard {without!r}"
     drawn = profile or profiles.draw(seed)
-    if scenario is not None:  # a user's timers may be hours late after an excursion, and nobody could tell why
+    if scenario is not None:  # a user's timers could be hours late after an excursion, without a visible reason
         drawn = msgspec.structs.replace(drawn, excursion=0)
     planned = plan or (
         workloads.draw(seed, drawn.clients, drawn.kinds, _wanted(drawn)) if scenario is None else NOTHING
     )
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
-    cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario)
-    cluster.trace.keep = keep
-    audit = Audit()
-    if halt:
-        audit.on_broken = lambda: setattr(loop, "halted", True)
+    audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None)
+    cluster = Cluster(
+        loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
+    )  # fmt: skip
     script = None if scenario is None else scenario.script
     with _calm(), ablations.patched(without), _verified(audit), scenarios.scripted(script):
         try:
@@ -107,9 +106,7 @@ def _wanted(profile: profiles.Profile) -> workloads.Wanted:
 async def _phases(cluster: Cluster, audit: Audit) -> None:
     programs.OUTSIDE.set(cluster.outside)
     cluster.outside.on_call.append(audit.called)
-    cluster.history.broken = audit.broken
     audit.on_entry.append(cluster.history.look)
-    audit.in_stamp_order = not cluster.profile.held
     hostile.ENDLESS.clear()
     await cluster.boot([audit.look])
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)

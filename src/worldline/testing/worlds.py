@@ -211,7 +211,7 @@ class TestWorld:
         """Let time pass, and everything happen that falls due meanwhile."""
         target_us = self._stage.now_us + to_us(by, "advance()")
         self.play(limit_us=target_us)
-        self._stage.now_us = max(self._stage.now_us, target_us)
+        self._stage.reach(target_us)
 
     def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> None:
         """Let happen what is due, moving the clock, until a condition holds or nothing more happens by itself."""

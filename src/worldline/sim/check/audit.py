@@ -36,6 +36,12 @@ ProvenDead = Callable[[lease.Holder, int], bool]
 DRIFT_MAX = 0.01  # of one clock against another
 
 
+def never_proven(holder: lease.Holder, now_us: int) -> bool:
+    """Where a holder's death shows by its heartbeat alone."""
+    del holder, now_us
+    return False
+
+
 class Violation(msgspec.Struct, frozen=True):
     invariant: str
     what: str
@@ -58,16 +64,23 @@ class Life:
 
 
 class Audit:
-    def __init__(self) -> None:
+    """`in_stamp_order`: items can be seen in the order of their stamps only. Not so on PostgreSQL: see `store/kv.py`.
+
+    `proven_dead`: a holder is dead beyond doubt at some time, where others can know that before its heartbeat expires.
+    `on_broken`: called at every violation.
+    """
+
+    def __init__(
+        self, *, in_stamp_order: bool = True, proven_dead: ProvenDead = never_proven,
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.worlds: dict[ids.Address, Life] = {}
         self.violations: list[Violation] = []
         self.checked = 0
-        self.on_broken: Callable[[], None] = lambda: None
-        # Whether items can be seen in the order of their stamps only. Not so on PostgreSQL: see `store/kv.py`.
-        self.in_stamp_order = True
-        # Whether a holder is dead beyond doubt at some time, where others can know that before its life sign runs out.
-        self.proven_dead: ProvenDead = lambda _holder, _now_us: False
         self.on_entry: list[Callable[[journal.Entry], None]] = []  # told of every entry, in order
+        self._in_stamp_order = in_stamp_order
+        self._proven_dead = proven_dead
+        self._on_broken = on_broken
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
@@ -79,7 +92,7 @@ class Audit:
     def broken(self, invariant: str, what: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(invariant, what, self._now_us))
-        self.on_broken()
+        self._on_broken()
 
     # --- Each commit ----------------------------------------------------------------------------------------
 
@@ -151,7 +164,7 @@ class Audit:
         life.epoch, life.owner = number, applied.host.label
 
     def _holder(self, applied: Applied, where: keyspaces.Place, old: bytes | None, new: bytes | None) -> None:
-        """A lease is given back by who has it, or for one whose life sign has run out."""
+        """A lease is released by its holder, or on behalf of a holder whose heartbeat has expired."""
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
                 self.broken("L1", "a holder under another epoch than the world's")
@@ -159,14 +172,14 @@ class Audit:
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
     def _is_dead(self, holder: lease.Holder, applied: Applied) -> bool:
-        """By the store's clock, or because the life sign has not changed for so long by anybody's."""
+        """By the store's clock, or because the heartbeat has not changed for a TTL by every host's clock."""
         key = lease_keys.worker_key(ids.WorkerId(holder.worker))
         sign = self._lives.get(key)
         if sign is None or sign.incarnation != holder.incarnation:
             return True
         if applied.now_us - self._signed_us[key] >= sign.ttl_us * (1 - DRIFT_MAX):
             return True
-        return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self.proven_dead(holder, self._now_us)
+        return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self._proven_dead(holder, self._now_us)
 
     def _owner_only(self, applied: Applied, at: ids.Address | None, invariant: str, did: str) -> None:
         life = self._life(at)
@@ -224,7 +237,7 @@ class Audit:
             if applied.before[inbox_keys.item_key(at, stamp)] is None:
                 self.broken("J6", "an item was journaled that was not in the inbox any more")
         for stamp in taken:
-            if stamp <= life.stamp and self.in_stamp_order:
+            if stamp <= life.stamp and self._in_stamp_order:
                 self.broken("J5", "items were journaled in another order than they came, or twice")
             life.stamp = stamp
 
@@ -318,7 +331,7 @@ class Audit:
     def _settles(self, applied: Applied, intent: bytes) -> bool:
         """Whether the batch settles this work, or is the step of a world that answers its own message."""
         if applied.host.name == ROGUE:
-            return True  # nobody keeps an outsider from answering; what comes of it is E1
+            return True  # an outsider may always answer; what comes of it is E1
         for key in applied.batch.puts:
             where = keyspaces.place(key)
             if where.what == "head" or (where.what == "open" and keyspaces.intent_of(where) == intent):

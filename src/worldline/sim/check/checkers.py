@@ -102,7 +102,7 @@ INVARIANTS = {
     "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
     "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
     "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
-    "ORDER": Held("audit", "an input acked before another was begun is journaled before it, whoever sent either"),
+    "ORDER": Held("audit", "an input acked before another was begun is journaled first, whichever processes sent them"),
     "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
     "WAIT": Held("end", "the end of a run, once journaled, is told to who waits for it, within a bound"),
     "PROGRAM": Held("end", "what the programs promise: sums, payments, compensations"),
@@ -125,7 +125,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
     report = await doctor.examine(reader(cluster, store), repair=False)
     for finding in report.findings:
         if finding.kind == "missing_ready":
-            continue  # a hint: it may be lost, and whoever sweeps finds the world (V3)
+            continue  # a hint: it may be lost, and the next scan finds the world (V3)
         audit.broken("E2", f"{finding.world} {finding.kind}: {finding.what}")
 
 

@@ -1,7 +1,7 @@
 """Guards that can be switched off, in simulation alone: the test of the tester.
 
 Each guard of the design that a batch carries can be taken out of it right before it is applied. The simulator must then
-find the invariant that the guard was there for; a guard whose removal nobody notices is a hole in the simulator. Real
+find the invariant that the guard was there for; a guard whose removal goes unnoticed is a hole in the simulator. Real
 engines never see any of this.
 """
 
@@ -48,7 +48,7 @@ GUARDS = {
     "head": Guard("a step expects the head it was made upon", ("J3", "J4", "J6")),
     "consume": Guard("a step deletes what it consumed in the same batch", ("J6",)),
     "seen": Guard("an enqueue expects its id to be new", ("J2",), "unknown=100,late=50,kinds=add+ask"),
-    "claim": Guard("whoever answers, renews or gives back work expects its claim", ("E4", "E5", "E7")),
+    "claim": Guard("answering, renewing or giving back work expects its claim", ("E4", "E5", "E7")),
     "atomic-ack": Guard("answer and settlement are one batch", ("E6",)),
     "durable-ok": Guard("an answered commit is applied", ("E2", "E3", "J1", "V1", "V3", "BUG")),
     "unknown": Guard(
@@ -59,7 +59,7 @@ GUARDS = {
     "hash-verify": Guard("bytes are checked whenever they are read", ("C1",), "objects=600,kinds=add"),
     "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3"), "hints=none"),
     "meta": Guard(
-        "whoever gives a world something expects that it takes input", ("J1",),
+        "a batch that gives a world something expects that it takes input", ("J1",),
         "latency_us=200000,slow=50,kinds=tend+transfer",
     ),
     "ignore-late": Guard(
@@ -96,7 +96,7 @@ GUARDS = {
         "excursion=60,kinds=agent+herd,anonymous=0,doors=0,hostile=0",
     ),
     "witness": Guard(
-        "a life sign seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
+        "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
         "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
     ),
     "unprintable": Guard(
@@ -150,12 +150,12 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
 
 def pretended(truth: Truth, batch: kv.Batch) -> kv.Ok:
     """The answer to a batch that was not applied, under stamps that no engine gives."""
-    truth.commits += 1
-    return kv.Ok(tuple(kv.stamp(2**40 + truth.commits, index) for index in range(len(batch.appends))))
+    number = truth.pretend()
+    return kv.Ok(tuple(kv.stamp(2**40 + number, index) for index in range(len(batch.appends))))
 
 
 def settings_without(settings: Settings, without: str) -> Settings:
-    """The settings of a run: without scanning, nobody looks before he is told."""
+    """The settings of a run. Without scanning, no role reads before a hint wakes it."""
     if without != "scan":
         return settings
     replace = msgspec.structs.replace
@@ -276,27 +276,27 @@ def _guarded(truth: Truth, batch: kv.Batch) -> kv.Batch:
     return batch
 
 
-def _copy(batch: kv.Batch) -> kv.Batch:
+def _copy(
+    batch: kv.Batch, *, deletes: Callable[[bytes], bool] = lambda _: True,
+    puts: Callable[[kv.Put], bool] = lambda _: True, appends: bool = True,
+) -> kv.Batch:  # fmt: skip
+    """The batch again, with only the deletes and puts that pass, and with or without its appends."""
     made = kv.Batch()
     made.expects = dict(batch.expects)
-    made.puts = dict(batch.puts)
-    made.deletes = dict(batch.deletes)
+    made.puts = {key: put for key, put in batch.puts.items() if puts(put)}
+    made.deletes = {key: None for key in batch.deletes if deletes(key)}
     made.ranges = list(batch.ranges)
     made.counts = dict(batch.counts)
-    made.appends = list(batch.appends)
+    made.appends = list(batch.appends) if appends else []
     return made
 
 
 def _not_deleting(batch: kv.Batch, what: str) -> kv.Batch:
-    made = _copy(batch)
-    made.deletes = {key: None for key in batch.deletes if keyspaces.place(key).what != what}
-    return made
+    return _copy(batch, deletes=lambda key: keyspaces.place(key).what != what)
 
 
 def _not_putting(batch: kv.Batch, what: str) -> kv.Batch:
-    made = _copy(batch)
-    made.puts = {key: put for key, put in batch.puts.items() if keyspaces.place(key).what != what}
-    return made
+    return _copy(batch, puts=lambda put: keyspaces.place(put.key).what != what)
 
 
 async def _out_of_order(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
@@ -320,9 +320,7 @@ def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
 
 async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
     """Settle first, answer afterwards."""
-    settled, answered = _copy(batch), kv.Batch()
-    settled.appends = []
-    settled.puts = {key: put for key, put in batch.puts.items() if put.stamp is None}
+    settled, answered = _copy(batch, puts=lambda put: put.stamp is None, appends=False), kv.Batch()
     first = await truth.commit(host, settled)
     if not isinstance(first, kv.Ok):
         return first

@@ -18,7 +18,7 @@ class FaultyObjects:
         self._flips: dict[str, int] = {}  # in a row, of each object
 
     async def put(self, name: str, body: bytes) -> None:
-        """Either the object is there afterwards and nobody says so, or it is not."""
+        """Either the object is there afterwards and the answer is lost, or it is not."""
         if self._hit(self._faults.profile.objects // 4, "objects out of reach", "put"):
             if self._faults.pick(0, 1):
                 await self._bodies.put(name, body)
@@ -43,7 +43,7 @@ class FaultyObjects:
         await self._bodies.delete(name)
 
     async def close(self) -> None:
-        """The bodies outlive those who look at them."""
+        """The bodies outlive the hosts that use them."""
 
     def _hit(self, rate: int, fault: str, where: str) -> bool:
         return self._faults.hit(rate, self._faults.loop.host_of(None), fault, where)

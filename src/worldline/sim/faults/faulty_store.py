@@ -47,10 +47,17 @@ class Struck(msgspec.Struct, frozen=True):
         return f"{self.time_us / 1_000_000:8.3f} s  {self.host}: {self.fault}{where}"
 
 
+async def _kept(_: ids.Address) -> None:
+    """Where no lease is revoked."""
+
+
 class Faults:
     """The faults of one run: what is drawn when, and what was hit."""
 
-    def __init__(self, loop: SimLoop, seed: int, profile: Profile, *, without: str = "") -> None:
+    def __init__(
+        self, loop: SimLoop, seed: int, profile: Profile, *, without: str = "",
+        on_crash: Callable[[Host], None] = lambda _: None, on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
+    ) -> None:  # fmt: skip
         self.loop = loop
         self.profile = profile
         self.without = without
@@ -59,11 +66,17 @@ class Faults:
         self.drawn = 0
         self.struck: list[Struck] = []
         self.cells: Counter[tuple[str, str]] = Counter()
-        self.on_crash: Callable[[Host], None] = lambda _: None
-        self.on_revoke: Callable[[ids.Address], Awaitable[None]]
+        self.on_revoke = on_revoke
+        self._on_crash = on_crash
         self._draws = random.Random(f"{seed}:faults")
         self._net = random.Random(f"{seed}:net")
         self._quiet = contextvars.copy_context()
+
+    def begin(self) -> None:
+        self.active = True
+
+    def end(self) -> None:
+        self.active = False
 
     def settle(self) -> None:
         """Remember the root's context: what is scheduled in it outlives any host."""
@@ -123,7 +136,7 @@ class Faults:
 
     def crash(self, host: Host) -> None:
         self.loop.crash(host)
-        self.loop.call_soon(self.on_crash, host, context=self._quiet)
+        self.loop.call_soon(self._on_crash, host, context=self._quiet)
 
     def pause(self, host: Host) -> bool:
         """Freeze for up to four times the lease's TTL. True if that is beyond it."""
@@ -137,8 +150,7 @@ class Faults:
         """Cut one direction or both for a while."""
         seconds = self.profile.settings.worker.lease_ttl_ms / 1000 * self.pick(0.2, 1, 2, 5)
         kind = kind or self._draws.choice(["both", "there", "back"])
-        link.cut_there = kind in ("both", "there")
-        link.cut_back = kind in ("both", "back")
+        link.cut(there=kind in ("both", "there"), back=kind in ("both", "back"))
         self.loop.call_later(seconds, link.heal, context=self._quiet)
 
 
@@ -150,6 +162,10 @@ class Link:
         self.cut_there = False
         self.cut_back = False
 
+    def cut(self, *, there: bool, back: bool) -> None:
+        self.cut_there = there
+        self.cut_back = back
+
     def heal(self) -> None:
         self.cut_there = self.cut_back = False
 
@@ -157,13 +173,13 @@ class Link:
 class HostEngine:
     """The store as one host sees it."""
 
-    def __init__(self, truth: Truth, faults: Faults, host: Host, env: envs.Env) -> None:
+    def __init__(self, truth: Truth, faults: Faults, host: Host, env: envs.Env, *, lag_us: int = 0) -> None:
         self._truth = truth
         self._faults = faults
         self._host = host
         self._env = env
         self.link = Link(host)
-        self.lag_us = 0  # how late it reads journals
+        self._lag_us = lag_us  # how late it reads journals
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         kv.check_requests(requests)
@@ -173,8 +189,8 @@ class HostEngine:
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
         found = await self._truth.read(self._host, *requests, held_back=faults.without != "stable")
-        if self.lag_us and any(map(_is_journal, requests)):
-            await asyncio.sleep(self.lag_us / 1_000_000)
+        if self._lag_us and any(map(_is_journal, requests)):
+            await asyncio.sleep(self._lag_us / 1_000_000)
         if faults.profile.latency_us > NEAR_US:
             await asyncio.sleep(faults.latency())
         if self.link.cut_back:
@@ -243,10 +259,10 @@ class HostEngine:
         return await self._truth.engine.durability()
 
     async def close(self) -> None:
-        """The truth outlives those who look at it."""
+        """The store outlives the hosts that use it."""
 
     async def _overtaken(self, batches: tuple[kv.Batch, ...], after: str) -> list[kv.Outcome]:
-        """The steps are in the journal, and before their host can learn of it, others have the worlds."""
+        """The steps are in the journal, and before their host can learn of it, other hosts have the worlds."""
         for batch in batches:
             if isinstance(await self._apply(batch), kv.Ok):
                 self._faults.count(after, "unknown")
@@ -275,7 +291,7 @@ class HostEngine:
         return outcome
 
     async def _unanswered(self, batches: tuple[kv.Batch, ...], before: str, after: str) -> list[kv.Outcome]:
-        """Some of the batches are applied, and nobody learns which."""
+        """Some of the batches are applied, and the host is not told which."""
         for batch in batches:
             if self._faults.pick(0, 1):
                 self._faults.count(after, "unknown")

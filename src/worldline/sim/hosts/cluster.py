@@ -1,8 +1,8 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
 Hosts are put together as `client.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
-started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (everybody, or only a
-core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
+started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (every
+host, or only a core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from worldline.sim.runtime.truth import Applied, Trace, Truth
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
-OPERATOR = "operator"  # the host of whoever takes leases away
+OPERATOR = "operator"  # the host of the operator that revokes leases
 JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 
 UNIVERSE = "simulated"
@@ -49,7 +49,7 @@ DEDUPE_US = 10**12
 class Cluster:
     def __init__(
         self, loop: SimLoop, seed: int, profile: Profile, plan: workloads.Plan, *, without: str = "",
-        scenario: scenarios.Scenario | None = None,
+        scenario: scenarios.Scenario | None = None, broken: history.Broken = history.ignored, keep: int = 0,
     ) -> None:  # fmt: skip
         self.loop = loop
         self.seed = seed
@@ -58,18 +58,18 @@ class Cluster:
         self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         self.settings = ablations.settings_without(profile.settings, without)
-        self.faults = Faults(loop, seed, profile, without=without)
-        self.faults.on_crash = self._crashed
-        self.faults.on_revoke = self._revoke
+        self.faults = Faults(
+            loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
+        )  # fmt: skip
         self.quiet = Faults(loop, seed, Profile(latency_us=profile.latency_us if scenario else 0))
-        self.history = history.History(lambda: loop.now_us)
+        self.history = history.History(lambda: loop.now_us, broken=broken)
         self.outside = programs.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
         self.env = SimEnv(loop, f"{seed}:store")
         self.members: list[Member] = []
-        self.trace = Trace(loop)
+        self.trace = Trace(loop, keep=keep)
         self.crashes = 0
         self.addresses: dict[str, ids.Address] = {}  # of the plan's worlds
-        self.calm_since_us = 0  # from when on nothing is done to anybody any more
+        self.calm_since_us = 0  # from when on there are no faults any more
         self._draws = random.Random(f"{seed}:chaos")
         self.truth: Truth
         self.excursions: excursions.Excursions
@@ -84,8 +84,7 @@ class Cluster:
         """A store with its worlds, made in calm, and every member started."""
         self.faults.settle()
         engine = await compose.open_engine("memory://", self.env, create=True)
-        self.truth = Truth(engine, self.env, self.trace)
-        self.truth.audit = list(audit)
+        self.truth = Truth(engine, self.env, self.trace, audit=audit)
         self.excursions = excursions.Excursions(self.loop, self.seed, self.truth, self.faults)
         if self.profile.excursion:
             self.truth.audit.append(self.excursions.look)
@@ -111,7 +110,7 @@ class Cluster:
             self.start(member)
 
     async def _fill(self, engine: kv.Engine) -> None:
-        """What waits in an inbox before anybody runs."""
+        """What waits in an inbox before the hosts start."""
         backlog = self.plan.backlog
         for first in range(0, len(backlog), BACKLOG_AT_ONCE):
             part, batch = backlog[first : first + BACKLOG_AT_ONCE], kv.Batch()
@@ -174,19 +173,17 @@ class Cluster:
         await _serve(universe)
 
     def start(self, member: Member) -> None:
-        """A new life of a member: nothing is left of the one before."""
-        member.lives += 1
-        host = member.host = Host(member.name, member.lives)
+        """A new life of a member."""
+        host = Host(member.name, member.lives + 1)
         skew_us = self._draws.randint(-self.profile.skew_us, self.profile.skew_us)
         drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
         seed = f"{self.seed}:{host.label}"
-        member.env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
+        env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
         used = self.quiet if member.steady else self.faults
-        member.universe = None
-        member.engine = HostEngine(self.truth, used, host, member.env)
-        member.engine.lag_us = self._lag_us(host)
+        engine = HostEngine(self.truth, used, host, env, lag_us=self._lag_us(host))
+        member.begin(host, env, engine)
         bodies = self.bodies if member.steady else self.objects
-        store = compose.Store("memory://", member.engine, bodies, member.env)
+        store = compose.Store("memory://", engine, bodies, env)
         self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
 
     def _lag_us(self, host: Host) -> int:
@@ -201,13 +198,13 @@ class Cluster:
             alone = hosts.Host(
                 store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
             )
-            member.failed = lambda: alone.failed
+            member.watch(lambda: alone.failed)
             alone.start()
         if universe.host is not None:
             host = universe.host
-            member.failed = lambda: host.failed
+            member.watch(lambda: host.failed)
         universe.start()
-        member.universe = universe
+        member.join(universe)
         try:
             await member.main(universe)
         except Exception as error:
@@ -229,7 +226,7 @@ class Cluster:
 
     async def chaos(self) -> None:
         """Faults everywhere, and some of the larger kind at times of their own."""
-        self.faults.active = True
+        self.faults.begin()
         if self.profile.excursion:
             self.loop.start(self.loop.root, self.excursions.wander(), name="excursions")
         ends_us = self.loop.now_us + self.profile.chaos_seconds * 1_000_000
@@ -260,25 +257,25 @@ class Cluster:
         elif event == "partition" and self.profile.partition and self.faults.allow(host, "partition"):
             self.faults.cut(member.engine.link)
         elif event == "jump" and self.profile.skew_us and self.faults.allow(host, "clock jumps"):
-            member.env.skew_us += self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000
+            member.env.jump(self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000)
 
     async def _revoke(self, at: ids.Address) -> None:
-        """Somebody takes a lease away, as an operator may at any time."""
+        """An operator revokes a lease, as may happen at any time."""
         operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
         await operations.revoke_lease(operator, self.env, at)
 
     # --- Heal and quiesce -----------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more faults. Unless only a core heals, everybody lives again."""
-        self.faults.active = False
-        self.outside.active = False
+        """No more faults. Unless only a core heals, every host is started again."""
+        self.faults.end()
+        self.outside.heal()
         self.excursions.come_back()
         self.calm_since_us = self.loop.now_us
         hosting = [member for member in self.members if member.name.startswith("host")]
         if self.profile.heal == "core" and len(hosting) > 1:
             lost = hosting[-1]
-            lost.stays_dead = True
+            lost.stay_dead()
             if lost.host is not None:
                 self.loop.crash(lost.host)
         for member in self.members:
@@ -329,7 +326,7 @@ class Cluster:
     def stop(self) -> None:
         """End every member, for good."""
         for member in self.members:
-            member.stays_dead = True
+            member.stay_dead()
             if member.host is not None:
                 self.loop.crash(member.host)
 

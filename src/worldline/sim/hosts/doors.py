@@ -52,7 +52,7 @@ async def _another(draws: random.Random, members: Sequence[Member]) -> Member:
 
 
 async def _through(door: Member, op: Op, history: History) -> Outcome:
-    """Let a process make an operation. If it dies, nobody will say how that ended."""
+    """Let a process make an operation. If it dies, how that ended stays unknown."""
     host, universe = door.host, door.universe
     assert host is not None
     assert universe is not None

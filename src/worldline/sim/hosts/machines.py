@@ -36,6 +36,27 @@ class Member:
         self.bugs: list[BaseException] = []
         self.stays_dead = False
 
+    def begin(self, host: Host, env: SimEnv, engine: HostEngine) -> None:
+        """A new life: nothing is left of the one before."""
+        assert host.life == self.lives + 1
+        self.lives = host.life
+        self.host = host
+        self.env = env
+        self.engine = engine
+        self.universe = None
+
+    def watch(self, failed: Callable[[], BaseException | None]) -> None:
+        """Where the roles of this life say which bug has stopped one."""
+        self.failed = failed
+
+    def join(self, universe: sdk.Universe) -> None:
+        """The present life has opened its universe."""
+        self.universe = universe
+
+    def stay_dead(self) -> None:
+        """It is not started again after its next death."""
+        self.stays_dead = True
+
     @property
     def alive(self) -> bool:
         return self.host is not None and self.host.alive

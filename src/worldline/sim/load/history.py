@@ -21,6 +21,12 @@ from worldline.layers import cas
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
 
+Broken = Callable[[str, str], None]
+
+
+def ignored(invariant: str, what: str) -> None:
+    """A violation that is not looked at."""
+
 
 class Op(msgspec.Struct, frozen=True):
     """One thing a client will do. `kind`: one of `workloads.KINDS`."""
@@ -41,15 +47,17 @@ class Outcome(enum.StrEnum):
 
 
 class History:
-    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
+    """`broken`: told of an invariant that does not hold, and how."""
+
+    def __init__(self, now_us: Callable[[], int] = lambda: 0, *, broken: Broken = ignored) -> None:
         self.begun: dict[str, Op] = {}
         self.answered: dict[str, object] = {}
         self.finished: dict[str, None] = {}  # clients that are through
         self.tried_us: dict[str, int] = {}  # the last time
         self.answered_us: dict[str, int] = {}
         self.ended_us: dict[str, int] = {}  # runs, by id: when their end was journaled
-        self.broken: Callable[[str, str], None] = lambda _invariant, _what: None
         self._now_us = now_us
+        self._broken = broken
         self._begun_us: dict[str, int] = {}
         self._acked_us: dict[str, int] = {}
         self._by_payload: dict[bytes, str] = {}
@@ -121,7 +129,7 @@ class History:
             return
         if id in self._taken:
             if not again:
-                self.broken("ONCE", f"{op.world}: the input of operation {id} ({op.kind}) was taken twice")
+                self._broken("ONCE", f"{op.world}: the input of operation {id} ({op.kind}) was taken twice")
             return
         self._taken[id] = None
         untaken, begun_us = self._untaken[op.world], self._begun_us[id]
@@ -129,5 +137,5 @@ class History:
         for other in untaken:
             if self._acked_us.get(other, begun_us) < begun_us:
                 what = f"{id} ({op.kind}) before {other} ({self.begun[other].kind})"
-                self.broken("ORDER", f"{op.world}: took {what}, which was acked before the first was begun")
+                self._broken("ORDER", f"{op.world}: took {what}, which was acked before the first was begun")
                 return

@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
     ops: list[list[Op]]  # for each client
     pause_ms: int
     doors: list[list[Op]] = []  # for each client with two doors
-    backlog: list[Op] = []  # what waits in an inbox when everybody starts
+    backlog: list[Op] = []  # what waits in an inbox when the hosts start
 
 
 # For each kind of operation: how likely it is in a seed, and the worlds it is about (their name and program). Those
@@ -74,7 +74,7 @@ KINDS = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What clients do besides the ordinary, how many have two doors, and what waits before anybody starts."""
+    """What clients do besides the ordinary, how many have two doors, and what waits before the hosts start."""
 
     anonymous: int = 0
     doors: int = 0
@@ -269,7 +269,7 @@ def sized(op: Op) -> programs.Add:
 
 
 async def poison(world: wl.World, op: Op, told: History) -> object:
-    """Something that the world cannot take: its handler raises, or nobody knows what it is."""
+    """Something that the world cannot take: its handler raises, or no program declares its type."""
     if op.kind == "evil" or op.amount % 2:
         how = hostile.HOW[op.amount % len(hostile.HOW)]
         event = hostile.Evil(op.id, how) if op.kind == "evil" else programs.Poison(op.id)
@@ -283,7 +283,7 @@ async def poison(world: wl.World, op: Op, told: History) -> object:
 
 
 async def tend(world: wl.World, status: Status) -> None:
-    """Close a world for a while. Somebody else may be at it too; in the end it is open."""
+    """Close a world for a while. Another client may do the same; in the end it is open."""
     with contextlib.suppress(wl.Closed):
         await world.change(status=status)
     await asyncio.sleep(1)

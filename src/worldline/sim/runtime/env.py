@@ -26,6 +26,10 @@ class SimEnv:
         self._drift_ppm = drift_ppm
         self.skew_us = skew_us
 
+    def jump(self, by_us: int) -> None:
+        """The wall clock is set forward or back."""
+        self.skew_us += by_us
+
     def wall_us(self) -> int:
         now_us = self._loop.now_us
         return EPOCH_US + now_us + now_us * self._drift_ppm // 1_000_000 + self.skew_us

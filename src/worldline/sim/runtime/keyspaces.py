@@ -1,6 +1,6 @@
 """Reading the store as an auditor: what a key is for, and what a batch is about.
 
-The layers build keys and never take strange ones apart; here every key of a commit is looked at, whoever wrote it.
+The layers build keys and never take strange ones apart; here every key of a commit is decoded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """An asyncio event loop that one seed decides: virtual time, a drawn order, and machines that can die.
 
-Every task step passes through `call_soon`, so whoever dispatches owns the interleaving. Each callback belongs to the
+Every task step passes through `call_soon`, so the dispatcher decides the interleaving. Each callback belongs to the
 host in whose context it was made. A turn picks a host that has something to do, by the scheduler's own random stream,
-and runs one callback of it; when nobody has anything to do, the clock jumps to the next timer. A turn costs one
+and runs one callback of it; when no host has anything to do, the clock jumps to the next timer. A turn costs one
 microsecond, so that a loop which never waits does not stop time. If there is no timer either, that is a deadlock, and
-the error names who waits.
+the error names the tasks that wait.
 
 Hosts. `crash` is kill -9: nothing of that host runs any more, not even what stands in its `finally` blocks. Its tasks
 are kept until `finish`, because letting go of a coroutine would run those blocks. `freeze` keeps a host from running
@@ -57,7 +57,7 @@ class Stuck(errors.Error):
 
 
 class Halted(errors.Error):
-    """Whoever watches has seen enough."""
+    """The run was ended from outside: the first violation was enough."""
 
     code = "halted"
 
@@ -79,7 +79,7 @@ class Host:
         self._happened: dict[str, None] = {}
 
     def first_time(self, what: str) -> bool:
-        """Whether something happens for the first time in this life. Not to those who look on."""
+        """Whether something happens for the first time in this life. Never on the simulation's own host."""
         if self.name == ROOT or what in self._happened:
             return False
         self._happened[what] = None
@@ -131,7 +131,7 @@ class SimTask(asyncio.Task[Any]):
         return self.number
 
     def bury(self) -> None:
-        """Let it end without a word about its never having ended."""
+        """Suppress asyncio's warning about a task that never ended."""
         self._log_destroy_pending = False
 
 
@@ -152,7 +152,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._lanes: dict[Any, deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]] = {}
         self._generators: list[AsyncGenerator[Any, Any]] = []
         self._ended = False
-        self.halted = False  # set to end the run at the next turn
+        self._halted = False
         self.root = Host(ROOT)
         self.turns = 0
         self.complaints: list[str] = []
@@ -256,7 +256,7 @@ class SimLoop(asyncio.BaseEventLoop):
         except BaseException as error:  # it is the caller's, who waits for it
             _set_running_loop(self)
             if type(error) is KeyboardInterrupt:
-                raise  # of whoever runs the simulation
+                raise  # of the person who runs the simulation
             if not done.done():
                 done.set_exception(error)
         else:
@@ -267,7 +267,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         source = context.get("future") or context.get("task")
         died = isinstance(source, SimFuture | SimTask) and not source.host.alive
-        if not self._ended and not died:  # what the dead did not attend to is no complaint
+        if not self._ended and not died:  # failures on a dead host are no complaint
             self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def get_debug(self) -> bool:
@@ -291,7 +291,7 @@ class SimLoop(asyncio.BaseEventLoop):
             with fences(self.complaints):
                 task = self.create_task(main, name="main")
                 while not task.done():
-                    if self.halted:
+                    if self._halted:
                         raise Halted
                     self._turn()
                 result: T = task.result()
@@ -299,6 +299,10 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             _set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+
+    def halt(self) -> None:
+        """End the run at the next turn, by `Halted`."""
+        self._halted = True
 
     def _turn(self) -> None:
         if self._timers and self._timers[0][0] <= self._now_us:
@@ -321,7 +325,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.run()
             except (SystemExit, KeyboardInterrupt) as error:
                 if type(error) is KeyboardInterrupt:
-                    raise  # of whoever runs the simulation
+                    raise  # of the person who runs the simulation
                 self.complaints.append(f"{host.label} was ended by {type(error).__name__}")
                 self.crash(host)
 
@@ -349,7 +353,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._busy.append(host)
 
     def waiting(self) -> list[str]:
-        """Who has not ended yet, on hosts that live."""
+        """The tasks that have not ended yet, on live hosts."""
         return [
             f"{task.host.label} {task.get_name()}"
             for task in self._tasks.values()
@@ -390,7 +394,7 @@ def _end_generator(generator: AsyncGenerator[Any, Any]) -> None:
 
 
 def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., Any]:
-    """A stand-in that refuses, and says so also where nobody listens to the error."""
+    """A stand-in that refuses, and is noted also where the error is swallowed."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         said = f"{name} is not part of the simulation"

@@ -1,6 +1,6 @@
 """The store itself, as the simulation keeps it: one memory engine, a plain copy beside it, and a trace of everything.
 
-`Truth` applies one batch at a time and tells whoever audits. Its clock is the only one that decides what is due; it may
+`Truth` applies one batch at a time and tells the auditors. Its clock is the only one that decides what is due; it may
 be made to jump. The trace is a rolling hash over every read and commit with its virtual time, host and task.
 
 A transaction that is open has its version already, and is applied under it when it commits: so what it appends appears
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from worldline.store import kv
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """One batch that was applied: when on the store's clock, by whom, and what its keys held before."""
+    """One batch that was applied: when on the store's clock, by which host, and what its keys held before."""
 
     number: int
     time_us: int
@@ -35,12 +35,12 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Trace:
-    """A rolling hash over what happened, and the last of it in words."""
+    """A rolling hash over what happened, and the first of it in words."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, *, keep: int = 0) -> None:
         self._loop = loop
         self._hash = hashlib.sha256()
-        self.keep = 0
+        self._keep = keep  # so many lines in words
         self.events = 0
         self.lines: list[str] = []
 
@@ -51,7 +51,7 @@ class Trace:
         for part in parts:
             self._hash.update(len(part).to_bytes(4, "big") + part)
         self.events += 1
-        if len(self.lines) < self.keep:
+        if len(self.lines) < self._keep:
             self.lines.append(f"{head} {digest.sha256(b'|'.join(parts)).hex()[:16]}")
 
     @property
@@ -64,13 +64,15 @@ class Trace:
 
 
 class Truth:
-    """The store itself: applies one batch at a time, keeps a plain copy beside it, and tells whoever audits."""
+    """The store itself: applies one batch at a time, keeps a plain copy beside it, and tells the auditors."""
 
-    def __init__(self, engine: kv.Engine, env: SimEnv, trace: Trace) -> None:
+    def __init__(
+        self, engine: kv.Engine, env: SimEnv, trace: Trace, *, audit: Sequence[Callable[[Applied], None]] = ()
+    ) -> None:
         self.engine = engine
         self.trace = trace
         self.copy: dict[bytes, bytes] = {}
-        self.audit: list[Callable[[Applied], None]] = []
+        self.audit = list(audit)
         self.commits = 0
         self._env = env
         self._latest_us = 0
@@ -89,7 +91,7 @@ class Truth:
         """The store's clock is set forward or back."""
         self._latest_us = max(self._latest_us, self.time_us())
         self.was_set.append((self.skew_us, self.trace.now_us))
-        self._env.skew_us += int(seconds * 1_000_000)
+        self._env.jump(int(seconds * 1_000_000))
 
     async def read(self, host: Host, *requests: kv.Request, held_back: bool = True) -> kv.Snapshot:
         keys = [each.key if isinstance(each, kv.Get) else each.begin for each in requests]
@@ -113,6 +115,11 @@ class Truth:
         for version in [each for each, host in self._open.items() if not host.alive]:
             del self._open[version]
         return next(iter(self._open), None)
+
+    def pretend(self) -> int:
+        """Count a commit that is answered and never applied. Returns its number."""
+        self.commits += 1
+        return self.commits
 
     async def commit(self, host: Host, batch: kv.Batch, *, version: int | None = None) -> kv.Outcome:
         """Apply a batch. `version`: of the transaction that it is the end of."""

@@ -1,0 +1,237 @@
+"""Plain technical English in everything a person reads: docstrings, comments, messages and documents (STYLE, rule 21).
+
+A component is named. Each banned expression comes with what to write instead. `NOT_CLEAN` lists the files that are not
+rewritten yet; it may only become shorter.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.arch.trees import ROOT, SOURCE
+
+# "The dead" as a noun: nothing that it could describe follows.
+_NOUN_ENDS = (
+    r"\W*$|[.,;:)!?'\"`]"
+    r"|\s+(?:of|and|or|who|whose|that|have|has|had|are|is|were|was|did|do|may|can|will|in|on|left)\b"
+)
+BANNED = {
+    r"who(m)?(so)?ever": "name the component or the person: the caller, the holder, the subscriber, the operator",
+    r"nobody": "name what is absent: no worker, no process, no subscriber",
+    r"(some|any|every)body": "name the component or the person: a worker, a client, an operator, every subscriber",
+    r"those who": "name them: the callers, the clients, the workers",
+    r"to be had": "is missing, is available",
+    rf"the (?:dead|living)(?={_NOUN_ENDS})": "dead workers, live workers: name what is dead",
+    r"life(?: |-)signs?": "heartbeat",
+}
+QUOTES_THEM = ("STYLE.md",)  # the rule itself, with its examples
+# Files that are not rewritten yet.
+NOT_CLEAN: tuple[str, ...] = (
+    "src/worldline/base/env.py",
+    "src/worldline/base/errors.py",
+    "src/worldline/base/limits.py",
+    "src/worldline/bench/cluster.py",
+    "src/worldline/cli/__init__.py",
+    "src/worldline/cli/common.py",
+    "src/worldline/cli/look.py",
+    "src/worldline/cli/output.py",
+    "src/worldline/cli/talk.py",
+    "src/worldline/cli/work.py",
+    "src/worldline/cli/workers.py",
+    "src/worldline/client/backpressure.py",
+    "src/worldline/client/changes.py",
+    "src/worldline/client/delivery.py",
+    "src/worldline/client/known_worlds.py",
+    "src/worldline/client/sdk.py",
+    "src/worldline/codec/structs.py",
+    "src/worldline/codec/tuples.py",
+    "src/worldline/demo/program.py",
+    "src/worldline/demo/server.py",
+    "src/worldline/host/compose.py",
+    "src/worldline/host/process.py",
+    "src/worldline/host/program_files.py",
+    "src/worldline/inspect/doctor.py",
+    "src/worldline/inspect/queries.py",
+    "src/worldline/inspect/queue_check.py",
+    "src/worldline/inspect/verify.py",
+    "src/worldline/inspect/why.py",
+    "src/worldline/kernel/authoring/workflow_api.py",
+    "src/worldline/kernel/code/fingerprint.py",
+    "src/worldline/kernel/code/source.py",
+    "src/worldline/kernel/commands.py",
+    "src/worldline/kernel/driver.py",
+    "src/worldline/kernel/events.py",
+    "src/worldline/kernel/machine.py",
+    "src/worldline/kernel/runs.py",
+    "src/worldline/kernel/schedules.py",
+    "src/worldline/keys/leases.py",
+    "src/worldline/keys/space.py",
+    "src/worldline/keys/work.py",
+    "src/worldline/layers/commit.py",
+    "src/worldline/layers/inbox.py",
+    "src/worldline/layers/leases.py",
+    "src/worldline/layers/ready.py",
+    "src/worldline/layers/work.py",
+    "src/worldline/layers/worlds.py",
+    "src/worldline/model/inbox.py",
+    "src/worldline/model/lease.py",
+    "src/worldline/model/settings.py",
+    "src/worldline/model/work.py",
+    "src/worldline/observe/dump.py",
+    "src/worldline/observe/measures.py",
+    "src/worldline/observe/prometheus.py",
+    "src/worldline/observe/sinks.py",
+    "src/worldline/observe/tracing.py",
+    "src/worldline/roles/cluster/expiry.py",
+    "src/worldline/roles/cluster/janitor.py",
+    "src/worldline/roles/cluster/operations.py",
+    "src/worldline/roles/cluster/orchestrator.py",
+    "src/worldline/roles/cluster/placement.py",
+    "src/worldline/roles/cluster/reap.py",
+    "src/worldline/roles/effects/attempt.py",
+    "src/worldline/roles/effects/builtin.py",
+    "src/worldline/roles/effects/limiter.py",
+    "src/worldline/roles/effects/perform.py",
+    "src/worldline/roles/effects/worker.py",
+    "src/worldline/roles/hub.py",
+    "src/worldline/roles/loop.py",
+    "src/worldline/roles/telemetry.py",
+    "src/worldline/roles/world/cycle.py",
+    "src/worldline/roles/world/held_world.py",
+    "src/worldline/roles/world/kernel_thread.py",
+    "src/worldline/roles/world/lease.py",
+    "src/worldline/roles/world/losses.py",
+    "src/worldline/roles/world/no_asyncio.py",
+    "src/worldline/roles/world/reader.py",
+    "src/worldline/roles/world/refusals.py",
+    "src/worldline/roles/world/search.py",
+    "src/worldline/roles/world/stalls.py",
+    "src/worldline/roles/world/step_batch.py",
+    "src/worldline/roles/world/take.py",
+    "src/worldline/roles/world/upkeep.py",
+    "src/worldline/roles/world/worker.py",
+    "src/worldline/sim/load/hostile.py",
+    "src/worldline/sim/load/programs.py",
+    "src/worldline/sim/load/workloads.py",
+    "src/worldline/store/hints.py",
+    "src/worldline/store/kv.py",
+    "src/worldline/store/lmdb/bell.py",
+    "src/worldline/store/lmdb/driver.py",
+    "src/worldline/store/lmdb/engine.py",
+    "src/worldline/store/lmdb/peers.py",
+    "src/worldline/store/lmdb/writer.py",
+    "src/worldline/store/objects/cache.py",
+    "src/worldline/store/objects/folder.py",
+    "src/worldline/store/objects/interface.py",
+    "src/worldline/store/postgres/connections.py",
+    "src/worldline/store/postgres/engine.py",
+    "src/worldline/store/postgres/groups.py",
+    "src/worldline/store/postgres/notices.py",
+    "src/worldline/store/postgres/sql.py",
+    "src/worldline/testing/worlds.py",
+    "ARCHITECTURE.md",
+    "README.md",
+    "docs/adr/0002-kernel-and-api.md",
+    "docs/adr/0003-snapshots-beside-the-journal.md",
+    "docs/adr/0004-hints-go-with-the-step.md",
+    "docs/adr/0006-order-and-overtaken-commits.md",
+    "docs/cli.md",
+    "docs/guide/cancellation.md",
+    "docs/guide/effects.md",
+    "docs/guide/getting-started.md",
+    "docs/guide/messages.md",
+    "docs/guide/reducers.md",
+    "docs/guide/time.md",
+    "docs/guide/workflows.md",
+    "docs/metrics.md",
+    "docs/operations.md",
+    "examples/README.md",
+)
+
+_GAP = r"(?:\s|\\n|#|>|\*|\"|')+"
+_PATTERN = re.compile("|".join(rf"(?:\b{each.replace(' ', _GAP)}\b)" for each in BANNED), re.IGNORECASE)
+
+
+def documents() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+
+
+def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+    """What a person can read in a file, with its line: all of a document; strings and comments of a source."""
+    if path.suffix == ".md":
+        yield 1, path.read_text()
+        return
+    yield from python_texts(path.read_text())
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Strings and comments. Comments on consecutive lines are one text."""
+    block: list[str] = []
+    begun = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if block and token.start[0] != last + 1:
+                yield begun, "\n".join(block)
+                block = []
+            begun, last = (token.start[0] if not block else begun), token.start[0]
+            block.append(token.string)
+        elif tokenize.tok_name[token.type] in ("STRING", "FSTRING_MIDDLE", "TSTRING_MIDDLE"):
+            yield token.start[0], token.string
+    if block:
+        yield begun, "\n".join(block)
+
+
+def found_in(texts: Iterator[tuple[int, str]]) -> list[str]:
+    found = []
+    for line, text in texts:
+        for each in _PATTERN.finditer(text):
+            found.append(f"{line + text.count(chr(10), 0, each.start())}: {' '.join(each.group().split())!r}")
+    return found
+
+
+def instead(found: str) -> str:
+    return next(
+        better for banned, better in BANNED.items() if re.search(banned.replace(" ", _GAP), found, re.IGNORECASE)
+    )
+
+
+FILES = {
+    name: path
+    for path in [*sorted(SOURCE.rglob("*.py")), *documents()]
+    if (name := path.relative_to(ROOT).as_posix()) not in QUOTES_THEM
+}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in NOT_CLEAN])
+def test_words_are_plain(name: str) -> None:
+    found = found_in(texts_of(FILES[name]))
+    assert not found, "\n".join(f"{name}:{each}; write: {instead(each)}" for each in found)
+
+
+def test_what_is_clean_stays_clean() -> None:
+    clean = [name for name in NOT_CLEAN if name not in FILES or not found_in(texts_of(FILES[name]))]
+    assert clean == [], "take these out of NOT_CLEAN"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('"""Whoever listens."""', 1),
+        ("x = 1  # nobody\ny = 2  # Somebody", 2),
+        ("# what is not to be\n# had here", 1),
+        ('raise Error(f"{name}: nobody hosts it")', 1),
+        ('"""Releases what the dead have left."""', 1),
+        ('"""The dead letters of the living worker."""', 0),
+        ('"""The worker\'s life\n    sign."""', 1),
+        ("nobody = whoever", 0),
+        ("'no body', 'a dead worker', 'the dead worker is gone'", 0),
+    ],
+)
+def test_each_word_is_found(text: str, count: int) -> None:
+    assert len(found_in(python_texts(text))) == count
