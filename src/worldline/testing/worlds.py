@@ -86,7 +86,7 @@ class TestRun(Generic[R_co]):
 
     def result(self) -> R_co:
         """What the run returns, letting time pass as far as needed. `RunFailed` if it raised, `Stuck` if it waits for
-        something that nobody will do.
+        something that will not happen by itself.
         """
         self._world.play(until=lambda: self.done)
         if not self.done:

@@ -81,7 +81,7 @@ class Audit:
         self._in_stamp_order = in_stamp_order
         self._proven_dead = proven_dead
         self._on_broken = on_broken
-        self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: who asked for it, and where
+        self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: where each was asked for
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
         self._posted: dict[bytes, None] = {}

@@ -1,8 +1,7 @@
 """The places at which a host can be stopped, and which faults must have happened there.
 
-Boundaries are named after reliability.md, section 3.3: one before and one after each kind of commit that matters, and
-around reads. A cell is a boundary and a fault; a campaign counts them. What this design has no room for is listed with
-its reason.
+There is one boundary before and one after each kind of commit that matters, and around reads. A cell is a boundary and
+a fault; a campaign counts them. Boundaries that cannot be reached in this design are listed with the reason.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
 UNREACHABLE = {
     "B3 after append, before cursor": "one batch appends and deletes what was consumed (J6 asserts it)",
     "B10 after index, before promote": "one batch records a snapshot and makes it the baseline (R3 asserts it)",
-    "B11 after segment, before index": "compaction comes with part 5",
-    "B12 after index, before deletes": "compaction comes with part 5",
-    "B13 between delete batches": "compaction comes with part 5",
-    "B14 after condemn, before sweep": "garbage collection comes with part 5",
-    "B15 inside fork": "forks come with part 4",
+    "B11 after segment, before index": "there is no compaction yet",
+    "B12 after index, before deletes": "there is no compaction yet",
+    "B13 between delete batches": "there is no compaction yet",
+    "B14 after condemn, before sweep": "there is no garbage collection yet",
+    "B15 inside fork": "there are no forks yet",
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
     "B20 between message and sender's receipt": "one batch holds both (F1 asserts it)",
 }

@@ -30,7 +30,7 @@ class Uncoded(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by a handler: nobody has pressed a key."""
+    """Raised by a handler: no key was pressed."""
 
 
 RAISES: dict[str, type[BaseException]] = {

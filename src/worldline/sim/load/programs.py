@@ -130,7 +130,7 @@ class Counter:
     @wl.on
     def poison(self, event: Poison) -> None:
         self.total += 1_000_000  # must leave no trace
-        raise ValueError(f"nobody can take {event.id}")
+        raise ValueError(f"cannot take {event.id}")
 
 
 @counters.workflow
@@ -243,7 +243,7 @@ async def agent(task: str) -> str:
     try:
         answer = await wl.wait(Approved, where=lambda each: each.task == task, timeout=APPROVAL_SECONDS)
     except TimeoutError:
-        return f"{first}, {second}, nobody answered"
+        return f"{first}, {second}, no answer"
     await wl.sleep(0.2)
     return f"{first}, {second}, {'yes' if answer.yes else 'no'}"
 

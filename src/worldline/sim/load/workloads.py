@@ -31,7 +31,7 @@ History = histories.History
 
 LARGE = 6_000  # words of a note that is too large for the store and goes to the objects
 HERD = 20
-UNKNOWN = "nobody.knows"  # a schema
+UNKNOWN = "unknown.schema"  # a schema
 PATIENCE_SECONDS = 20.0
 # Sizes of payloads at which something changes: inline or not, fits into an item or a frame or not.
 SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)

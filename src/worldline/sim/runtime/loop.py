@@ -130,7 +130,7 @@ class SimTask(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self.number
 
-    def bury(self) -> None:
+    def forget(self) -> None:
         """Suppress asyncio's warning about a task that never ended."""
         self._log_destroy_pending = False
 
@@ -253,7 +253,7 @@ class SimLoop(asyncio.BaseEventLoop):
         _set_running_loop(None)
         try:
             result = func(*args)
-        except BaseException as error:  # it is the caller's, who waits for it
+        except BaseException as error:  # it belongs to the task that waits for it
             _set_running_loop(self)
             if type(error) is KeyboardInterrupt:
                 raise  # of the person who runs the simulation
@@ -364,7 +364,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Let go of everything that has not ended. Nothing of it is run as part of the simulation any more."""
         self._ended = True
         for task in self._tasks.values():
-            task.bury()
+            task.forget()
             if not task.done():
                 _end(task.get_coro())
         for generator in self._generators:
