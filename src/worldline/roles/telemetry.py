@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from worldline.base import probes
 from worldline.layers import commit
 from worldline.layers import work as works
 from worldline.model import ids, inbox, journal, step
@@ -267,6 +268,7 @@ class Telling:
             try:
                 listener(fact)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a user's sink may raise anything
+                probes.hit("telemetry.listener-failed")
                 self._failed(name, error)
 
     def _failed(self, name: str, error: BaseException) -> None:
