@@ -141,7 +141,12 @@ _PATTERN = re.compile("|".join(rf"(?:\b{each.replace(' ', _GAP)}\b)" for each in
 
 
 def documents() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+    """What is read besides the sources: documents, and the examples with their code."""
+    examples = ROOT / "examples"
+    return sorted([
+        *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md"),
+        *examples.rglob("*.md"), *examples.rglob("*.py"),
+    ])  # fmt: skip
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:
