@@ -110,8 +110,12 @@ class Audit:
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
         for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
-            self._taken(keyspaces.place(append.prefix + stamp).at)
-            self._appended(applied, append.value)
+            where = keyspaces.place(append.prefix + stamp)
+            if where.what == "inbox":
+                self._taken(where.at)
+                self._appended(applied, append.value)
+            elif where.what != "hint":
+                self.broken("J1", f"something was appended to {where.what}")
 
     def _born(self, at: ids.Address) -> None:
         if at in self.worlds:

@@ -11,6 +11,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.model import ids, inbox
 from worldline.model import work as works
 from worldline.model.work import WorkKind, WorkState
+from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied
 
 
@@ -45,6 +46,10 @@ def violations(
 
 def _unanswered(applied: Applied, intent: ids.IntentId, kind: type) -> Iterator[tuple[str, str]]:
     """Settled work is answered by the same batch."""
-    items = [inbox_keys.ITEM.unpack(append.value) for append in applied.batch.appends]
+    items = [
+        inbox_keys.ITEM.unpack(append.value)
+        for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True)
+        if keyspaces.place(append.prefix + stamp).what == "inbox"
+    ]
     if not any(isinstance(item, kind) and getattr(item, "intent", b"") == intent for item in items):
         yield "E6", "work was settled by a batch that has no answer in it"
