@@ -3,14 +3,16 @@
 #   make test    check, then every test, against real servers
 #   make sim     seeds of the simulator, until every boundary has been broken at in every way
 #   make soak    the long campaigns
+#   make versions  the tests on every CPython from 3.11 on that is found or can be installed
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+TESTS ?= tests
 SEEDS ?= 600
 
-.PHONY: demo test check sim soak bench format lock clean
+.PHONY: demo test check versions sim soak bench format lock clean
 .DEFAULT_GOAL := test
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -33,6 +35,9 @@ check: $(READY)
 test: check
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/arch --durations=15
 
+versions: $(READY)
+	$(BIN)/python -m tests.versions -- -n $(JOBS) --dist loadgroup $(TESTS)
+
 sim: $(READY)
 	$(BIN)/worldline simulate --seeds $(SEEDS) --jobs $(JOBS) --every-cell
 
@@ -54,4 +59,4 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

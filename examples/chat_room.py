@@ -3,7 +3,7 @@
     python examples/chat_room.py [FOLDER]
 
 `Said` reaches the room it was said in and the person who said it. A mention is an event of its own, raised by the room
-and taken by whoever was mentioned, in the same step.
+and taken by the person mentioned, in the same step.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def main(folder: str) -> None:
         for name in ("ada", "grace", "alan"):
             person = await world.state(Person, name)
             print(
-                f"{name}: in {', '.join(person.rooms)}; said {person.said}; mentioned by {person.mentions or 'nobody'}"
+                f"{name}: in {', '.join(person.rooms)}; said {person.said}; mentioned by {person.mentions or 'no one'}"
             )
 
 

@@ -74,7 +74,7 @@ async def pay_in(cents: int) -> None:
 
 
 async def sell(universe: wl.Universe, sale: wl.Workflow[[int], None], *, gap_seconds: float) -> None:
-    """Two cashiers take turns. Nobody waits for anybody."""
+    """Two cashiers take turns. Neither waits for the other."""
     await universe.ensure("till", app)
     cashiers = [await universe.ensure(name, app) for name in ("anna", "ben")]
     for number in range(SALES):

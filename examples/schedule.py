@@ -3,8 +3,8 @@
     python examples/schedule.py [FOLDER]
 
 The gardener's `every` is a few tenths of a second here, so that you can watch; the weekly report has a cron expression
-and a time zone. In the middle nobody hosts the garden for a while: what was missed then happens once, and the rhythm
-stays.
+and a time zone. In the middle no process hosts the garden for a while: what was missed then happens once, and the
+rhythm stays.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def main(folder: str) -> None:
             print(f"{each.id}: {each.what} {rhythm}, next at {each.next.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
         await watered(world, 3)
 
-    print("nobody hosts the garden for a while")
+    print("no process hosts the garden for a while")
     await asyncio.sleep(EVERY_SECONDS * 4)
 
     async with wl.open(folder, host=app) as universe:

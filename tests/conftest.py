@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 
 from tests import aio
+from worldline.base import probes
 
 hypothesis.settings.register_profile(
     "worldline",
@@ -28,6 +30,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = list(inspect.signature(pyfuncitem.obj).parameters)
     aio.run(_call(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test marked with `probe` must take the branches it names."""
+    wanted = [name for mark in item.iter_markers("probe") for name in mark.args]
+    if not wanted:
+        yield
+        return
+    with probes.collect() as seen:
+        yield
+    assert [name for name in wanted if name not in seen] == [], "the test takes no such branch any more"
 
 
 async def _call(test: Any, arguments: dict[str, Any]) -> None:

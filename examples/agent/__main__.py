@@ -1,4 +1,4 @@
-"""Watch the support agent at work: words as they are streamed, a refund that is approved, and one that nobody looks at.
+"""Watch the support agent at work: words as they are streamed, a refund that is approved, and one that times out.
 
     python -m examples.agent [FOLDER]
 

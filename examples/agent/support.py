@@ -2,7 +2,7 @@
 
 The loop is an ordinary workflow. Every thought and every use of a tool is an effect whose answer is journaled, so an
 agent that is killed goes on in the middle of its conversation and never pays twice for the same thought. The words of
-an answer are streamed to whoever watches while it is being made.
+an answer are streamed to every subscriber while it is being made.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ async def use(call: ToolCall) -> str:
         return f"there is no tool {call.name}"
     given: dict[str, Any] = json.loads(call.arguments)
     if call.name in NEED_APPROVAL and not await approved(call):
-        return "nobody approved it"
+        return "it was not approved"
     try:
         return await TOOLS[call.name](**given)
     except wl.EffectFailed as failed:

@@ -182,6 +182,7 @@ async def test_a_name_that_turns_inwards_is_refused_at_the_next_hop() -> None:
     assert [seen.target for seen in server.seen] == ["/"]
 
 
+@pytest.mark.probe("http.address-unreachable")
 async def test_another_address_is_tried_if_the_first_does_not_answer() -> None:
     async with web.serving(echo) as server:
         resolve = Names(two=[["127.0.0.2", "127.0.0.1"]])

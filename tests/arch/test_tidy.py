@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "worldline"
+from tests.arch.trees import ROOT, dotted, name_of, sources
+
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 
@@ -50,7 +50,7 @@ PRINTS = ("demo/", "cli/")
 # What users await inside workflows is a coroutine; the kernel itself drives it by hand.
 COROUTINES_FOR_USERS = ("kernel/authoring/workflow_api.py", "kernel/authoring/calls.py")
 # The shell of the roles, and the simulator's event loop.
-CATCHES_ALL = ("roles/loop.py", "sim/loop.py")
+CATCHES_ALL = ("roles/loop.py", "sim/runtime/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
@@ -72,25 +72,9 @@ CALLS_USER_CODE = (
     "roles/world/cycle/kernel_thread.py",
     "roles/telemetry.py",
     "roles/world/worker.py",
-    "sim/hostile.py",
-    "sim/scenarios.py",
+    "sim/load/hostile.py",
+    "sim/load/scenarios.py",
 )
-
-
-def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(SOURCE).as_posix()
-
-
-def dotted(node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
 
 
 def problems(path: Path) -> Iterator[str]:

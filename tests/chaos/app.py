@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.chaos import child, ledger
-from worldline.sim import programs
+from worldline.sim.load import programs
 
 counters, bank, orders, agents = programs.PROGRAMS
 programs.OUTSIDE.set(ledger.Ledger(Path(os.environ[child.LEDGER]), os.environ[child.LABEL]))

@@ -11,8 +11,9 @@ from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
 from worldline.model import ids, lease
-from worldline.sim import checkers, reading
-from worldline.sim.audit import Audit, ProvenDead
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit, ProvenDead, never_proven
+from worldline.sim.runtime import keyspaces
 
 COMMITS_MIN = 50
 
@@ -24,13 +25,12 @@ async def check(
     more: More | None = None,
 ) -> None:  # fmt: skip
     """`direct`: where the store is reached whatever was done to the way there. `more` looks at what it should hold."""
-    audit = Audit()
-    audit.in_stamp_order = is_folder = "://" not in direct
+    is_folder = "://" not in direct
     universe = await opening.plain(direct, crew.objects, of, knows=knows)
     try:
         committed, contents = history.split(await checkers.contents(universe.store.engine))
-        if is_folder:
-            audit.proven_dead = _proven_dead(committed, crew.killed)
+        proven_dead = _proven_dead(committed, crew.killed) if is_folder else never_proven
+        audit = Audit(in_stamp_order=is_folder, proven_dead=proven_dead)
         copy = history.replay(await history.in_order(committed, direct), audit)
         checkers.same_contents(contents, copy, audit)
         for name in worlds:
@@ -51,7 +51,7 @@ def _proven_dead(committed: list[history.Committed], killed: dict[str, int]) -> 
     hosts: dict[bytes, str] = {}
     for each in committed:
         for put in each.record.puts:
-            if reading.place(put.key).what == "worker":
+            if keyspaces.place(put.key).what == "worker":
                 hosts[put.key] = f"{each.record.host}/{each.record.life}"
 
     def proven(holder: lease.Holder, now_us: int) -> bool:

@@ -11,7 +11,7 @@ import enum
 import os
 import signal
 
-from worldline.sim import reading
+from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
 NOT_COUNTED = ("beat", "other", "create")
@@ -37,7 +37,7 @@ class Fated:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        counts = any(reading.about(batch) not in NOT_COUNTED for batch in batches)
+        counts = any(keyspaces.about(batch) not in NOT_COUNTED for batch in batches)
         self._commits += counts
         met = counts and self._commits == self._at
         if met and self._fate is Fate.BEFORE:

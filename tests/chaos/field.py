@@ -23,8 +23,9 @@ from worldline.client import sdk
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
-from worldline.sim import checkers, programs, workloads
-from worldline.sim.audit import Audit
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit
+from worldline.sim.load import programs, workloads
 
 CHAOS_SECONDS = float(os.environ.get("WORLDLINE_CHAOS_SECONDS", "5"))
 QUIET_SECONDS = 90.0

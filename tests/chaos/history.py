@@ -20,9 +20,9 @@ import msgspec
 
 from worldline.base import limits
 from worldline.codec import tuples
-from worldline.sim import loop
-from worldline.sim.audit import Audit
-from worldline.sim.truth import Applied
+from worldline.sim.check.audit import Audit
+from worldline.sim.runtime import loop
+from worldline.sim.runtime.truth import Applied
 from worldline.store import kv
 
 PREFIX = tuples.pack((200,))  # none of the project's own keys begin so

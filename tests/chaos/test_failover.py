@@ -33,11 +33,11 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import cas
-from worldline.model import ids, journal
+from worldline.model import ids, journal, lease
 from worldline.model.journal import Kind
 from worldline.roles import restore
-from worldline.sim import checkers
-from worldline.sim.audit import Audit
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit, never_proven
 
 STRIDE = int(os.environ.get("WORLDLINE_FAILOVER_STRIDE", "9"))
 AT_ONCE = 3
@@ -121,11 +121,8 @@ class Run:
 
     async def check(self) -> None:
         """The simulator's auditor over every commit, the worlds replayed, the queues as they should be."""
-        audit = Audit()
-        if "://" in self.url:
-            audit.in_stamp_order = False
-        else:
-            audit.proven_dead = lambda _, now_us: any(killed <= now_us for killed in self.crew.killed.values())
+        is_folder = "://" not in self.url
+        audit = Audit(in_stamp_order=is_folder, proven_dead=self._proven_dead if is_folder else never_proven)
         committed, contents = history.split(await checkers.contents(self.universe.store.engine))
         copy = history.replay(await history.in_order(committed, self.url), audit)
         checkers.same_contents(contents, copy, audit)
@@ -136,6 +133,10 @@ class Run:
         assert (await doctor.examine(self.universe, repair=False)).findings == []
         seen = {(call.name, call.key) for call in ledger.read(self.crew.ledger)}
         assert {name: sum(service == name for service, _ in seen) for name in scenario.KEYS} == scenario.KEYS
+
+    def _proven_dead(self, _: lease.Holder, now_us: int) -> bool:
+        """In a folder the death of a process is known at once, by the lock it held."""
+        return any(killed <= now_us for killed in self.crew.killed.values())
 
     async def close(self) -> None:
         self.crew.close()

@@ -17,8 +17,9 @@ from worldline.codec import tuples
 from worldline.host import compose
 from worldline.keys import journal as journal_keys
 from worldline.model import ids
-from worldline.sim import checkers, reading
-from worldline.sim.audit import Audit
+from worldline.sim.check import checkers
+from worldline.sim.check.audit import Audit
+from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
 Tamper = Callable[[list[Committed]], list[Committed]]
@@ -53,7 +54,7 @@ def broken(found: Found, tamper: Tamper) -> list[str]:
 
 def of_kind(committed: list[Committed], kind: str, number: int) -> int:
     """Where the so-many-th commit of a kind stands."""
-    return [at for at, each in enumerate(committed) if reading.about(each.record.batch()) == kind][number]
+    return [at for at, each in enumerate(committed) if keyspaces.about(each.record.batch()) == kind][number]
 
 
 def changed(committed: list[Committed], at: int, **values: object) -> list[Committed]:
@@ -86,8 +87,8 @@ def unguarded_epoch(committed: list[Committed]) -> list[Committed]:
 def kept_items(committed: list[Committed]) -> list[Committed]:
     """A step that leaves in the inbox what it has taken from there."""
     for at, each in enumerate(committed):
-        kept = [key for key in each.record.deletes if reading.place(key).what != "inbox"]
-        if len(kept) < len(each.record.deletes) and reading.about(each.record.batch()) == "step":
+        kept = [key for key in each.record.deletes if keyspaces.place(key).what != "inbox"]
+        if len(kept) < len(each.record.deletes) and keyspaces.about(each.record.batch()) == "step":
             return changed(committed, at, deletes=kept)
     raise AssertionError
 

@@ -73,7 +73,7 @@ async def test_without_approval_nothing_is_paid(
         if said == "no":
             for call in await waiting(world):
                 await world.send(support.Decided(call, yes=False))
-        assert "could not refund order B2: nobody approved it" in await run.result(timeout=20)
+        assert "could not refund order B2: it was not approved" in await run.result(timeout=20)
         performed = [entry for entry in await world.journal() if entry.kind.name == "INTENT"]
         assert not any(b"refund" in entry.payload[:20] for entry in performed)
         assert (await world.state(support.Desk)).open == {}
@@ -127,8 +127,8 @@ def scripted(messages: list[support.Message]) -> support.Message:
     ("decision", "ends"),
     [
         (True, "Done: order A7 is refunded twice over. We are sorry for the trouble!"),
-        (False, "nobody"),
-        (None, "nobody"),
+        (False, "not approved"),
+        (None, "not approved"),
     ],
 )
 def test_in_virtual_time(decision: bool | None, ends: str) -> None:

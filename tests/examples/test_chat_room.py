@@ -22,8 +22,8 @@ refused: grace is not in #code
   alan: @ada does it halt?
 
 ada: in tea, code; said 1; mentioned by ['grace in #tea', 'alan in #code']
-grace: in tea; said 1; mentioned by nobody
-alan: in code; said 1; mentioned by nobody
+grace: in tea; said 1; mentioned by no one
+alan: in code; said 1; mentioned by no one
 """
 
 

@@ -224,6 +224,7 @@ async def test_blob_collected_while_it_is_read_is_not_found(tmp_path: Path) -> N
             await at.blobs.get(cas.address(LARGE))
 
 
+@pytest.mark.probe("blobs.replaced-while-read")
 async def test_blob_collected_and_put_again_while_it_is_read_is_found(tmp_path: Path) -> None:
     async with bench("memory", tmp_path) as at:
         await at.blobs.put(LARGE)
@@ -281,6 +282,7 @@ async def test_record_with_another_blobs_bytes_is_noticed(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.probe("blobs.read-again")
 async def test_damaged_object_is_noticed_every_time(tmp_path: Path, place: str, cached: bool) -> None:
     async with bench(place, tmp_path, cached=cached) as at:
         of = await at.blobs.put(LARGE)

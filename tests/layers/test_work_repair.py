@@ -194,7 +194,7 @@ def test_repair_does_not_bring_back_what_the_world_has_closed() -> None:
 
 
 @pytest.mark.parametrize("kind", [WorkKind.EFFECT, WorkKind.TIMER])
-@pytest.mark.parametrize("passes_us", [0, SECOND])
+@pytest.mark.parametrize("passes_us", [pytest.param(0, marks=pytest.mark.probe("work.due-time-taken")), SECOND])
 def test_finder_of_garbage_cannot_delete_what_was_restored_meanwhile(kind: WorkKind, passes_us: int) -> None:
     """Two batches built from one reading: the finder of an orphaned pointer, and the repair of its authority."""
     store = a_store()

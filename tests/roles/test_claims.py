@@ -22,7 +22,7 @@ from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
 from worldline.roles.effects import perform
-from worldline.sim import reading
+from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
 
@@ -173,7 +173,7 @@ class SetBack(kits.Around):
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         read = await self._engine.read(*requests)
-        looking = any(isinstance(each, kv.Get) and reading.place(each.key).what == "open" for each in requests)
+        looking = any(isinstance(each, kv.Get) and keyspaces.place(each.key).what == "open" for each in requests)
         if not looking or self.set_back:
             return read
         self.set_back = True

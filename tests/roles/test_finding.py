@@ -23,7 +23,7 @@ from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
 from worldline.roles import hint_scan
-from worldline.sim import reading
+from worldline.sim.runtime import keyspaces
 from worldline.store import kv, transact
 
 
@@ -301,7 +301,7 @@ class Failing(kits.Around):
 
 def reading_hints(asked: kv.Range) -> bool:
     try:
-        return reading.place(asked.begin[:-1]).what == "hint"
+        return keyspaces.place(asked.begin[:-1]).what == "hint"
     except errors.Corrupt:
         return False
 
@@ -361,7 +361,7 @@ class Late(kits.Around):
             before, self.before_clear = self.before_clear, None
             await before()
         gone = [key for batch in batches if batch.puts for key in batch.deletes]
-        stepped = [key for key in gone if reading.place(key).what == "hint"]
+        stepped = [key for key in gone if keyspaces.place(key).what == "hint"]
         if stepped and self.before_step is not None:
             before, self.before_step = self.before_step, None
             await before()

@@ -174,6 +174,7 @@ async def test_a_role_in_trouble_says_so(memory_kit: Kit) -> None:
     assert [notice.kind for fact in facts for notice in sinks.notices(fact)] == ["role_error"] * 2
 
 
+@pytest.mark.probe("telemetry.listener-failed")
 async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     def explode(_: Any) -> None:
         raise RuntimeError("the sink is full")

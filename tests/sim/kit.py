@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from worldline.client import sdk
 from worldline.model.settings import Settings
-from worldline.sim import cluster as clusters
-from worldline.sim import profiles, programs, workloads
-from worldline.sim.audit import Audit
-from worldline.sim.loop import SimLoop
+from worldline.sim.check.audit import Audit
+from worldline.sim.faults import profiles
+from worldline.sim.hosts import cluster as clusters
+from worldline.sim.load import programs, workloads
+from worldline.sim.runtime.loop import SimLoop
 
 WORLDS = [("counter-0", "counters"), ("shop-0", "orders")]
 PLAN = workloads.Plan(worlds=WORLDS, ops=[], pause_ms=10)
@@ -37,7 +38,7 @@ class Calm:
     def kill(self, name: str) -> None:
         """End a member for good."""
         member = next(each for each in self.cluster.members if each.name == name)
-        member.stays_dead = True
+        member.stay_dead()
         assert member.host is not None
         self.cluster.loop.crash(member.host)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from worldline.sim import ablations, campaign, run
+from worldline.sim import campaign, run
+from worldline.sim.faults import ablations
 
 SEEDS_MAX = 200
 FILE = Path(__file__).with_name("recorded.json")

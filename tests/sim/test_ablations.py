@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from tests.sim import record
-from worldline.sim import ablations, campaign, faults, run, shrinking
+from worldline.sim import campaign, run, shrinker
+from worldline.sim.faults import ablations, faulty_store
 
 SEARCHES_ANEW = bool(os.environ.get("WORLDLINE_ABLATION_SEARCH"))
 
@@ -40,19 +41,19 @@ def test_where_a_guard_would_be_missed_all_is_well_with_it() -> None:
 
 def test_a_failure_shrinks_to_what_it_takes() -> None:
     """Steps that do not consume break with no fault at all, and with one operation."""
-    shrunk = shrinking.shrink(0, job=campaign.Job(without="consume"))
+    shrunk = shrinker.shrink(0, job=campaign.Job(without="consume"))
     assert shrunk is not None
     assert (shrunk.invariant, shrunk.faults, shrunk.background) == ("J6", [], [])
     assert "only=" in shrunk.profile.split(",")
     assert "ops_max=1" in shrunk.profile.split(",")
-    assert shrinking.shrink(0) is None
+    assert shrinker.shrink(0) is None
 
 
 def test_what_is_left_of_a_failure_fails_again() -> None:
     """A lost answer that is taken for success breaks nothing as long as no answer is lost."""
     job = campaign.Job(without="unknown")
     seed = next(seed for seed in range(record.SEEDS_MAX) if record.catches("unknown", seed) is not None)
-    shrunk = shrinking.shrink(seed, job=job, runs_max=20)
+    shrunk = shrinker.shrink(seed, job=job, runs_max=20)
     assert shrunk is not None
     assert 0 < len(shrunk.faults) <= shrunk.drawn
     again = campaign.one(seed, campaign.Job(without="unknown", profile=shrunk.profile), None)
@@ -60,5 +61,5 @@ def test_what_is_left_of_a_failure_fails_again() -> None:
 
 
 def test_a_fault_is_told_in_words() -> None:
-    struck = faults.Struck(3, 12_345_678, "host-0/2", "crash", "B7 after append, before publish")
+    struck = faulty_store.Struck(3, 12_345_678, "host-0/2", "crash", "B7 after append, before publish")
     assert str(struck) == "  12.346 s  host-0/2: crash (B7 after append, before publish)"

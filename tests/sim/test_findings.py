@@ -18,7 +18,7 @@ from worldline.model import ids
 from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
-from worldline.sim import programs
+from worldline.sim.load import programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 

@@ -8,8 +8,8 @@ from worldline.codec import digest, structs
 from worldline.kernel import commands, values
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
-from worldline.sim import programs
-from worldline.sim.history import History, Op
+from worldline.sim.load import programs
+from worldline.sim.load.history import History, Op
 
 FIRST, SECOND = Op("first", "add", "counter-0", 1), Op("second", "add", "counter-0", 1)
 
@@ -20,8 +20,7 @@ class Told:
     def __init__(self) -> None:
         self.now_us = 0
         self.broken: list[str] = []
-        self.history = History(self._time)
-        self.history.broken = lambda invariant, _: self.broken.append(invariant)
+        self.history = History(self._time, broken=lambda invariant, _: self.broken.append(invariant))
 
     def _time(self) -> int:
         self.now_us += 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim import kit
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import programs
+from worldline.sim.load import programs
 
 SLACK_SECONDS = 1.0  # for the work itself: reads, commits, restoring a world, the turns of roles
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from worldline.sim import loop as loops
-from worldline.sim.loop import Host, SimLoop
+from worldline.sim.runtime import loop as loops
+from worldline.sim.runtime.loop import Host, SimLoop
 
 
 def run(main: Callable[[SimLoop], Any], *, seed: str = "0", seconds: float = 10_000, shuffle: bool = False) -> Any:

@@ -12,7 +12,8 @@ import pytest
 import worldline as wl
 from examples import lost_update
 from worldline import testing
-from worldline.sim import campaign, run, scenarios
+from worldline.sim import campaign, run
+from worldline.sim.load import scenarios
 
 app = wl.Program("pair")
 

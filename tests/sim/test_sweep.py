@@ -8,8 +8,10 @@ from typing import Literal
 import pytest
 
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import profiles, run, workloads
-from worldline.sim.workloads import Op
+from worldline.sim import run
+from worldline.sim.faults import profiles
+from worldline.sim.load import workloads
+from worldline.sim.load.workloads import Op
 
 STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "40"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from worldline.host import compose
-from worldline.sim.env_sim import SimEnv
-from worldline.sim.loop import Host, SimLoop
-from worldline.sim.truth import Trace, Truth
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.truth import Trace, Truth
 from worldline.store import kv
 
 ALL = kv.Range(b"q", b"r")

@@ -6,6 +6,7 @@ Each role is a function below. A child says things line by line on its output, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -154,12 +155,16 @@ async def wait_for(folder: Path, prefix: str, poll_ms: str) -> None:
 
 
 async def hold(folder: Path, what: str) -> None:
-    """Hold LMDB's write lock, or a reader, until told to let go."""
+    """Hold LMDB's write lock, a reader, or every reader that is free, until told to let go."""
     db = lmdb.open(str(folder), map_size=limits.LMDB_MAP_BYTES)
-    txn = db.begin(write=what == "writer")
+    held = [db.begin(write=what == "writer")]
+    with contextlib.suppress(lmdb.ReadersFullError):
+        while what == "all readers":
+            held.append(db.begin())
     say("held")
     wait_for_go()
-    txn.abort()
+    for txn in held:
+        txn.abort()
     db.close()
 
 

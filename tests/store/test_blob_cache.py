@@ -74,6 +74,7 @@ async def test_bytes_under_a_wrong_address_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty", "huge", "other"])
+@pytest.mark.probe("cache.entry-damaged")
 async def test_every_read_is_verified(tmp_path: Path, damage: str) -> None:
     cache = await make(tmp_path)
     of, data = blob(1)

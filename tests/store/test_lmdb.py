@@ -328,6 +328,7 @@ async def test_reads_do_not_wait_for_writers(tmp_path: Path) -> None:
 # --- The map ---
 
 
+@pytest.mark.probe("lmdb.map-full")
 async def test_the_map_grows_under_commits_and_reads(tmp_path: Path) -> None:
     async with opened(tmp_path, map_bytes=limits.LMDB_MAP_BYTES_MIN) as engine:
         for turn in range(4):
@@ -344,6 +345,7 @@ async def test_the_map_grows_under_commits_and_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["read", "commit"])
+@pytest.mark.probe("lmdb.map-resized-by-another")
 async def test_a_map_that_another_process_outgrew_is_adopted(tmp_path: Path, first: str) -> None:
     async with opened(tmp_path, map_bytes=TINY) as engine:
         await engine.commit(create(b"a"))
@@ -412,6 +414,18 @@ async def test_dead_readers_are_removed_on_open(tmp_path: Path) -> None:
         assert str(holder.process.pid) not in readers
         assert str(bystander.process.pid) in readers
     await bystander.end()
+
+
+@pytest.mark.probe("lmdb.readers-full")
+async def test_a_table_full_of_dead_readers_is_cleared(tmp_path: Path) -> None:
+    async with opened(tmp_path) as engine:
+        await engine.commit(create(b"a"))
+        holder = await Child.start("hold", tmp_path, "all readers")
+        assert await holder.line() == "held"
+        await holder.kill()
+        with store_of(engine)._begin_read(), store_of(engine)._begin_read():
+            assert str(holder.process.pid) not in store_of(engine)._db.readers()
+        assert (await engine.read(kv.Get(b"a"))).value(0) is not None
 
 
 @pytest.mark.parametrize("when", ["before growing", "now and then"])

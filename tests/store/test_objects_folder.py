@@ -368,6 +368,7 @@ async def test_a_file_larger_than_any_object_is_not_read(folder: Opened) -> None
 # --- Left by the dead ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.probe("folder.temporary-name-taken")
 async def test_leftovers_are_invisible_in_nobodys_way_and_swept(folder: Opened) -> None:
     store = await folder.open()
     await store.put("a/b", b"x")

@@ -174,6 +174,7 @@ async def test_a_put_whose_answer_is_lost_is_not_taken_for_anothers(planned: lis
             await store.put("a/b", BODY)
 
 
+@pytest.mark.probe("s3.own-put-found")
 async def test_a_lost_head_is_asked_again() -> None:
     async with proxied({"PUT": [LOST], "HEAD": [LOST]}) as (store, proxy):
         await store.put("a/b", BODY)
@@ -196,6 +197,7 @@ async def test_anothers_object_with_the_same_body_is_not_ours() -> None:
         assert await other.get("a/b") == BODY
 
 
+@pytest.mark.probe("s3.put-undecided")
 async def test_a_conflict_that_never_ends_is_an_error() -> None:
     async with proxied({"PUT": [UNDECIDED] * 100}, **QUICK) as (store, proxy):
         with pytest.raises(errors.StoreUnavailable, match="put a/b"):

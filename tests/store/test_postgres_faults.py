@@ -79,6 +79,7 @@ async def _inbox(engine: kv.Engine) -> list[bytes]:
     return list((await batches.scan(engine, b"inbox/")).values())
 
 
+@pytest.mark.probe("postgres.commit-unknown")
 async def test_applied_but_the_answer_was_lost(place: Faulty) -> None:
     engine = await _ready(place)
     trap = place.proxy.trap(MARKER, "swallow")
@@ -178,6 +179,7 @@ async def test_an_answer_cut_short_is_no_answer(place: Faulty, bytes_max: int) -
     assert await _inbox(engine) == [b"1"]
 
 
+@pytest.mark.probe("postgres.commit-undone")
 async def test_a_batch_that_was_not_sent_is_not_unknown(place: Faulty) -> None:
     """Idle connections that the server ended are noticed before anything is sent by them, once the news is there."""
     engine, raw = await place.open(), await place.raw()
@@ -313,6 +315,7 @@ async def test_an_unreachable_server_is_certain_and_the_engine_recovers(place: F
     assert await _inbox(engine) == [b"1"]
 
 
+@pytest.mark.probe("postgres.listener-reopened")
 async def test_hints_come_back_after_the_connection_was_lost(place: Faulty) -> None:
     engine = await _ready(place)
     other = await place.open()

@@ -87,6 +87,7 @@ async def test_another_writers_bytes_are_a_conflict(script: list[Step]) -> None:
     assert await batches.scan(bench.store, b"log/") == {}
 
 
+@pytest.mark.probe("transact.lost-or-overtaken")
 async def test_what_was_applied_and_then_overwritten_is_a_conflict_that_says_so() -> None:
     """The writer has lost the key either way, and must read again: this conflict does not tell what happened before."""
     bench = Bench(Lost(applied=True), After([batches.replace(b"head", b"1", b"2")]))
@@ -101,6 +102,7 @@ async def test_the_same_bytes_are_no_proof_before_anything_was_lost() -> None:
     assert await bench.commit(batches.create(b"key", b"same")) == [kv.Conflict(((b"key", b"same"),))]
 
 
+@pytest.mark.probe("transact.applied-before")
 async def test_each_kind_of_guard_shows_its_own_success() -> None:
     bench = Bench(Lost(applied=True))
     await batches.fill(bench.store, {b"due": b"1", b"range": b"2", b"head": b"3", b"epoch": b"4"})
@@ -174,6 +176,7 @@ async def test_a_store_that_cannot_be_reached_at_first_says_so() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.probe("transact.unreachable-while-unknown")
 async def test_looking_for_an_answer_is_bounded(applied: bool) -> None:
     bench = Bench(Lost(applied=applied), Unreachable(), forever=True)
     with pytest.raises(errors.StoreUncertain):

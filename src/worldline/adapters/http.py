@@ -23,7 +23,7 @@ import httpx
 import msgspec
 
 from worldline.adapters import egress
-from worldline.base import failures, limits
+from worldline.base import failures, limits, probes
 from worldline.model.http import Response
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -101,6 +101,7 @@ class Client:
             try:
                 return await self._send_to(hop, address)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                probes.hit("http.address-unreachable")
                 unreachable = error  # nothing has been sent: the next address may be tried
             except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
                 raise bad(f"{hop}: {error}") from error

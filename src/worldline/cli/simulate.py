@@ -74,13 +74,13 @@ def _sim(name: str) -> ModuleType:
 
 
 def _check_guard(without: str) -> None:
-    guards = _sim("ablations").GUARDS
+    guards = _sim("faults.ablations").GUARDS
     if without and without not in guards:
         raise errors.BadInput(f"no guard {without!r}; `worldline simulate --without list` names them")
 
 
 def _list(desk: Desk) -> int:
-    guards = _sim("ablations").GUARDS
+    guards = _sim("faults.ablations").GUARDS
     found = [Guard(name, guard.does, list(guard.breaks)) for name, guard in guards.items()]
     desk.out.many(found, {"GUARD": "guard", "DOES": "does", "BREAKS": "breaks"}, none="", key="guard")
     return 0
@@ -104,7 +104,7 @@ def _say(
             said["missed"] = [" x ".join(cell) for cell in ran.missed]
         desk.out.json(said)
         return
-    shrinking = _sim("shrinking")
+    shrinking = _sim("shrinker")
     shown = {each.seed: each for each in smaller}
     for failure in ran.failures:
         if failure.seed in shown:
@@ -131,7 +131,7 @@ def _smaller(desk: Desk, ran: Campaign, job: Job, shrink: bool | None) -> list[A
     with common.quiet_logs():
         for failure in wanted:
             desk.out.note(f"seed {failure.seed} breaks {failure.invariant}; making it smaller")
-            smaller = _sim("shrinking").shrink(failure.seed, job=job, scenario=scenario)
+            smaller = _sim("shrinker").shrink(failure.seed, job=job, scenario=scenario)
             found += [smaller] if smaller is not None else []
     return found
 

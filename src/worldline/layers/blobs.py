@@ -12,7 +12,7 @@ universes, and what one of them holds must not be readable in another.
 from __future__ import annotations
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.codec import digest
 from worldline.keys import cas as keys
 from worldline.layers import cas, universes
@@ -119,6 +119,7 @@ class Blobs:
                 found = await self._find(of)
                 if found.object == record.object:
                     raise errors.Corrupt(f"blob {of.hex()}: its object {record.object} is gone") from error
+                probes.hit("blobs.replaced-while-read")
                 record = found
                 continue
             try:
@@ -127,6 +128,7 @@ class Blobs:
                 damaged += 1
                 if damaged == READS_MAX:
                     raise
+                probes.hit("blobs.read-again")
                 continue  # bytes are damaged on their way more often than at rest
             return body
         raise errors.Conflicted(f"blob {of.hex()} was replaced again and again while it was read")

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.codec import tuples
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as keys
@@ -344,6 +344,7 @@ def _unused_due_us(
     due_us = max(wanted.due_us, now_us)
     taken = [found.key for found in pointers]
     while keys.due_key(at, intent, queue=wanted.queue, due_us=due_us) in taken:
+        probes.hit("work.due-time-taken")
         due_us += 1
     return due_us
 

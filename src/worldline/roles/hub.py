@@ -1,4 +1,4 @@
-"""Live events inside one process: who is told when an entry has been committed.
+"""Live events inside one process: subscribers are told of entries that have been committed.
 
 Entries are published only after their commit, in order, world by world. A caller that waits for one entry (an answer, a
 run's end) asks *before* it sends, so nothing can slip through; a follower gets everything from its subscription on, and
@@ -60,7 +60,7 @@ class Hub:
                 if not waiting:
                     del self._expected[at]
             if not future.cancel() and not future.cancelled():
-                future.exception()  # whoever waited is gone; nobody else has to hear of it
+                future.exception()  # the caller has stopped waiting: mark it as retrieved
 
     @contextmanager
     def following(self, at: ids.Address) -> Iterator[asyncio.Queue[Live]]:

@@ -2,7 +2,7 @@
 
 A role is a `tick`: one bounded turn that says how long it may rest. The shell calls it again and again, never sooner
 than it must. Losses and outside faults are reported and tried again with a growing pause; a bug (any other exception)
-stops the role, and whoever joins it gets the exception. What concerns one world alone does not come this far.
+stops the role, and `join` raises it. What concerns one world alone does not come this far.
 """
 
 from __future__ import annotations

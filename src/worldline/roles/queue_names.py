@@ -23,7 +23,7 @@ def queue_of(program: Program, wanted: step.Wanted) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def effect_queue(program: Program, queue: str, name: str) -> str:
-    """One queue for each kind of effect, so that a kind whose limits are used up is in nobody's way."""
+    """One queue for each kind of effect, so that a kind whose limits are used up holds up no other."""
     whole = f"{program.name}/{queue}/{name}"
     if len(whole.encode()) <= limits.NAME_BYTES_MAX:
         return whole

@@ -1,11 +1,11 @@
-"""What roles tell about themselves: facts, and where they go.
+"""Telemetry: the facts that roles report, and the listeners that get them.
 
 A fact is a frozen record of something that has happened: a commit, an attempt, a lease. Roles tell facts after they are
-true, on the event loop, and never wait for anybody. Whoever listens (metrics, spans, a user's own sinks) is a function
+true, on the event loop, and never wait for a listener. A listener (metrics, spans, a user's own sinks) is a function
 over facts; it decides what to make of them.
 
-Listening never changes an outcome: a listener that raises is caught, counted and logged once (`Telling`), and nobody
-but the listener misses anything. Without listeners `on` is false and the hot path builds no facts at all.
+Listening never changes an outcome: a listener that raises is caught, counted and logged once (`Telling`), and only
+that listener misses the fact. Without listeners `on` is false and the hot path builds no facts at all.
 
 Times that end in `wall_us` are this process's clock; `us` alone is a duration.
 """
@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from worldline.base import probes
 from worldline.layers import commit
 from worldline.layers import work as works
 from worldline.model import ids, inbox, journal, step
@@ -138,13 +139,13 @@ class SaveFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
-    """The life sign was written."""
+    """The heartbeat was written."""
 
     us: int
 
 
 class SelfFenced(msgspec.Struct, frozen=True, gc=False):
-    """The life sign could not be written in time: the worker has let go of all its worlds."""
+    """The heartbeat could not be written in time: the worker has let go of all its worlds."""
 
     worlds: int
     late_us: int
@@ -231,7 +232,7 @@ Listener = Callable[[Fact], None]
 
 
 class Telemetry(Protocol):
-    """Where roles tell facts. `on` false: nobody listens, and what is costly to tell need not be told."""
+    """Where roles tell facts. `on` false: there is no listener, and what is costly to tell need not be told."""
 
     @property
     def on(self) -> bool: ...
@@ -240,7 +241,7 @@ class Telemetry(Protocol):
 
 
 class Nothing:
-    """Nobody listens."""
+    """There is no listener."""
 
     on = False
 
@@ -267,6 +268,7 @@ class Telling:
             try:
                 listener(fact)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a user's sink may raise anything
+                probes.hit("telemetry.listener-failed")
                 self._failed(name, error)
 
     def _failed(self, name: str, error: BaseException) -> None:

@@ -19,7 +19,9 @@ import msgspec
 from worldline.base import errors
 from worldline.host import program_files
 from worldline.kernel.authoring.scripts import Script
-from worldline.sim import ablations, boundaries, profiles, run, scenarios
+from worldline.sim import run
+from worldline.sim.faults import ablations, boundaries, profiles
+from worldline.sim.load import scenarios
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
 
@@ -100,7 +102,7 @@ def campaign(
 def _results(
     seeds: Sequence[int], job: Job, scenario: scenarios.Scenario | None, jobs: int
 ) -> Iterator[Iterator[run.Result]]:
-    """The results of all seeds, in order. On leaving, nobody runs one any more."""
+    """The results of all seeds, in order. On leaving, no process runs one any more."""
     found = scenario if scenario is not None else load(job.target)
     processes = min(jobs, len(seeds) // SEEDS_AT_ONCE_MIN)
     if scenario is not None or processes <= 1:
@@ -111,7 +113,7 @@ def _results(
         yield pool.map(_one, seeds)
     finally:
         for process in multiprocessing.active_children():
-            process.terminate()  # what it still runs is of no use to anybody
+            process.terminate()  # what it still runs is not needed
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -127,7 +129,7 @@ class _Process:
 
 
 def _begin(job: Job) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     _Process.job = job
     _Process.scenario = load(job.target)
 

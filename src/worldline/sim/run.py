@@ -17,11 +17,14 @@ import msgspec
 
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
-from worldline.sim import ablations, checkers, hostile, lateness, profiles, programs, scenarios, workloads
-from worldline.sim.audit import Audit, Violation
-from worldline.sim.cluster import Cluster
-from worldline.sim.faults import Struck
-from worldline.sim.loop import Deadlock, Halted, SimLoop, Stuck
+from worldline.sim.check import checkers, lateness
+from worldline.sim.check.audit import Audit, Violation
+from worldline.sim.faults import ablations, profiles
+from worldline.sim.faults.faulty_store import Struck
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.hosts.rogue import Rogue
+from worldline.sim.load import hostile, programs, scenarios, workloads
+from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
 SECONDS_MAX = 3_000.0
 NOTHING = workloads.Plan(worlds=[], ops=[], pause_ms=0)
@@ -56,17 +59,16 @@ def run(
     """
     assert not without or without in ablations.GUARDS, f"no guard {without!r}"
     drawn = profile or profiles.draw(seed)
-    if scenario is not None:  # a user's timers may be hours late after an excursion, and nobody could tell why
+    if scenario is not None:  # a user's timers could be hours late after an excursion, without a visible reason
         drawn = msgspec.structs.replace(drawn, excursion=0)
     planned = plan or (
         workloads.draw(seed, drawn.clients, drawn.kinds, _wanted(drawn)) if scenario is None else NOTHING
     )
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
-    cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario)
-    cluster.trace.keep = keep
-    audit = Audit()
-    if halt:
-        audit.on_broken = lambda: setattr(loop, "halted", True)
+    audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None)
+    cluster = Cluster(
+        loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
+    )  # fmt: skip
     script = None if scenario is None else scenario.script
     with _calm(), ablations.patched(without), _verified(audit), scenarios.scripted(script):
         try:
@@ -103,13 +105,12 @@ def _wanted(profile: profiles.Profile) -> workloads.Wanted:
 
 async def _phases(cluster: Cluster, audit: Audit) -> None:
     programs.OUTSIDE.set(cluster.outside)
-    cluster.outside.on_call += [audit.called, cluster.called]
-    cluster.find = audit.find
-    cluster.history.broken = audit.broken
+    cluster.outside.on_call.append(audit.called)
     audit.on_entry.append(cluster.history.look)
-    audit.in_stamp_order = not cluster.profile.held
     hostile.ENDLESS.clear()
     await cluster.boot([audit.look])
+    rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
+    cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()

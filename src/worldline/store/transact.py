@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store import kv
 
 T = TypeVar("T")
@@ -78,8 +78,10 @@ async def _repeat(
         outcomes = await _commit_once(engine, [batches[index] for index in waiting], sure=False) if repeated else first
         for index, outcome in zip(waiting, outcomes, strict=True):
             if isinstance(outcome, kv.Conflict) and repeated and kv.applied_before(batches[index], outcome):
+                probes.hit("transact.applied-before")
                 certain[index] = kv.Ok(_recorded_stamps(batches[index], outcome))
             elif isinstance(outcome, kv.Conflict) and repeated:
+                probes.hit("transact.lost-or-overtaken")
                 certain[index] = msgspec.structs.replace(outcome, repeated=True)
             elif not isinstance(outcome, kv.CommitUnknown):
                 certain[index] = outcome
@@ -98,6 +100,7 @@ async def _commit_once(engine: kv.Engine, batches: Sequence[kv.Batch], *, sure: 
     except (errors.StoreUnavailable, errors.StoreFull) as error:
         if sure:
             raise
+        probes.hit("transact.unreachable-while-unknown")
         return [kv.CommitUnknown(str(error)) for _ in batches]
 
 

@@ -6,9 +6,9 @@ plugin shows the journals of worlds whose test failed.
 """
 
 from worldline.kernel.authoring.scripts import Script, Unscripted
-from worldline.testing.everywhere import crash_everywhere
-from worldline.testing.replaying import replay
-from worldline.testing.simulating import Broken, simulate
+from worldline.testing.crashes import crash_everywhere
+from worldline.testing.replay import replay
+from worldline.testing.simulation import Broken, simulate
 from worldline.testing.stage import Restless
 from worldline.testing.worlds import NotTaken, Stuck, TestRun, TestWorld, world
 

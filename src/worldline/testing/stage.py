@@ -72,6 +72,10 @@ class Stage:
         actor = self.actors[name] = Actor(name, life, script)
         return actor
 
+    def reach(self, time_us: int) -> None:
+        """The clock moves on to a time; it never goes back."""
+        self.now_us = max(self.now_us, time_us)
+
     # --- Playing -------------------------------------------------------------------------------------------
 
     def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> bool:
@@ -82,7 +86,7 @@ class Stage:
             if not self._due or (limit_us is not None and self._due[0][0] > limit_us):
                 return False
             due_us, _, _, do = heapq.heappop(self._due)
-            self.now_us = max(self.now_us, due_us)
+            self.reach(due_us)
             do()
         raise Restless(f"{STEPS_MAX} things have happened and there is no end; does something start itself over?")
 

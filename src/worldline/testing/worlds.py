@@ -38,7 +38,7 @@ from worldline.layers import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
-from worldline.testing import showing, stage
+from worldline.testing import render, stage
 from worldline.testing.life import Life
 
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class TestRun(Generic[R_co]):
 
     def result(self) -> R_co:
         """What the run returns, letting time pass as far as needed. `RunFailed` if it raised, `Stuck` if it waits for
-        something that nobody will do.
+        something that will not happen by itself.
         """
         self._world.play(until=lambda: self.done)
         if not self.done:
@@ -212,7 +212,7 @@ class TestWorld:
         """Let time pass, and everything happen that falls due meanwhile."""
         target_us = self._stage.now_us + to_us(by, "advance()")
         self.play(limit_us=target_us)
-        self._stage.now_us = max(self._stage.now_us, target_us)
+        self._stage.reach(target_us)
 
     def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> None:
         """Let happen what is due, moving the clock, until a condition holds or nothing more happens by itself."""
@@ -286,7 +286,7 @@ class TestWorld:
 
     def tail(self, count: int = 20) -> str:
         """The last entries, for people."""
-        return "\n".join(showing.lines(self.journal(), start_us=self._start_us, count=count))
+        return "\n".join(render.lines(self.journal(), start_us=self._start_us, count=count))
 
     def export(self, path: str | Path) -> None:
         """Write the journal to a file that `testing.replay` takes."""

@@ -21,7 +21,7 @@ def http_request(policy: Egress) -> Effect[..., Response]:
 
     def client() -> http.Client:
         if not made:
-            from worldline.adapters import http  # noqa: PLC0415 - a third of all import time, for those who need it
+            from worldline.adapters import http  # noqa: PLC0415 - a third of all import time, where it is needed
 
             made.append(http.Client(policy))
         return made[0]

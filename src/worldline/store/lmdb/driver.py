@@ -37,7 +37,7 @@ from pathlib import Path
 import lmdb
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store import hints, kv
 from worldline.store.lmdb import engine as lmdb_engine
 from worldline.store.lmdb import folder as lmdb_folder
@@ -175,6 +175,7 @@ class _Store:
         try:
             return self._db.begin()
         except lmdb.ReadersFullError:
+            probes.hit("lmdb.readers-full")
             self._db.reader_check()
             return self._db.begin()
 
@@ -186,8 +187,10 @@ class _Store:
                 try:
                     return self._transact(group)
                 except lmdb.MapFullError:
+                    probes.hit("lmdb.map-full")
                     self._remap(grow=True)
                 except lmdb.MapResizedError:
+                    probes.hit("lmdb.map-resized-by-another")
                     self._remap(grow=False)
         except lmdb.Error as error:
             self._lose(group, error)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.codec import digest as digests
 
 TEMPORARY = ".tmp-"
@@ -106,6 +106,7 @@ class BlobCache:
             self._count("misses", "faults")
             return None
         if data is None or digests.sha256(data) != digest:
+            probes.hit("cache.entry-damaged")
             self._remove(path, "corrupt")
             self._count("misses")
             return None

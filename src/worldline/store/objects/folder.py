@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store.objects import interface as objects
 
 Listing = list[objects.Listed]
@@ -128,8 +128,10 @@ class FolderObjects:
         """Another process, or an earlier one, may have used the same number; creating exclusively finds a free name."""
         for number in itertools.islice(self._numbers, _TEMPORARY_TRIES_MAX):
             name = f"{TEMPORARY}{os.getpid()}-{number}"
-            with contextlib.suppress(FileExistsError):
+            try:
                 return name, os.open(name, _CREATE, _MODE, dir_fd=folder)
+            except FileExistsError:
+                probes.hit("folder.temporary-name-taken")
         raise errors.StoreUnavailable(
             f"{self._root} is full of temporary files; remove them with `worldline doctor --repair`"
         )

@@ -26,7 +26,7 @@ import obstore
 import obstore.store
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store.objects import interface as objects
 
 T = TypeVar("T")
@@ -122,8 +122,10 @@ class S3Objects:
         except obstore.exceptions.AlreadyExistsError as error:
             found = await self._token(name)
             if found == token:
+                probes.hit("s3.own-put-found")
                 return
             if found is None:
+                probes.hit("s3.put-undecided")
                 raise _Undecided(f"{name} is said to exist, but is not there") from error
             raise errors.Exists(f"object {name} exists") from error
 

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store import hints, kv
 from worldline.store.postgres import groups, notices, sql, store
 from worldline.store.postgres.connections import Again, Broken, Pool, Row, Session
@@ -238,9 +238,11 @@ class PostgresEngine:
             try:
                 row = await session.commit(groups.encode(session.base, group, hasty=not attempt))
             except Again as error:
+                probes.hit("postgres.commit-undone")
                 undone = str(error)
                 continue
             except Broken as error:
+                probes.hit("postgres.commit-unknown")
                 return [kv.CommitUnknown(str(error))] * len(group)
             except errors.StoreError as error:
                 return [error] * len(group)

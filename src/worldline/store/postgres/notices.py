@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.store import hints
 from worldline.store.postgres import connections, sql
 from worldline.store.postgres.connections import Session
@@ -100,6 +100,7 @@ class Notices:
                 if self._stopping:
                     return
                 session = await self._reopen()
+                probes.hit("postgres.listener-reopened")
                 self._hints.note(None)
         finally:
             await session.close()

@@ -1,0 +1,310 @@
+"""The invariants of the system by id, what holds each of them in simulation, and the checks at the end of a run.
+
+`INVARIANTS` is the table. `audit` are checked with every commit (`sim/check/audit.py`), `end` here at quiescence,
+`other` by a test elsewhere, `absent` when this design has nothing to break.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.base.failures import Diverged
+from worldline.client import sdk
+from worldline.host import compose
+from worldline.inspect import doctor, prove
+from worldline.keys import work as work_keys
+from worldline.layers import snapshots as snapshot_layer
+from worldline.model import journal
+from worldline.model.work import WorkState
+from worldline.roles import restore
+from worldline.sim.check import lateness
+from worldline.sim.check.audit import Audit, Violation
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.load import hostile, programs, scenarios, workloads
+from worldline.sim.load.history import Outcome
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.env import SimEnv
+from worldline.store import kv
+
+# How often an anonymous operation may count, by how it ended.
+TIMES = {Outcome.ACKED: (1,), Outcome.UNCERTAIN: (0, 1), Outcome.REFUSED: (0,)}
+COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
+
+
+class Held(msgspec.Struct, frozen=True):
+    """How an invariant is held: where it is checked, or why it cannot be broken."""
+
+    where: str
+    how: str
+
+
+INVARIANTS = {
+    "K1": Held("end", "the engine's contents equal a plain copy made commit by commit"),
+    "K2": Held("end", "what was answered is there: K1, and every answered operation is found (J1)"),
+    "K3": Held("other", "conformance: a batch whose expectation changed is refused"),
+    "K4": Held("other", "conformance: `stable`; here by J5"),
+    "K5": Held("other", "conformance: limits"),
+    "K6": Held("end", "hints are lost, late and made up in most seeds; all other invariants hold"),
+    "L1": Held("audit", "the holder's epoch is the world's"),
+    "L2": Held("audit", "an epoch is never deleted and never repeated"),
+    "L3": Held("audit", "steps and snapshots come from the host that acquired the current epoch"),
+    "L4": Held("audit", "follows from L3: a fenced host's next commit would be one of another's epoch"),
+    "L5": Held("audit", "clocks are skewed, drift and jump in half of the seeds; L1 to L3 hold"),
+    "L6": Held("audit", "a lease is given back only by who has it"),
+    "J1": Held("end", "every answered operation is found exactly once in its world's state"),
+    "J2": Held("audit", "an id is recorded once; at the end each counts once"),
+    "J3": Held("audit", "heights and steps are contiguous and the head names the last"),
+    "J4": Held("audit", "a frame is written once; the chain is recomputed at the end"),
+    "J5": Held("audit", "stamps in the journal only grow"),
+    "J6": Held("audit", "a step deletes exactly the items it journals, and they were there"),
+    "J7": Held("audit", "every entry that is written comes out of decoding and encoding as it was"),
+    "J8": Held("audit", "entry times never decrease"),
+    "E1": Held("audit", "a receipt that is not ignored answers an open intent, once"),
+    "E2": Held("end", "in the middle and at rest, the open work of the restored worlds is exactly what is queued"),
+    "E3": Held("audit", "an effect reaches the outside only for a journaled intent"),
+    "E4": Held("audit", "the authority moves along the table of `layers/work.py` only"),
+    "E5": Held("audit", "claims come when due, with the next attempt; answers and renewals under the same token"),
+    "E6": Held("audit", "settlement and answer are one batch"),
+    "E7": Held("audit", "an attempt is made once"),
+    "E8": Held("absent", "an intent's authority is its own record; nothing is deduplicated by a window"),
+    "T1": Held("audit", "a timer fires into its world once; at the end none is left (V1)"),
+    "T2": Held("audit", "nothing fires before its time on the store's clock"),
+    "T3": Held("audit", "nothing is answered after it was cancelled; replay agrees (R3)"),
+    "T4": Held("other", "layers: due order is (time, world, intent)"),
+    "F1": Held("audit", "a message id is posted once"),
+    "F2": Held("audit", "a send is answered by one receipt: E1"),
+    "F3": Held("audit", "ids of two asks never meet, also between worlds"),
+    "F4": Held("absent", "there are no sends to another universe yet"),
+    "W1": Held("absent", "there are no forks yet"),
+    "W2": Held("absent", "there are no forks yet"),
+    "W3": Held("absent", "there are no forks yet"),
+    "W4": Held("absent", "there are no forks yet"),
+    "W5": Held("end", "every world is restored from its first snapshot on"),
+    "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
+    "C2": Held("end", "follows from C1: a blob is its digest"),
+    "C3": Held("end", "everything the replay needs is readable"),
+    "C4": Held("absent", "there is no garbage collection yet"),
+    "C5": Held("absent", "there is no garbage collection yet"),
+    "R1": Held("absent", "there is no compaction yet"),
+    "R2": Held("absent", "there is no compaction yet"),
+    "R3": Held("end", "replayed from every retained snapshot, the end is the same"),
+    "R4": Held("end", "every snapshot comes out of the replay from birth as it was saved"),
+    "R5": Held("absent", "a snapshot carries open work, so there is no horizon"),
+    "D1": Held("end", "another host's restore has the same state and open work: R3, E2"),
+    "D2": Held("other", "import contracts and the tidy test"),
+    "V1": Held("end", "after the faults end, everything is done within a bound"),
+    "V2": Held("end", "inputs that no world can take are dead letters, once, and everything else goes on"),
+    "V3": Held("end", "V1 in the seeds whose hints are all lost; to the scan in `tests/sim/test_liveness.py`"),
+    "V4": Held("absent", "throughput is measured by the benchmark"),
+    "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
+    "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
+    "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
+    "ORDER": Held("audit", "an input acked before another was begun is journaled first, whichever processes sent them"),
+    "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
+    "WAIT": Held("end", "the end of a run, once journaled, is told to every client that waits for it, within a bound"),
+    "PROGRAM": Held("end", "what the programs promise: sums, payments, compensations"),
+    "BUG": Held("end", "no role is stopped by a bug, no task fails unseen"),
+}
+
+
+async def in_between(cluster: Cluster, audit: Audit) -> None:
+    """E2 in the middle of everything: in a copy of the store as it is, the repair scan finds nothing to do."""
+    env = SimEnv(cluster.loop, f"{cluster.seed}:doctor", skew_us=cluster.env.skew_us)
+    engine = await compose.open_engine("memory://", env, create=True)
+    items = list(cluster.truth.copy.items())
+    for first in range(0, len(items), COPIED_AT_ONCE):
+        batch = kv.Batch()
+        for key, value in items[first : first + COPIED_AT_ONCE]:
+            batch.absent(key)
+            batch.put(key, value)
+        await engine.commit(batch)
+    store = compose.Store("memory://", engine, cluster.bodies, env)
+    report = await doctor.examine(reader(cluster, store), repair=False)
+    for finding in report.findings:
+        if finding.kind == "missing_ready":
+            continue  # a hint: it may be lost, and the next scan finds the world (V3)
+        audit.broken("E2", f"{finding.world} {finding.kind}: {finding.what}")
+
+
+async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
+    """Everything that is checked when a run has come to rest."""
+    if cluster.driven is not None and (verdict := cluster.driven.verdict()):
+        audit.broken(scenarios.SCENARIO, verdict)
+    for member in cluster.members:
+        for bug in member.bugs:
+            audit.broken("BUG", f"{member.name}: {type(bug).__name__}: {bug}")
+    for complaint in cluster.loop.complaints:
+        audit.broken("BUG", complaint)
+    for name in hostile.ENDLESS:
+        audit.broken("BUG", f"run {name} would never have ended when its world was let go")
+    if left:
+        hints_lost = cluster.profile.hints == "none"
+        audit.broken("V3" if hints_lost else "V1", f"not done after {cluster.quiet_after_seconds()} s: {left[:8]}")
+    same_contents(await contents(cluster.truth.engine), cluster.truth.copy, audit)
+    lateness.told(cluster, audit)
+    universe = reader(cluster, cluster.calm())
+    for name in [meta.name for meta in await universe.list(limit=1_000)]:
+        try:
+            await replayed(universe, name, audit)
+        except (errors.Error, Diverged) as error:
+            audit.broken("R3", f"{name}: {error}")
+    if not left and cluster.driven is None:
+        await promises(universe, _kept(cluster), audit)
+
+
+def reader(cluster: Cluster, store: compose.Store) -> sdk.Universe:
+    """A universe that hosts nothing and knows every program."""
+    universe = sdk.Universe(store, cluster.universe, "simulated", [], cluster.settings)
+    universe.programs.update({program.name: program for program in cluster.programs})
+    return universe
+
+
+async def contents(engine: kv.Engine) -> dict[bytes, bytes]:
+    """Everything that is in a store."""
+    found: dict[bytes, bytes] = {}
+    begin = b"\x00"
+    while True:
+        page = (await engine.read(kv.Range(begin, b"\xff", count_max=10_000))).page(0)
+        found.update(page.items)
+        if not page.more:
+            return found
+        begin = page.items[-1][0] + b"\x00"
+
+
+def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Audit) -> None:
+    """K1: what the engine holds is what was applied."""
+    if found != copy:
+        wrong = [key for key in sorted({**found, **copy}) if found.get(key) != copy.get(key)]
+        audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
+
+
+async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
+    """R3, R4, D1, E2: from birth, and from every snapshot there is."""
+    world = universe.world(name)
+    proof = await prove.prove(universe, world)
+    if proof.difference is not None or proof.unverifiable:
+        audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
+    at, engine = await world.address(), universe.store.engine
+    read = await engine.read(snapshot_layer.latest_range(at, up_to=2**40, count_max=1_000))
+    head = await world.head()
+    program = universe.programs[(await world.describe()).meta.program]
+    for saved in snapshot_layer.decode(at, read.page(0)):
+        material = await restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
+        restored = restore.build(material, program)
+        _same_end(name, saved.record.step, head, restored, audit)
+        restored.machine.close()
+
+
+def _same_end(name: str, step: int, head: journal.Head, restored: restore.Restored, audit: Audit) -> None:
+    if (restored.head.height, restored.head.chain) != (head.height, head.chain):
+        audit.broken("R3", f"{name}: another end when replayed from step {step}")
+    if restored.entries and restored.machine.state != head.state:
+        audit.broken("R3", f"{name}: another state when replayed from step {step}")
+
+
+# --- What the programs promise ------------------------------------------------------------------------------
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What is known when all is over: the worlds (name and program), what was asked and answered, what the store holds,
+    and what happened outside, by service and key.
+    """
+
+    worlds: dict[str, str]
+    ops: list[workloads.Op]
+    answered: dict[str, object]
+    contents: dict[bytes, bytes]
+    done: dict[tuple[str, str], object]
+
+    def of(self, program: str) -> list[str]:
+        return [name for name, its in self.worlds.items() if its == program]
+
+
+def _kept(cluster: Cluster) -> Kept:
+    plan = cluster.plan
+    ops = [op for each in (*plan.ops, *plan.doors) for op in each[: cluster.profile.ops_max]] + plan.backlog
+    return Kept(
+        dict(cluster.plan.worlds), ops, cluster.history.answered, cluster.truth.copy, cluster.outside.done
+    )  # fmt: skip
+
+
+async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
+    """Every operation was answered; its traces must be in the worlds, once."""
+    for name in kept.of("counters"):
+        await _counted(universe, name, kept, audit)
+    for name in kept.of("hostiles"):
+        await _survived(universe, name, kept, audit)
+    if kept.of("bank"):
+        await _conserved(universe, kept, audit)
+    if not any(op.kind == "doom" for op in kept.ops):
+        _paid(kept, audit)
+    for op in kept.ops:
+        if op.id not in kept.answered:
+            audit.broken("J1", f"operation {op.id} was never answered")
+    _queue_is_derived(kept, audit)
+
+
+async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+    """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
+    counter = await universe.world(name).state(programs.Counter)
+    ops = [op for op in kept.ops if op.world == name]
+    for op in ops:
+        times = counter.ids.get(op.id, 0)
+        if op.kind in workloads.COUNTED and times != 1:
+            audit.broken("J1", f"{name}: operation {op.id} counted {times} times")
+        elif op.kind in workloads.ANONYMOUS and times not in TIMES[Outcome(str(kept.answered[op.id]))]:
+            audit.broken("ONCE", f"{name}: {op.kind} {op.id} ended {kept.answered[op.id]} and counted {times} times")
+    if counter.total != sum(op.amount * counter.ids.get(op.id, 0) for op in ops):
+        audit.broken("PROGRAM", f"{name}: the total is {counter.total}")
+    await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
+
+
+async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+    """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
+    victim = await universe.world(name).state(hostile.Victim)
+    ops = [op for op in kept.ops if op.world == name]
+    if victim.ids != {op.id: 1 for op in ops if op.kind == "starved"}:
+        audit.broken("J1", f"{name}: counted {victim.ids}")
+    await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
+
+
+async def _buried(universe: sdk.Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
+    at = await universe.world(name).address()
+    dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, kept.contents))
+    if dead != count:
+        audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
+
+
+async def _conserved(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
+    held = {name: await universe.world(name).state(programs.Account) for name in kept.of("bank")}
+    total = sum(account.balance for account in held.values())
+    if total != programs.OPENING * len(held):
+        audit.broken("PROGRAM", f"the bank holds {total} instead of {programs.OPENING * len(held)}")
+    for op in kept.ops:
+        if op.kind == "transfer":
+            arrived = held[op.to].transfers.get(op.id, 0)
+            if arrived != int(kept.answered.get(op.id) is True):
+                audit.broken("PROGRAM", f"transfer {op.id} arrived {arrived} times")
+
+
+def _paid(kept: Kept, audit: Audit) -> None:
+    """Each order is one charge, and one parcel or one refund."""
+    ops = [op for op in kept.ops if op.kind == "order"]
+    done = Counter(service for service, _ in kept.done)
+    answers = Counter(kept.answered.get(op.id) for op in ops)
+    if done["charge"] != len(ops) or done["refund"] != answers["refunded"] or done["ship"] < answers["shipped"]:
+        audit.broken("PROGRAM", f"{len(ops)} orders were answered {dict(answers)}, outside happened {dict(done)}")
+
+
+def _queue_is_derived(kept: Kept, audit: Audit) -> None:
+    """E2 at rest: nothing is open, so nothing may be in the queue but pointers whose authority is gone."""
+    for key, value in kept.contents.items():
+        if keyspaces.place(key).what == "open" and work_keys.WORK.unpack(value).state is not WorkState.PARKED:
+            audit.broken("E2", "work is open in a world that has nothing to do")
+
+
+def first(violations: list[Violation]) -> str:
+    return violations[0].invariant if violations else ""

@@ -1,0 +1,330 @@
+"""Guards that can be switched off, in simulation alone: the test of the tester.
+
+Each guard of the design that a batch carries can be taken out of it right before it is applied. The simulator must then
+find the invariant that the guard was there for; a guard whose removal goes unnoticed is a hole in the simulator. Real
+engines never see any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from unittest import mock
+
+import msgspec
+
+from worldline.client import delivery
+from worldline.codec import digest, tuples
+from worldline.kernel import step as kernel_step
+from worldline.kernel import user_errors
+from worldline.kernel.state import Machine
+from worldline.keys import leases as lease_keys
+from worldline.model import ids, inbox, lease, step
+from worldline.model.settings import Settings
+from worldline.roles import expiry
+from worldline.roles.world.cycle import cycle, intake, steps, turn
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.truth import Truth
+from worldline.store import kv
+
+NEVER_MS = 100_000_000
+STAMPS_APART = 1_000
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """What is switched off, and the invariants one of which must be seen broken.
+
+    `look`: what a seed's profile is turned to, where few seeds would need the guard.
+    """
+
+    does: str
+    breaks: tuple[str, ...]
+    look: str = ""
+
+
+GUARDS = {
+    "epoch": Guard("steps and snapshots expect the lease's epoch", ("L3", "L6"), "pause=15,focus=step"),
+    "acquire": Guard("taking a lease expects the epoch and the holder that were read", ("L1", "L2")),
+    "epoch-kept": Guard("releasing a lease keeps its epoch", ("L2",)),
+    "head": Guard("a step expects the head it was made upon", ("J3", "J4", "J6")),
+    "consume": Guard("a step deletes what it consumed in the same batch", ("J6",)),
+    "seen": Guard("an enqueue expects its id to be new", ("J2",), "unknown=100,late=50,kinds=add+ask"),
+    "claim": Guard("answering, renewing or giving back work expects its claim", ("E4", "E5", "E7")),
+    "atomic-ack": Guard("answer and settlement are one batch", ("E6",)),
+    "durable-ok": Guard("an answered commit is applied", ("E2", "E3", "J1", "V1", "V3", "BUG")),
+    "unknown": Guard(
+        "a lost answer is not taken for success", ("E2", "E3", "E7", "J1", "R3", "V1", "V3", "BUG", "PROGRAM")
+    ),
+    "output-gate": Guard("nothing is acted upon before its commit is applied", ("E3", "J3", "J6")),
+    "store-time": Guard("due and expired is what the store's clock says", ("T2", "E5", "L6", "R3")),
+    "hash-verify": Guard("bytes are checked whenever they are read", ("C1",), "objects=600,kinds=add"),
+    "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3"), "hints=none"),
+    "meta": Guard(
+        "a batch that gives a world something expects that it takes input", ("J1",),
+        "latency_us=200000,slow=50,kinds=tend+transfer",
+    ),
+    "ignore-late": Guard(
+        "an answer that nothing waits for is journaled as ignored", ("E1",), "adapters=0+0+0+60,kinds=agent+order"
+    ),
+    "dead-letter": Guard("what no world can take is kept as a dead letter", ("V2",), "kinds=poison+add"),
+    "commit-order": Guard(
+        "stamps are given in the order of commits", ("J5", "J6", "V1", "V3"), "kinds=add+transfer,held=0"
+    ),
+    "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
+    "overtaken": Guard(
+        "a step whose answer was lost is looked for in the journal before its input is sent again", ("ONCE",),
+        "overtaken=150,kinds=send,split=false,clients=3,anonymous=0,doors=0,backlog=0,hostile=0,excursion=0",
+    ),
+    "inbox-first": Guard(
+        "the inbox is read before what was handed over is taken", ("ORDER",),
+        "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,backlog=0,hostile=0,excursion=0",
+    ),
+    "appended": Guard(
+        "an empty inbox is read again if anything was appended since", ("ORDER",),
+        "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,held=0,backlog=0,hostile=0,excursion=0",
+    ),
+    "inbox-whole": Guard(
+        "what was handed over goes through the inbox if that holds more than one page", ("ORDER",),
+        "backlog=200,split=false,kinds=add,anonymous=0,doors=0,hostile=0,excursion=0,worker.max_inbox_batch=3",
+    ),
+    "look-again": Guard(
+        "a caller looks into the journal again when its world has moved", ("WAIT", "V1", "V3"),
+        "lag=100,patient=true,doors=2,kinds=tally,split=false,clients=3,conflict=100,slow=0,partition=0,unavailable=0,"
+        "overtaken=0,anonymous=0,hostile=0,excursion=0,backlog=0,worker.idle_release_ms=60000",
+    ),
+    "due": Guard(
+        "due times are counted from the store's time of a step", ("TIME", "V1", "V3"),
+        "excursion=60,kinds=agent+herd,anonymous=0,doors=0,hostile=0",
+    ),
+    "witness": Guard(
+        "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
+        "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+    ),
+    "unprintable": Guard(
+        "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"
+    ),
+    "containment": Guard(
+        "whatever escapes a world's step concerns that world alone", ("BUG",), "hostile=2,anonymous=0,doors=0"
+    ),
+    "stable": Guard(
+        "no scan starts above `stable`", ("ORDER", "V1", "V3"),
+        "held=200,kinds=send,clients=3,hints=all,anonymous=0,doors=0,hostile=0,excursion=0,worker.scan_ms=10000",
+    ),
+    "memory": Guard(
+        "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
+        "hostile=2,anonymous=0,doors=0",
+    ),
+}  # fmt: skip
+
+
+async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version: int | None = None) -> kv.Outcome:
+    """Commit a batch, without one guard if so asked. `version`: of the transaction that it ends."""
+    match without:
+        case "epoch":
+            batch = relaxed(truth, batch, ("epoch",), unless_put=True)
+        case "acquire" if keyspaces.about(batch) == "acquire":
+            batch = relaxed(truth, batch, ("epoch", "holder", "worker"))
+        case "epoch-kept" if keyspaces.about(batch) == "release":
+            batch = _forgetting_epoch(batch)
+        case "head":
+            batch = relaxed(truth, batch, ("head",))
+        case "consume" if keyspaces.about(batch) == "step":
+            batch = _not_deleting(batch, "inbox")
+        case "seen":
+            batch = relaxed(truth, batch, ("seen",))
+        case "meta" if not any(keyspaces.place(key).what == "meta" for key in batch.puts):
+            batch = relaxed(truth, batch, ("meta",))
+        case "claim":
+            batch = relaxed(truth, batch, ("open",))
+        case "atomic-ack" if keyspaces.about(batch) == "settle":
+            return await _in_two(truth, host, batch)
+        case "dead-letter":
+            batch = _not_putting(batch, "dead")
+        case "commit-order" if batch.appends:
+            return await _out_of_order(truth, host, batch)
+        case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
+            return pretended(truth, batch)
+        case _:
+            pass
+    return await truth.commit(host, batch, version=version)
+
+
+def pretended(truth: Truth, batch: kv.Batch) -> kv.Ok:
+    """The answer to a batch that was not applied, under stamps that no engine gives."""
+    number = truth.pretend()
+    return kv.Ok(tuple(kv.stamp(2**40 + number, index) for index in range(len(batch.appends))))
+
+
+def settings_without(settings: Settings, without: str) -> Settings:
+    """The settings of a run. Without scanning, no role reads before a hint wakes it."""
+    if without != "scan":
+        return settings
+    replace = msgspec.structs.replace
+    return replace(
+        settings,
+        worker=replace(settings.worker, scan_ms=NEVER_MS),
+        adapter=replace(settings.adapter, scan_ms=NEVER_MS),
+        timer=replace(settings.timer, scan_ms=NEVER_MS),
+    )
+
+
+@contextlib.contextmanager
+def patched(without: str) -> Iterator[None]:
+    """The guards that are no part of a batch, switched off for the length of a block."""
+    match without:
+        case "hash-verify":
+            with mock.patch.object(digest, "check", return_value=None):
+                yield
+        case "world-scoped-id":
+            with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
+                yield
+        case "ignore-late":
+            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):  # noqa: SLF001
+                yield
+        case "overtaken":
+            with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
+                yield
+        case "inbox-first":
+            with mock.patch.object(intake.Intake, "read", _not_first(intake.Intake.read)):
+                yield
+        case "inbox-whole":
+            with mock.patch.object(turn, "_defer", lambda handed: handed):
+                yield
+        case "look-again":
+            with mock.patch.object(delivery, "_already", _nothing):
+                yield
+        case "due":
+            with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):
+                yield
+        case "witness":
+            with mock.patch.object(expiry.Witness, "look", lambda _, life: life):
+                yield
+        case "unprintable":
+            with mock.patch.object(user_errors, "text_at", _careless):
+                yield
+        case "containment":
+            escaping = mock.patch.object(cycle.Cycle, "_step", _uncontained)
+            with mock.patch.object(user_errors, "text_at", _careless), escaping:
+                yield
+        case "memory":
+            with mock.patch.object(user_errors, "let_pass", return_value=False):
+                yield
+        case _:
+            yield
+
+
+def _careless(error: BaseException, attribute: str) -> str:
+    return str(getattr(error, attribute, ""))
+
+
+def _uncontained(self: cycle.Cycle, each: turn.Turn, budget: steps.Budget, time_us: int) -> turn.Worked:
+    done = steps.run(each.held, each.unread, each.handed, budget, time_us=time_us, env=self._env)
+    return turn.Worked(each, done)
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def _not_first(real: Callable[[intake.Intake, Sequence[turn.Turn]], Awaitable[int]]) -> Callable[..., object]:
+    """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
+
+    async def read(self: intake.Intake, turns: Sequence[turn.Turn]) -> int:
+        handed = [(each, each.take_handed()) for each in turns if each.handed and not each.held.unread]
+        time_us = await real(self, turns)
+        for each, its in handed:
+            each.handed = its
+        return time_us
+
+    return read
+
+
+def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
+    def unscoped(address: ids.Address, **rest: object) -> ids.IntentId:
+        nowhere = ids.Address(address.universe, ids.WorldId(bytes(16)))
+        return real(nowhere, **rest)
+
+    return unscoped
+
+
+def _taking_all(real: Callable[[Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
+    """An answer is an answer, asked for or not."""
+
+    def receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
+        return real(machine, item, data) if ids.IntentId(item.intent) in machine.by_intent else ""
+
+    return receipt
+
+
+def relaxed(truth: Truth, batch: kv.Batch, whats: tuple[str, ...], *, unless_put: bool = False) -> kv.Batch:
+    """The batch without its expectations of such keys."""
+    made = _copy(batch)
+    for key in batch.expects:
+        if keyspaces.place(key).what in whats and not (unless_put and key in batch.puts):
+            del made.expects[key]
+    return _guarded(truth, made)
+
+
+def _guarded(truth: Truth, batch: kv.Batch) -> kv.Batch:
+    """Engines refuse a batch without a guard: give it one that always holds, under a key of no meaning."""
+    key = tuples.pack(("ablated", truth.commits))
+    batch.absent(key)
+    batch.put(key, b"")
+    return batch
+
+
+def _copy(
+    batch: kv.Batch, *, deletes: Callable[[bytes], bool] = lambda _: True,
+    puts: Callable[[kv.Put], bool] = lambda _: True, appends: bool = True,
+) -> kv.Batch:  # fmt: skip
+    """The batch again, with only the deletes and puts that pass, and with or without its appends."""
+    made = kv.Batch()
+    made.expects = dict(batch.expects)
+    made.puts = {key: put for key, put in batch.puts.items() if puts(put)}
+    made.deletes = {key: None for key in batch.deletes if deletes(key)}
+    made.ranges = list(batch.ranges)
+    made.counts = dict(batch.counts)
+    made.appends = list(batch.appends) if appends else []
+    return made
+
+
+def _not_deleting(batch: kv.Batch, what: str) -> kv.Batch:
+    return _copy(batch, deletes=lambda key: keyspaces.place(key).what != what)
+
+
+def _not_putting(batch: kv.Batch, what: str) -> kv.Batch:
+    return _copy(batch, puts=lambda put: keyspaces.place(put.key).what != what)
+
+
+async def _out_of_order(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+    """Commit under a version that is not the next: every other time, one of long ago that was left out then."""
+    engine = vars(truth.engine)
+    version = engine["_version"] = engine["_version"] + STAMPS_APART
+    if truth.commits % 2:
+        engine["_version"] = max(0, version - 3 * STAMPS_APART) + truth.commits % STAMPS_APART
+    outcome = await truth.commit(host, batch)
+    engine["_version"] = version + 1
+    return outcome
+
+
+def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
+    made = _copy(batch)
+    for key in batch.expects:
+        if keyspaces.place(key).what == "epoch":
+            made.put(key, lease_keys.EPOCH.pack(lease.Epoch(0, bytes(16))))
+    return made
+
+
+async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+    """Settle first, answer afterwards."""
+    settled, answered = _copy(batch, puts=lambda put: put.stamp is None, appends=False), kv.Batch()
+    first = await truth.commit(host, settled)
+    if not isinstance(first, kv.Ok):
+        return first
+    for append in batch.appends:
+        answered.append(append.prefix, append.value)
+    for put in batch.puts.values():
+        if put.stamp is not None:
+            answered.put(put.key, put.value, stamp=put.stamp)
+    return await truth.commit(host, _guarded(truth, answered))

@@ -1,0 +1,51 @@
+"""The places at which a host can be stopped, and which faults must have happened there.
+
+There is one boundary before and one after each kind of commit that matters, and around reads. A cell is a boundary and
+a fault; a campaign counts them. Boundaries that cannot be reached in this design are listed with the reason.
+"""
+
+from __future__ import annotations
+
+# What stands before and after each kind of commit. A name that stands nowhere here cannot be stopped at.
+BOUNDARIES: dict[str, tuple[str, str]] = {
+    "acquire": ("B1 before acquire", "B1 after acquire"),
+    "step": ("B2 after drain, before append", "B7 after append, before publish"),
+    "claim": ("B4 before claim", "B4 after claim, before call"),
+    "settle": ("B5 after call, before receipt", "B17 after ack, before reply"),
+    "fire": ("B6 before timer fires", "B6 after timer fired"),
+    "blob": ("B8 after upload, before metadata", "B8 after metadata"),
+    "snapshot": ("B9 after snapshot blob, before index", "B9 after index and promote"),
+    "beat": ("B19 before renewal", "B19 between renewal and answer"),
+    "enqueue": ("ingress before enqueue", "ingress after enqueue"),
+    "read": ("B18 before read", "B18 after read"),
+}
+UNREACHABLE = {
+    "B3 after append, before cursor": "one batch appends and deletes what was consumed (J6 asserts it)",
+    "B10 after index, before promote": "one batch records a snapshot and makes it the baseline (R3 asserts it)",
+    "B11 after segment, before index": "there is no compaction yet",
+    "B12 after index, before deletes": "there is no compaction yet",
+    "B13 between delete batches": "there is no compaction yet",
+    "B14 after condemn, before sweep": "there is no garbage collection yet",
+    "B15 inside fork": "there are no forks yet",
+    "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
+    "B20 between message and sender's receipt": "one batch holds both (F1 asserts it)",
+}
+RARE = [
+    "fire",
+    "fire",
+    "snapshot",
+    "settle",
+    "settle",
+    "settle",
+    "claim",
+    "claim",
+]  # kinds of commits that there are few of
+FAULTS = ("crash", "pause", "unknown", "partition")
+
+Cell = tuple[str, str]
+
+
+def reachable() -> list[Cell]:
+    """Every cell of boundary and fault that a campaign must hit. A read has no unknown outcome."""
+    names = [name for pair in BOUNDARIES.values() for name in pair]
+    return [(name, fault) for name in names for fault in FAULTS if not (fault == "unknown" and name.startswith("B18"))]

@@ -1,0 +1,332 @@
+"""What can go wrong between a host and its store, drawn from a seed.
+
+One memory engine holds the truth (`Truth`); each host sees it through a `HostEngine`, which delays, refuses, forgets to
+answer, applies late, or lets the host die, freeze or lose its link right before or right after a commit is applied. How
+often is up to the `Profile`. `Faults.active` turns everything off when it is time to heal.
+
+Every fault that happens has a number and is written down (`Struck`); a profile may allow only some of the numbers,
+which is how a failure is made smaller. Nothing here knows an invariant; see `checkers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.model import ids
+from worldline.sim.faults import ablations
+from worldline.sim.faults.boundaries import BOUNDARIES
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.truth import Truth
+from worldline.store import kv
+
+NEAR_US = 500  # a store that is so near has answered a read at once
+FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
+
+
+class Struck(msgspec.Struct, frozen=True):
+    """One fault that happened. `number`: its place among all that were drawn."""
+
+    number: int
+    time_us: int
+    host: str
+    fault: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.time_us / 1_000_000:8.3f} s  {self.host}: {self.fault}{where}"
+
+
+async def _kept(_: ids.Address) -> None:
+    """Where no lease is revoked."""
+
+
+class Faults:
+    """The faults of one run: what is drawn when, and what was hit."""
+
+    def __init__(
+        self, loop: SimLoop, seed: int, profile: Profile, *, without: str = "",
+        on_crash: Callable[[Host], None] = lambda _: None, on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
+    ) -> None:  # fmt: skip
+        self.loop = loop
+        self.profile = profile
+        self.without = without
+        self.active = False
+        self.passed = 0
+        self.drawn = 0
+        self.struck: list[Struck] = []
+        self.cells: Counter[tuple[str, str]] = Counter()
+        self.on_revoke = on_revoke
+        self._on_crash = on_crash
+        self._draws = random.Random(f"{seed}:faults")
+        self._net = random.Random(f"{seed}:net")
+        self._quiet = contextvars.copy_context()
+
+    def begin(self) -> None:
+        self.active = True
+
+    def end(self) -> None:
+        self.active = False
+
+    def settle(self) -> None:
+        """Remember the root's context: what is scheduled in it outlives any host."""
+        self._quiet = contextvars.copy_context()
+
+    def latency(self, host: Host | None = None) -> float:
+        worst_us = self.profile.latency_us
+        slow = self.active and self._net.random() * 1000 < self.profile.slow
+        if slow and host is not None and self.allow(host, "slow answer"):
+            worst_us = self.profile.slowest_us
+        return int(self._net.random() * worst_us) / 1_000_000
+
+    def often(self, rate: int) -> bool:
+        """Something that is noise rather than a fault: it has no number."""
+        return rate > 0 and self.active and self._draws.random() * 1000 < rate
+
+    def hit(self, rate: int, host: Host, fault: str, where: str = "") -> bool:
+        """Whether a fault of such a rate happens now."""
+        return rate > 0 and self.active and self._draws.random() * 1000 < rate and self.allow(host, fault, where)
+
+    def allow(self, host: Host, fault: str, where: str = "") -> bool:
+        """A fault was drawn: whether it may happen. If so it is written down."""
+        self.drawn += 1
+        only = self.profile.only
+        if only is not None and self.drawn not in only:
+            return False
+        self.struck.append(Struck(self.drawn, self.loop.now_us, host.label, fault, where))
+        return True
+
+    def pick(self, *choices: float) -> float:
+        return self._draws.choice(choices)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Something that happens whatever becomes of the hosts."""
+        self.loop.call_later(seconds, do, context=self._quiet)
+
+    def count(self, boundary: str, fault: str) -> None:
+        self.cells[boundary, fault] += 1
+
+    async def boundary(self, link: Link, name: str) -> None:
+        """Maybe the host dies, freezes or loses its link right here."""
+        profile, host = self.profile, link.host
+        least = FOCUS if profile.focus and name in BOUNDARIES[profile.focus] else 0
+        self.passed += 1 if self.active else 0
+        nth = profile.nth_fault if self.active and self.passed == profile.nth else ""
+        if nth == "crash" or self.hit(max(profile.crash, least), host, "crash", name):
+            self.count(name, "crash")
+            self.crash(host)
+            await self.loop.create_future()  # nothing of a dead host goes on
+        if nth == "pause" or self.hit(max(profile.pause, least), host, "pause", name):
+            if self.pause(host):
+                self.count(name, "pause")
+            await asyncio.sleep(0)
+        if nth == "partition" or self.hit(max(profile.partition, least), host, "partition", name):
+            self.count(name, "partition")
+            self.cut(link)
+
+    def crash(self, host: Host) -> None:
+        self.loop.crash(host)
+        self.loop.call_soon(self._on_crash, host, context=self._quiet)
+
+    def pause(self, host: Host) -> bool:
+        """Freeze for up to four times the lease's TTL. True if that is beyond it."""
+        times = 2 if self.profile.nth else self.pick(0.5, 1.5, 2, 4)
+        self.loop.freeze(host)
+        seconds = self.profile.settings.worker.lease_ttl_ms / 1000 * times
+        self.loop.call_later(seconds, self.loop.thaw, host, context=self._quiet)
+        return times > 1
+
+    def cut(self, link: Link, kind: str = "") -> None:
+        """Cut one direction or both for a while."""
+        seconds = self.profile.settings.worker.lease_ttl_ms / 1000 * self.pick(0.2, 1, 2, 5)
+        kind = kind or self._draws.choice(["both", "there", "back"])
+        link.cut(there=kind in ("both", "there"), back=kind in ("both", "back"))
+        self.loop.call_later(seconds, link.heal, context=self._quiet)
+
+
+class Link:
+    """One host's way to the store and back."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.cut_there = False
+        self.cut_back = False
+
+    def cut(self, *, there: bool, back: bool) -> None:
+        self.cut_there = there
+        self.cut_back = back
+
+    def heal(self) -> None:
+        self.cut_there = self.cut_back = False
+
+
+class HostEngine:
+    """The store as one host sees it."""
+
+    def __init__(self, truth: Truth, faults: Faults, host: Host, env: envs.Env, *, lag_us: int = 0) -> None:
+        self._truth = truth
+        self._faults = faults
+        self._host = host
+        self._env = env
+        self.link = Link(host)
+        self._lag_us = lag_us  # how late it reads journals
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        kv.check_requests(requests)
+        faults = self._faults
+        await faults.boundary(self.link, BOUNDARIES["read"][0])
+        await asyncio.sleep(faults.latency(self._host))
+        if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
+            await self._no_answer()
+        found = await self._truth.read(self._host, *requests, held_back=faults.without != "stable")
+        if self._lag_us and any(map(_is_journal, requests)):
+            await asyncio.sleep(self._lag_us / 1_000_000)
+        if faults.profile.latency_us > NEAR_US:
+            await asyncio.sleep(faults.latency())
+        if self.link.cut_back:
+            await self._no_answer()
+        await faults.boundary(self.link, BOUNDARIES["read"][1])
+        return self._as_seen(found)
+
+    def _as_seen(self, found: kv.Snapshot) -> kv.Snapshot:
+        """What this engine can tell: one whose transactions stay open knows no version of the store."""
+        if self._faults.without == "store-time":
+            return msgspec.structs.replace(found, time_us=self._env.wall_us())
+        if self._faults.without == "appended":
+            return msgspec.structs.replace(found, version=1)
+        return msgspec.structs.replace(found, version=0) if self._faults.profile.held else found
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        for batch in batches:
+            kv.check(batch)
+        faults, profile, host = self._faults, self._faults.profile, self._host
+        about = keyspaces.about(batches[0]) if batches else ""
+        before, after = BOUNDARIES.get(about, ("", ""))
+        if before:
+            await faults.boundary(self.link, before)
+        await asyncio.sleep(faults.latency(host))
+        if self.link.cut_there or faults.hit(profile.unavailable, host, "store out of reach", about):
+            await self._no_answer()
+        if faults.hit(profile.unknown, host, "answer lost", about):
+            return await self._unanswered(batches, before, after)
+        if faults.hit(profile.late, host, "applied late, answer lost", about):
+            faults.count(before, "unknown")
+            self._apply_later(batches)
+            return self._unknown(batches, "still under way")
+        if faults.without == "output-gate" and about == "step":
+            self._apply_later(batches)
+            return [ablations.pretended(self._truth, batch) for batch in batches]
+        if about == "step" and faults.hit(profile.overtaken, host, "applied, answer lost, overtaken", about):
+            return await self._overtaken(batches, after)
+        if faults.hit(profile.held, host, "transaction stays open", about):
+            outcomes = await self._held(batches)
+        else:
+            outcomes = [await self._apply(batch) for batch in batches]
+        await asyncio.sleep(faults.latency(host))
+        if after:
+            await faults.boundary(self.link, after)
+        if self.link.cut_back:
+            return self._unknown(batches, "the answer was lost")
+        return outcomes
+
+    async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
+        """Hints may be lost, late or made up."""
+        faults, mode = self._faults, self._faults.profile.hints
+        if self.link.cut_there or self.link.cut_back:
+            await self._no_answer()
+        if mode == "none" or (mode == "some" and faults.often(300)):
+            await asyncio.sleep(timeout_ms / 1000)
+            return False
+        if mode == "some" and faults.often(100):
+            await asyncio.sleep(faults.latency())
+            return True
+        hinted = await self._truth.engine.wait(prefix, seen, timeout_ms)
+        if mode == "some" and faults.often(300):
+            await asyncio.sleep(faults.pick(0.1, 1, 3))
+        return hinted
+
+    async def durability(self) -> kv.Durability:
+        return await self._truth.engine.durability()
+
+    async def close(self) -> None:
+        """The store outlives the hosts that use it."""
+
+    async def _overtaken(self, batches: tuple[kv.Batch, ...], after: str) -> list[kv.Outcome]:
+        """The steps are in the journal, and before their host can learn of it, other hosts have the worlds."""
+        for batch in batches:
+            if isinstance(await self._apply(batch), kv.Ok):
+                self._faults.count(after, "unknown")
+                for at in filter(None, map(_fenced, batch.expects)):
+                    await self._faults.on_revoke(at)
+        self._faults.cut(self.link, "both")
+        return self._unknown(batches, "the answer was lost")
+
+    async def _held(self, batches: tuple[kv.Batch, ...]) -> list[kv.Outcome]:
+        """Others commit while these do, or while a transaction is idle that has nothing to do with them."""
+        if self._faults.pick(0, 0, 1):
+            version = self._truth.begin(self._faults.loop.root)
+            self._faults.later(self._faults.pick(1, 5, 15), lambda: self._truth.abandon(version))
+            return [await self._apply(batch) for batch in batches]
+        versions = [self._truth.begin(self._host) for _ in batches]
+        await asyncio.sleep(self._faults.pick(0.02, 0.3, 2))
+        return [await self._apply(batch, version) for batch, version in zip(batches, versions, strict=True)]
+
+    async def _apply(self, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
+        faults, about = self._faults, keyspaces.about(batch)
+        if about in ("step", "snapshot") and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
+            await faults.on_revoke(next(at for at in map(_fenced, batch.expects) if at is not None))
+        outcome = await ablations.apply(self._truth, self._host, batch, self._faults.without, version)
+        if version is not None:
+            self._truth.abandon(version)
+        return outcome
+
+    async def _unanswered(self, batches: tuple[kv.Batch, ...], before: str, after: str) -> list[kv.Outcome]:
+        """Some of the batches are applied, and the host is not told which."""
+        for batch in batches:
+            if self._faults.pick(0, 1):
+                self._faults.count(after, "unknown")
+                await self._apply(batch)
+            else:
+                self._faults.count(before, "unknown")
+        await asyncio.sleep(self._faults.latency())
+        return self._unknown(batches, "the answer was lost")
+
+    def _unknown(self, batches: tuple[kv.Batch, ...], why: str) -> list[kv.Outcome]:
+        if self._faults.without == "unknown":
+            return [ablations.pretended(self._truth, batch) for batch in batches]
+        return [kv.CommitUnknown(why) for _ in batches]
+
+    def _apply_later(self, batches: tuple[kv.Batch, ...]) -> None:
+        """The commit is still under way in the store, whatever becomes of the host."""
+        seconds = self._faults.pick(0.01, 0.5, 5)
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            for batch in batches:
+                await self._apply(batch)
+
+        self._faults.loop.start(self._faults.loop.root, later(), name="commit under way")
+
+    async def _no_answer(self) -> None:
+        await asyncio.sleep(0.05 + self._faults.latency())
+        raise errors.StoreUnavailable("the store cannot be reached")
+
+
+def _is_journal(request: kv.Request) -> bool:
+    return isinstance(request, kv.Range) and keyspaces.is_journal(request.begin)
+
+
+def _fenced(key: bytes) -> ids.Address | None:
+    """The world whose epoch a batch expects by this key."""
+    where = keyspaces.place(key)
+    return where.at if where.what == "epoch" else None

@@ -1,0 +1,285 @@
+"""Profiles: everything that is drawn before a seed runs, or asked for by name.
+
+Every class of fault is on or off by a coin, so that none hides another, with a rate of its own; and constants are drawn
+too: a bound that is never met is never tested. A profile can be named (`crashes`), and fields of it can be set
+(`hosts=3`), which is how a seed that was made smaller is told from the one it came from.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+import msgspec
+
+from worldline.base import errors
+from worldline.model.settings import (
+    AdapterSettings,
+    JanitorSettings,
+    OrchestratorSettings,
+    Settings,
+    TimerSettings,
+    WorkerSettings,
+)
+from worldline.sim.faults.boundaries import BOUNDARIES, RARE
+
+
+class Adapters(msgspec.Struct, frozen=True):
+    """How the outside misbehaves, in percent of calls."""
+
+    late: int = 0
+    silent: int = 0
+    wrong: int = 0
+    double: int = 0
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Everything that is drawn before a seed runs. Rates are per thousand commits, or reads."""
+
+    hosts: int = 2
+    clients: int = 2
+    split: bool = False  # every role on machines of its own
+    orchestrators: int = 0
+    janitors: int = 0
+    focus: str = ""  # a kind of commit at which every fault is likely, whatever the coins said
+    shuffle: bool = False
+    latency_us: int = 2_000
+    slow: int = 0
+    crash: int = 0
+    pause: int = 0
+    partition: int = 0
+    unknown: int = 0
+    late: int = 0
+    unavailable: int = 0
+    conflict: int = 0  # an operator revokes the lease right before a commit
+    objects: int = 0
+    store_jump: int = 0  # the store's clock jumps; in percent of the larger events
+    excursion: int = 0  # the store's clock is hours off for a while, or set back for good; in percent of its chances
+    overtaken: int = 0  # a step is applied, its answer lost, its host cut off and its lease taken away
+    held: int = 0  # a commit stays open for a while, or an idle transaction does, and holds `stable` back
+    hints: Literal["all", "some", "none"] = "all"
+    skew_us: int = 0
+    drift_ppm: int = 0
+    nth: int = 0  # exactly here, counted over all boundaries that are passed, and ...
+    nth_fault: Literal["crash", "pause", "partition"] = "crash"  # ... this happens
+    adapters: Adapters = Adapters()
+    heal: Literal["all", "core"] = "all"
+    chaos_seconds: int = 20
+    lag: int = 0  # so many percent of hosts read journals late
+    anonymous: int = 0  # so many lots of sends and asks without ids
+    doors: int = 0  # clients that use two processes by turns
+    backlog: int = 0  # inputs that wait in one inbox when the hosts start
+    hostile: int = 0  # so many lots of inputs to a program that does everything wrong
+    patient: bool = False  # clients wait for an answer without a limit, instead of asking again
+    kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
+    ops_max: int = 1_000  # of each client
+    only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
+    settings: Settings = Settings()
+
+    @property
+    def slowest_us(self) -> int:
+        """How long an answer takes at most when it is slow."""
+        return 3 * self.settings.worker.lease_ttl_ms * 1000
+
+
+def draw(seed: int) -> Profile:
+    """The profile of a seed."""
+    draws = random.Random(f"{seed}:profile")
+
+    def coin(low: int, high: int) -> int:
+        return draws.randint(low, high) if draws.random() < 0.5 else 0
+
+    return Profile(
+        hosts=draws.choice([1, 2, 2, 3]),
+        clients=draws.choice([1, 2, 3]),
+        split=draws.random() < 0.4,
+        focus=draws.choice([kind for kind in BOUNDARIES if kind != "read"] + RARE + [""] * 3),
+        shuffle=draws.random() < 0.5,
+        latency_us=draws.choice([10, 500, 2_000, 20_000]),
+        slow=coin(5, 50),
+        crash=coin(2, 20),
+        pause=coin(2, 15),
+        partition=coin(2, 10),
+        unknown=coin(10, 100),
+        late=coin(5, 50),
+        unavailable=coin(5, 50),
+        objects=coin(100, 600),
+        hints=draws.choice(["all", "some", "some", "none"]),
+        skew_us=coin(1, 20_000_000),
+        drift_ppm=coin(1, 5_000),
+        adapters=Adapters(coin(5, 20), coin(2, 10), coin(5, 20), coin(5, 20)),
+        heal=draws.choice(["all", "all", "core"]),
+        chaos_seconds=draws.randint(8, 20),
+        settings=draw_settings(draws),
+        conflict=coin(5, 40),
+        store_jump=coin(10, 50),
+        orchestrators=draws.choice([0, 0, 1, 2]),
+        janitors=draws.choice([0, 0, 1]),
+        **_draw_features(seed),
+    )
+
+
+def _draw_features(seed: int) -> dict[str, Any]:
+    """Drawn apart, so that the rest of a seed's profile does not depend on how many there are."""
+    draws = random.Random(f"{seed}:features")
+
+    def coin(likely: float, low: int, high: int) -> int:
+        drawn = draws.randint(low, high)
+        return drawn if draws.random() < likely else 0
+
+    return {
+        "anonymous": coin(0.4, 1, 2),
+        "doors": coin(0.2, 1, 2),
+        "backlog": coin(0.05, 50, 200),
+        "hostile": coin(0.15, 1, 1),
+        "excursion": coin(0.15, 20, 60),
+        "held": coin(0.3, 5, 60),
+        "lag": coin(0.1, 30, 100),
+        "overtaken": coin(0.4, 10, 60),
+        "patient": draws.random() < 0.4,
+    }
+
+
+def draw_settings(draws: random.Random) -> Settings:
+    """Constants are drawn too: a bound that is never met is never tested."""
+    ttl_ms = draws.choice([1_000, 3_000, 10_000])
+    claim_ms = draws.choice([1_000, 3_000, 8_000])
+    return Settings(
+        worker=WorkerSettings(
+            lease_ttl_ms=ttl_ms,
+            heartbeat_ms=ttl_ms // 4,
+            scan_ms=draws.choice([300, 1_000, 3_000]),
+            max_inbox_batch=draws.choice([1, 3, 64]),
+            max_cycle_wall_ms=draws.choice([1, 250]),
+            max_worlds_per_cycle=draws.choice([1, 2, 256]),
+            max_worlds_warm=draws.choice([1, 3, 1_000]),
+            idle_release_ms=draws.choice([500, 3_000, 60_000]),
+            snapshot_entries=draws.choice([4, 15, 60, 5_000]),
+            snapshot_ms=draws.choice([2_000, 300_000]),
+            snapshot_idle_ms=draws.choice([200, 2_000]),
+        ),
+        adapter=AdapterSettings(
+            claim_ttl_ms=claim_ms,
+            renew_ms=claim_ms // 3,
+            scan_ms=draws.choice([300, 1_000, 3_000]),
+            concurrency=draws.choice([1, 4, 256]),
+            claim_batch=draws.choice([1, 64]),
+        ),
+        timer=TimerSettings(scan_ms=draws.choice([300, 1_000, 3_000]), batch=draws.choice([1, 512])),
+        orchestrator=OrchestratorSettings(turn_ms=draws.choice([500, 2_000]), moves_max=draws.choice([1, 32])),
+        janitor=JanitorSettings(
+            turn_ms=300, round_ms=draws.choice([1_000, 600_000]), worlds_max=draws.choice([1, 256])
+        ),
+    )
+
+
+# --- By name ------------------------------------------------------------------------------------------------
+
+# The classes of faults that are no single events, and how each is when it is off.
+BACKGROUND: dict[str, Any] = {
+    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all", "lag": 0,
+}  # fmt: skip
+# Those that are, and how often each is when it is asked for by name.
+EVENTS = {
+    "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
+    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
+}  # fmt: skip
+NAMED: dict[str, tuple[str, ...]] = {
+    "calm": (),
+    "crashes": ("crash",),
+    "pauses": ("pause",),
+    "network": ("slow", "partition", "unknown", "late", "unavailable", "hints", "lag"),
+    "transactions": ("held",),
+    "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
+    "objects": ("objects",),
+    "leases": ("pause", "conflict", "store_jump", "overtaken"),
+    "outside": ("adapters",),
+}
+SWARM = "swarm"
+ROLES = ("worker", "adapter", "timer", "orchestrator", "janitor")  # those whose settings can be set
+
+
+def of(text: str, seed: int) -> Profile:
+    """The profile that a text asks for: a name, fields that are set, or both: `crashes,hosts=3`."""
+    return changed(draw(seed), text)
+
+
+def changed(profile: Profile, text: str) -> Profile:
+    """A profile with what a text asks for."""
+    for number, part in enumerate(each for each in text.split(",") if each):
+        name, equals, value = part.partition("=")
+        if equals:
+            profile = _set(profile, name, value)
+        elif number == 0 and name in NAMED:
+            profile = _only_classes(profile, NAMED[name])
+        elif number or name != SWARM:
+            known = ", ".join([SWARM, *NAMED])
+            raise errors.BadInput(f"no profile {name!r}; there are {known}, and FIELD=VALUE to change one")
+    return profile
+
+
+def _only_classes(profile: Profile, classes: tuple[str, ...]) -> Profile:
+    wanted: dict[str, Any] = {name: off for name, off in BACKGROUND.items() if name not in classes}
+    for name, rate in EVENTS.items():
+        wanted[name] = (getattr(profile, name) or rate) if name in classes else 0
+    return msgspec.structs.replace(profile, **wanted, focus="")
+
+
+def _set(profile: Profile, name: str, value: str) -> Profile:
+    if "." in name:
+        return _set_constant(profile, name, value)
+    fields = {field.name: field.type for field in msgspec.structs.fields(Profile)}
+    if name not in fields or name == "settings":
+        raise errors.BadInput(f"a profile has no {name!r}; it has {', '.join(each for each in fields)}")
+    given: Any = value
+    try:
+        if name == "only":
+            given = [int(each) for each in value.split("+") if each]
+        elif name == "kinds":
+            given = value.split("+")
+        elif name == "adapters":
+            given = dict(zip(Adapters.__struct_fields__, map(int, value.split("+")), strict=True))
+        converted = msgspec.convert(given, fields[name], strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise errors.BadInput(f"{name}={value} does not fit a profile: {error}") from error
+    return msgspec.structs.replace(profile, **{name: converted})
+
+
+def _set_constant(profile: Profile, name: str, value: str) -> Profile:
+    """One of the settings of a role: `worker.scan_ms=300`."""
+    role, _, field = name.partition(".")
+    its = getattr(profile.settings, role) if role in ROLES else None
+    if its is None or not isinstance(getattr(its, field, None), int):
+        raise errors.BadInput(f"there is no setting {name!r} that is a number")
+    try:
+        its = msgspec.structs.replace(its, **{field: int(value)})
+    except ValueError as error:
+        raise errors.BadInput(f"{name}={value} does not fit a profile: {error}") from error
+    return msgspec.structs.replace(profile, settings=msgspec.structs.replace(profile.settings, **{role: its}))
+
+
+def difference(profile: Profile, base: Profile) -> str:
+    """The fields in which a profile differs, so that `of` makes it of the same seed again."""
+    parts = []
+    for field in Profile.__struct_fields__:
+        value = getattr(profile, field)
+        if field != "settings" and value != getattr(base, field):
+            parts.append(f"{field}={_text(value)}")
+    return ",".join(parts + _constants(profile.settings, base.settings))
+
+
+def _constants(settings: Settings, base: Settings) -> list[str]:
+    parts = []
+    for role in ROLES:
+        its, other = getattr(settings, role), getattr(base, role)
+        fields = [each for each in its.__struct_fields__ if getattr(its, each) != getattr(other, each)]
+        parts += [f"{role}.{field}={getattr(its, field)}" for field in fields]
+    return parts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Adapters):
+        return "+".join(str(each) for each in msgspec.structs.astuple(value))
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

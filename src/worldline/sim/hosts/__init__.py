@@ -1,0 +1,1 @@
+"""The simulated machines: hosts that run the real roles, and clients."""

@@ -1,0 +1,336 @@
+"""A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
+
+Hosts are put together as `client.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
+started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (every
+host, or only a core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from worldline.base import env as envs
+from worldline.client import sdk
+from worldline.host import compose
+from worldline.host import process as hosts
+from worldline.host.process import EMBEDDED, Role
+from worldline.kernel import values
+from worldline.layers import format as formats
+from worldline.layers import inbox as inboxes
+from worldline.layers import universes, worlds
+from worldline.model import ids, inbox, payload
+from worldline.roles.cluster import operations
+from worldline.sim.faults import ablations, excursions, faulty_objects
+from worldline.sim.faults.faulty_store import Faults, HostEngine
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.hosts import doors, remaining
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load import history, hostile, programs, scenarios, workloads
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.truth import Applied, Trace, Truth
+from worldline.store import kv
+from worldline.store.objects import interface as objects
+
+OPERATOR = "operator"  # the host of the operator that revokes leases
+JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
+
+UNIVERSE = "simulated"
+RESTART_SECONDS = (0.05, 1.0, 8.0)
+LOOK_SECONDS = 0.5
+OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
+LAG_SECONDS = (0.5, 1, 2.5)
+BACKLOG_AT_ONCE = 50
+DEDUPE_US = 10**12
+
+
+class Cluster:
+    def __init__(
+        self, loop: SimLoop, seed: int, profile: Profile, plan: workloads.Plan, *, without: str = "",
+        scenario: scenarios.Scenario | None = None, broken: history.Broken = history.ignored, keep: int = 0,
+    ) -> None:  # fmt: skip
+        self.loop = loop
+        self.seed = seed
+        self.profile = profile
+        self.plan = plan
+        self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
+        self.driven = None if scenario is None else scenarios.Driven(scenario)
+        self.settings = ablations.settings_without(profile.settings, without)
+        self.faults = Faults(
+            loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
+        )  # fmt: skip
+        self.quiet = Faults(loop, seed, Profile(latency_us=profile.latency_us if scenario else 0))
+        self.history = history.History(lambda: loop.now_us, broken=broken)
+        self.outside = programs.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
+        self.env = SimEnv(loop, f"{seed}:store")
+        self.members: list[Member] = []
+        self.trace = Trace(loop, keep=keep)
+        self.crashes = 0
+        self.addresses: dict[str, ids.Address] = {}  # of the plan's worlds
+        self.calm_since_us = 0  # from when on there are no faults any more
+        self._draws = random.Random(f"{seed}:chaos")
+        self.truth: Truth
+        self.excursions: excursions.Excursions
+        self.bodies: objects.Objects  # as they are
+        self.objects: objects.Objects  # as they are seen
+        self.remaining: remaining.Remaining
+        self.universe: ids.UniverseId
+
+    # --- Boot -----------------------------------------------------------------------------------------------
+
+    async def boot(self, audit: list[Callable[[Applied], None]]) -> None:
+        """A store with its worlds, made in calm, and every member started."""
+        self.faults.settle()
+        engine = await compose.open_engine("memory://", self.env, create=True)
+        self.truth = Truth(engine, self.env, self.trace, audit=audit)
+        self.excursions = excursions.Excursions(self.loop, self.seed, self.truth, self.faults)
+        if self.profile.excursion:
+            self.truth.audit.append(self.excursions.look)
+        self.remaining = remaining.Remaining(
+            self.truth, self.history, self.members, self.addresses,
+            excursions=self.excursions if self.profile.excursion else None, own=self.driven is not None,
+        )  # fmt: skip
+        self.bodies = await compose.open_objects("memory://", self.env, create=True)
+        self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
+        calm = self.calm()
+        await formats.ensure(calm.engine, self.env, create=True)
+        self.universe = ids.UniverseId(envs.new_id(self.env))
+        batch = kv.Batch()
+        universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
+        await calm.engine.commit(batch)
+        by_name = {program.name: program for program in self.programs}
+        admin = sdk.Universe(calm, self.universe, UNIVERSE, [], self.settings)
+        for name, program in self.plan.worlds:
+            self.addresses[name] = await (await admin.create(name, by_name[program])).address()
+        await self._fill(calm.engine)
+        self._enlist()
+        for member in self.members:
+            self.start(member)
+
+    async def _fill(self, engine: kv.Engine) -> None:
+        """What waits in an inbox before the hosts start."""
+        backlog = self.plan.backlog
+        for first in range(0, len(backlog), BACKLOG_AT_ONCE):
+            part, batch = backlog[first : first + BACKLOG_AT_ONCE], kv.Batch()
+            at = self.addresses[part[0].world]
+            worlds.expect_open(batch, worlds.decode(at, (await engine.read(worlds.get(at))).value(0)))
+            for op in part:
+                self.history.begin(op)
+                event = programs.Add(op.id, op.amount)
+                self.history.sends(op, event)
+                item = inbox.Event(values.schema_name(programs.Add), payload.inline(values.dump(event)))
+                now_us = self.truth.time_us()
+                inboxes.enqueue(batch, at, item, client_id=op.id, time_us=now_us, window_us=DEDUPE_US)
+            await engine.commit(batch)
+            for op in part:
+                self.history.acked(op)
+                self.history.answer(op, "waits")
+
+    def _enlist(self) -> None:
+        """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
+        profile = self.profile
+        for number in range(profile.hosts):
+            self.members.append(Member(f"host-{number}", _serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED))
+        alone = {Role.ORCHESTRATOR: profile.orchestrators, Role.JANITOR: profile.janitors}
+        if profile.split:
+            alone |= {Role.ADAPTER: 2, Role.TIMERS: 2}
+        for role, count in alone.items():
+            self.members += [Member(f"{role}-{number}", _serve, runs=(role,)) for number in range(count)]
+        for number, ops in enumerate(self.plan.ops):
+            runs = EMBEDDED if not profile.split and self._draws.random() < 0.4 else ()
+            main = self._client(f"client-{number}", ops[: profile.ops_max])
+            self.members.append(Member(f"client-{number}", main, runs=runs, client=True))
+        for number, ops in enumerate(self.plan.doors):
+            name = f"{workloads.DOORS}-{number}"
+            self.members.append(Member(name, self._two_doors(name, ops[: profile.ops_max]), client=True, steady=True))
+        if self.driven is not None:
+            self.members.append(Member("scenario", self._drive, client=True, steady=True))
+
+    def calm(self) -> compose.Store:
+        """The store as the simulation itself sees it: no faults, whatever the phase."""
+        engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
+        return compose.Store("memory://", engine, self.objects, self.env)
+
+    def _client(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
+        async def main(universe: sdk.Universe) -> None:
+            await workloads.client(universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient)
+
+        return main
+
+    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
+        async def main(universe: sdk.Universe) -> None:
+            await doors.client(universe, name, ops, self.history, seed=self.seed, members=self.members)
+            self.history.finished[name] = None
+
+        return main
+
+    async def _drive(self, universe: sdk.Universe) -> None:
+        assert self.driven is not None
+        await self.driven.begin(universe)
+        self.history.finished["scenario"] = None
+        await _serve(universe)
+
+    def start(self, member: Member) -> None:
+        """A new life of a member."""
+        host = Host(member.name, member.lives + 1)
+        skew_us = self._draws.randint(-self.profile.skew_us, self.profile.skew_us)
+        drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
+        seed = f"{self.seed}:{host.label}"
+        env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
+        used = self.quiet if member.steady else self.faults
+        engine = HostEngine(self.truth, used, host, env, lag_us=self._lag_us(host))
+        member.begin(host, env, engine)
+        bodies = self.bodies if member.steady else self.objects
+        store = compose.Store("memory://", engine, bodies, env)
+        self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
+
+    def _lag_us(self, host: Host) -> int:
+        """How late this life of a host reads journals."""
+        draws = random.Random(f"{self.seed}:lag:{host.label}")
+        return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
+
+    async def _live(self, member: Member, store: compose.Store) -> None:
+        hosted = self.programs if member.runs == EMBEDDED else []
+        universe = sdk.Universe(store, self.universe, UNIVERSE, hosted, self.settings)
+        if member.runs and not hosted:
+            alone = hosts.Host(
+                store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
+            )
+            member.watch(lambda: alone.failed)
+            alone.start()
+        if universe.host is not None:
+            host = universe.host
+            member.watch(lambda: host.failed)
+        universe.start()
+        member.join(universe)
+        try:
+            await member.main(universe)
+        except Exception as error:
+            member.bugs.append(error)
+            raise
+
+    def _crashed(self, host: Host) -> None:
+        self.crashes += 1
+        self.trace.note(host, "crashed")
+        member = next((each for each in self.members if each.host is host), None)
+        if member is not None:  # else it lives again already: everything has healed in the meantime
+            self.loop.call_later(self._draws.choice(RESTART_SECONDS), self._restart, member)
+
+    def _restart(self, member: Member) -> None:
+        if not member.alive and not member.stays_dead:
+            self.start(member)
+
+    # --- Chaos ----------------------------------------------------------------------------------------------
+
+    async def chaos(self) -> None:
+        """Faults everywhere, and some of the larger kind at times of their own."""
+        self.faults.begin()
+        if self.profile.excursion:
+            self.loop.start(self.loop.root, self.excursions.wander(), name="excursions")
+        ends_us = self.loop.now_us + self.profile.chaos_seconds * 1_000_000
+        while self.loop.now_us < ends_us:
+            await asyncio.sleep(self._draws.random() * 3)
+            self.check_roles()
+            member = self._draws.choice([each for each in self.members if not each.steady])
+            if self._draws.random() * 100 < self.profile.store_jump:
+                self._jump()
+            elif member.host is not None and member.host.alive and not member.host.frozen:
+                self._befall(member, member.host)
+
+    def _jump(self) -> None:
+        """The store's clock is set, most often so that every lease and claim runs out at once."""
+        seconds = self._draws.choice(JUMP_SECONDS)
+        if self.faults.allow(self.loop.root, f"store's clock jumps by {seconds} s"):
+            self.truth.jump(seconds)
+            self.trace.note(self.loop.root, "jumped")
+
+    def _befall(self, member: Member, host: Host) -> None:
+        assert member.engine is not None
+        assert member.env is not None
+        event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])
+        if event == "crash" and self.profile.crash and self.faults.allow(host, "crash"):
+            self.faults.crash(host)
+        elif event == "pause" and self.profile.pause and self.faults.allow(host, "pause"):
+            self.faults.pause(host)
+        elif event == "partition" and self.profile.partition and self.faults.allow(host, "partition"):
+            self.faults.cut(member.engine.link)
+        elif event == "jump" and self.profile.skew_us and self.faults.allow(host, "clock jumps"):
+            member.env.jump(self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000)
+
+    async def _revoke(self, at: ids.Address) -> None:
+        """An operator revokes a lease, as may happen at any time."""
+        operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
+        await operations.revoke_lease(operator, self.env, at)
+
+    # --- Heal and quiesce -----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults. Unless only a core heals, every host is started again."""
+        self.faults.end()
+        self.outside.heal()
+        self.excursions.come_back()
+        self.calm_since_us = self.loop.now_us
+        hosting = [member for member in self.members if member.name.startswith("host")]
+        if self.profile.heal == "core" and len(hosting) > 1:
+            lost = hosting[-1]
+            lost.stay_dead()
+            if lost.host is not None:
+                self.loop.crash(lost.host)
+        for member in self.members:
+            if member.host is not None and member.host.alive:
+                self.loop.thaw(member.host)
+            if member.engine is not None:
+                member.engine.link.heal()
+            self._restart(member)
+
+    def quiet_after_seconds(self) -> float:
+        """The bound of liveness: failover, scans and the longest back-off, several times over."""
+        if self.driven is not None:
+            return scenarios.PATIENCE_SECONDS
+        worker, adapter = self.settings.worker, self.settings.adapter
+        turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
+        longest = max(map(len, self.plan.ops), default=0)
+        return 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
+
+    async def quiesce(self) -> list[str]:
+        """Wait until nothing is left to do. Returns what still is, if that takes too long."""
+        ends_us = self.loop.now_us + int(self.quiet_after_seconds() * 1_000_000)
+        while left := self.left():
+            self.check_roles()
+            if self.loop.now_us > ends_us or any(member.bugs for member in self.members):
+                return left
+            await asyncio.sleep(LOOK_SECONDS)
+        return []
+
+    async def catch_up(self) -> list[str]:
+        """Let what was excused be done as well: the clock goes on to where it has been. Returns what is left then."""
+        if not self.left(excused=False):
+            return []
+        self.excursions.catch_up()
+        self.calm_since_us = self.loop.now_us
+        return await self.quiesce()
+
+    def left(self, *, excused: bool = True) -> list[str]:
+        """What is still to be done."""
+        return self.remaining.left(excused=excused)
+
+    def check_roles(self) -> None:
+        """Note the bugs that have stopped a role; a host with a stopped role is not let off by a restart."""
+        for member in self.members:
+            failed = member.failed() if member.alive else None
+            if failed is not None and failed not in member.bugs:
+                member.bugs.append(failed)
+
+    def stop(self) -> None:
+        """End every member, for good."""
+        for member in self.members:
+            member.stay_dead()
+            if member.host is not None:
+                self.loop.crash(member.host)
+
+
+async def _serve(universe: sdk.Universe) -> None:
+    del universe
+    await asyncio.get_running_loop().create_future()

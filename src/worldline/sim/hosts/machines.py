@@ -1,0 +1,62 @@
+"""The machines of a simulated cluster, each over all its lives.
+
+A machine runs some of the roles, or is a client, or both. When it dies nothing of its memory is left; its name stays,
+and with it what it was for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from worldline.client import sdk
+from worldline.host.process import Role
+from worldline.sim.faults.faulty_store import HostEngine
+from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.loop import Host
+
+
+class Member:
+    """A machine of the cluster, over all its lives."""
+
+    def __init__(
+        self, name: str, main: Callable[[sdk.Universe], Awaitable[None]], *, runs: Sequence[Role] = (),
+        client: bool = False, steady: bool = False,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.main = main
+        self.runs = runs
+        self.client = client  # it has something to get done
+        self.steady = steady  # it never fails, and sees a store that never does
+        self.lives = 0
+        self.host: Host | None = None
+        self.engine: HostEngine | None = None
+        self.env: SimEnv | None = None
+        self.universe: sdk.Universe | None = None  # of this life, once it has one
+        self.failed: Callable[[], BaseException | None] = lambda: None
+        self.bugs: list[BaseException] = []
+        self.stays_dead = False
+
+    def begin(self, host: Host, env: SimEnv, engine: HostEngine) -> None:
+        """A new life: nothing is left of the one before."""
+        assert host.life == self.lives + 1
+        self.lives = host.life
+        self.host = host
+        self.env = env
+        self.engine = engine
+        self.universe = None
+
+    def watch(self, failed: Callable[[], BaseException | None]) -> None:
+        """Where the roles of this life say which bug has stopped one."""
+        self.failed = failed
+
+    def join(self, universe: sdk.Universe) -> None:
+        """The present life has opened its universe."""
+        self.universe = universe
+
+    def stay_dead(self) -> None:
+        """It is not started again after its next death."""
+        self.stays_dead = True
+
+    @property
+    def alive(self) -> bool:
+        return self.host is not None and self.host.alive

@@ -1,0 +1,86 @@
+"""What is still to be done in a simulated cluster: clients that are not through, unread items, open work.
+
+A run is quiet when nothing remains. Work that waits for a time from before the store's clock was set back is excused,
+and so are the clients that wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
+from worldline.model import ids
+from worldline.model.work import WorkKind, WorkState
+from worldline.model.world import Status
+from worldline.sim.faults.excursions import Excursions
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load.history import History
+from worldline.sim.runtime import keyspaces
+from worldline.sim.runtime.truth import Truth
+
+
+class Remaining:
+    """`excursions`: those of the store's clock, if it makes any. `own`: worlds of a user's scenario are run."""
+
+    def __init__(
+        self, truth: Truth, history: History, members: Sequence[Member], addresses: dict[str, ids.Address], *,
+        excursions: Excursions | None, own: bool,
+    ) -> None:  # fmt: skip
+        self._truth = truth
+        self._history = history
+        self._members = members
+        self._addresses = addresses
+        self._excursions = excursions
+        self._own = own
+
+    def left(self, *, excused: bool = True) -> list[str]:
+        """What remains. `excused`: without the work that is excused, and the clients that wait for it."""
+        left: list[str] = []
+        waiting: dict[ids.Address, None] = {}
+        for key, value in self._truth.copy.items():
+            where = keyspaces.place(key)
+            if where.what not in ("inbox", "open") or self._is_gone(where.at):
+                continue
+            if where.what == "inbox":
+                left.append(f"{where.what} of {_name(where.at)}")
+            elif excused and self._is_excused(key, value):
+                assert where.at is not None
+                waiting[where.at] = None
+            elif self._is_due(value):
+                left.append(f"{where.what} of {_name(where.at)}")
+        for each in self._members:
+            if each.client and each.name not in self._history.finished and not self._waits(each.name, waiting):
+                left.append(each.name)
+        return left
+
+    def _is_excused(self, key: bytes, raw: bytes) -> bool:
+        return self._excursions is not None and self._excursions.is_excused(key, work_keys.WORK.unpack(raw))
+
+    def _waits(self, client: str, waiting: dict[ids.Address, None]) -> bool:
+        """Whether a client waits for one of these worlds."""
+        if not waiting:
+            return False
+        at = [self._addresses.get(op.world) for op in self._history.under_way(client)]
+        return any(each is not None and each in waiting for each in at)
+
+    def _is_due(self, raw: bytes) -> bool:
+        """Whether open work must be done before all is quiet. A user's own worlds may keep timers for another day."""
+        work = work_keys.WORK.unpack(raw)
+        if not self._own:
+            return True
+        is_timer = work.kind is WorkKind.TIMER
+        return work.state is not WorkState.PARKED and (not is_timer or work.due_us < self._truth.time_us())
+
+    def _is_gone(self, at: ids.Address | None) -> bool:
+        """Whether a world was deleted: its unread items stay until the janitor deletes them."""
+        assert at is not None
+        return status(self._truth, at) is Status.DELETED
+
+
+def status(truth: Truth, at: ids.Address) -> Status:
+    return world_keys.META.unpack(truth.copy[world_keys.meta_key(at)]).status
+
+
+def _name(at: ids.Address | None) -> str:
+    return "?" if at is None else at.world.hex()[-8:]

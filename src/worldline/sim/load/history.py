@@ -1,0 +1,141 @@
+"""What clients have done and know, and when worlds took it: the account that ONCE and ORDER are checked against.
+
+An operation is begun, acked (what it sent is durable) and answered, each at a time. The auditor tells of every input as
+it is journaled. So two things are seen at once, whichever process sent an input and whichever holds the world:
+
+* ONCE: an input is journaled once. An anonymous one that ended in an error was taken as often as the error says.
+* ORDER: an input that was acked before another was begun is journaled before it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from worldline.codec import structs
+from worldline.kernel import commands, values
+from worldline.layers import cas
+from worldline.model import inbox, journal, payload
+from worldline.model.journal import Kind
+
+Broken = Callable[[str, str], None]
+
+
+def ignored(invariant: str, what: str) -> None:
+    """A violation that is not looked at."""
+
+
+class Op(msgspec.Struct, frozen=True):
+    """One thing a client will do. `kind`: one of `workloads.KINDS`."""
+
+    id: str
+    kind: str
+    world: str
+    amount: int = 0
+    to: str = ""
+
+
+class Outcome(enum.StrEnum):
+    """How an anonymous operation ended for its client."""
+
+    ACKED = "acked"  # taken, once
+    UNCERTAIN = "uncertain"  # the error said so, or the client died: taken once or not at all
+    REFUSED = "refused"  # the error said that it was not taken
+
+
+class History:
+    """`broken`: told of an invariant that does not hold, and how."""
+
+    def __init__(self, now_us: Callable[[], int] = lambda: 0, *, broken: Broken = ignored) -> None:
+        self.begun: dict[str, Op] = {}
+        self.answered: dict[str, object] = {}
+        self.finished: dict[str, None] = {}  # clients that are through
+        self.tried_us: dict[str, int] = {}  # the last time
+        self.answered_us: dict[str, int] = {}
+        self.ended_us: dict[str, int] = {}  # runs, by id: when their end was journaled
+        self._now_us = now_us
+        self._broken = broken
+        self._begun_us: dict[str, int] = {}
+        self._acked_us: dict[str, int] = {}
+        self._by_payload: dict[bytes, str] = {}
+        self._untaken: dict[str, dict[str, None]] = {}  # operations of each world that no step has taken yet
+        self._taken: dict[str, None] = {}
+        self._at_work: dict[str, Op] = {}  # the latest operation of each client
+
+    # --- By clients -----------------------------------------------------------------------------------------
+
+    def begin(self, op: Op, client: str = "") -> None:
+        """The first time counts: what is tried again may have succeeded the first time."""
+        self.begun[op.id] = op
+        self._at_work[client] = op
+        self._begun_us.setdefault(op.id, self._now_us())
+        if op.id not in self._taken:
+            self._untaken.setdefault(op.world, {})[op.id] = None
+
+    def tries(self, op: Op) -> None:
+        """The first time, or again."""
+        self.tried_us[op.id] = self._now_us()
+
+    def sends(self, op: Op, event: object) -> None:
+        """What the journal will know the operation by."""
+        self.sends_raw(op, values.schema_name(type(event)), values.dump(event))
+
+    def sends_raw(self, op: Op, schema: str, data: bytes) -> None:
+        self._by_payload[hashlib.sha256(data).digest()] = op.id
+        if cas.is_small(data):  # the entry may be too large even so
+            item = inbox.Event(schema, payload.inline(data))
+            self._by_payload[journal.blob_of(structs.encode(item))] = op.id
+
+    def acked(self, op: Op) -> None:
+        """What it sent is durable. Said as soon as the client knows."""
+        self._acked_us.setdefault(op.id, self._now_us())
+
+    def answer(self, op: Op, answer: object) -> None:
+        self.answered[op.id] = answer
+        self.answered_us[op.id] = self._now_us()
+
+    def under_way(self, client: str) -> list[Op]:
+        """What a client has begun and has no answer to."""
+        op = self._at_work.get(client)
+        return [] if op is None or op.id in self.answered else [op]
+
+    # --- By the auditor -------------------------------------------------------------------------------------
+
+    def look(self, entry: journal.Entry) -> None:
+        """An entry that was just journaled."""
+        if entry.kind is Kind.RUN_FINISHED:
+            self.ended_us.setdefault(entry.correlation, self._now_us())
+        elif entry.blob:
+            self._took(self._by_payload.get(entry.blob, ""), again=False)
+        elif entry.kind in (Kind.EVENT, Kind.CONTROL):
+            self._input(entry)
+
+    def _input(self, entry: journal.Entry) -> None:
+        item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+        if isinstance(item, inbox.Control):
+            if item.command == commands.RUN and item.payload.inline is not None:
+                self._took(structs.decode(commands.StartRun, item.payload.inline).run, again=True)
+        elif isinstance(item, inbox.Event):
+            inline = item.payload.inline
+            digest = item.payload.ref if inline is None else hashlib.sha256(inline).digest()
+            self._took(self._by_payload.get(digest or b"", ""), again=False)
+
+    def _took(self, id: str, *, again: bool) -> None:
+        op = self.begun.get(id)
+        if op is None:
+            return
+        if id in self._taken:
+            if not again:
+                self._broken("ONCE", f"{op.world}: the input of operation {id} ({op.kind}) was taken twice")
+            return
+        self._taken[id] = None
+        untaken, begun_us = self._untaken[op.world], self._begun_us[id]
+        del untaken[id]
+        for other in untaken:
+            if self._acked_us.get(other, begun_us) < begun_us:
+                what = f"{id} ({op.kind}) before {other} ({self.begun[other].kind})"
+                self._broken("ORDER", f"{op.world}: took {what}, which was acked before the first was begun")
+                return

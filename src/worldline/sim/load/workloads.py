@@ -1,0 +1,302 @@
+"""What the simulated clients do with the programs, whatever happens in between.
+
+A client is a function over a plan that can be started again after a crash: it repeats what it has no answer for, under
+the same ids. Besides ordinary work there is poison (inputs that no world can take), payloads at the very limits, herds
+of timers, and worlds that are closed and opened, or deleted, while others talk to them.
+
+Anonymous operations have no id to repeat: each is made once, and its client remembers how that ended. A client with two
+doors makes them one after the other, by turns through a process that hosts worlds and one that does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+import worldline as wl
+from worldline.base import errors, limits
+from worldline.kernel import values
+from worldline.model.world import Status
+from worldline.sim.load import history as histories
+from worldline.sim.load import hostile, programs
+from worldline.sim.load.history import Outcome
+
+Op = histories.Op
+History = histories.History
+
+LARGE = 6_000  # words of a note that is too large for the store and goes to the objects
+HERD = 20
+UNKNOWN = "unknown.schema"  # a schema
+PATIENCE_SECONDS = 20.0
+# Sizes of payloads at which something changes: inline or not, fits into an item or a frame or not.
+SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
+
+COUNTED = ("add", "ask", "sized")
+ANONYMOUS = ("send", "tell")
+RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent")
+DOORS = "doors"  # what the ids of operations of clients with two doors begin with
+BACKLOG_WORLD = "counter-0"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    worlds: list[tuple[str, str]]  # name and program
+    ops: list[list[Op]]  # for each client
+    pause_ms: int
+    doors: list[list[Op]] = []  # for each client with two doors
+    backlog: list[Op] = []  # what waits in an inbox when the hosts start
+
+
+# For each kind of operation: how likely it is in a seed, and the worlds it is about (their name and program). Those
+# that are never drawn are asked for, one by one or as a class (`Wanted`).
+KINDS = {
+    "add": (0.6, "counter", "counters"),
+    "ask": (0.6, "counter", "counters"),
+    "transfer": (0.6, "account", "bank"),
+    "order": (0.6, "shop", "orders"),
+    "agent": (0.6, "desk", "agents"),
+    "sized": (0.2, "counter", "counters"),
+    "poison": (0.25, "counter", "counters"),
+    "herd": (0.2, "desk", "agents"),
+    "tend": (0.35, "account", "bank"),
+    "doom": (0.35, "doomed", "orders"),
+    "send": (0, "counter", "counters"),
+    "tell": (0, "counter", "counters"),
+    "tally": (0, "counter", "counters"),
+    "evil": (0, "hostile", "hostiles"),
+    "starved": (0, "hostile", "hostiles"),
+    "stubborn": (0, "hostile", "hostiles"),
+}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What clients do besides the ordinary, how many have two doors, and what waits before the hosts start."""
+
+    anonymous: int = 0
+    doors: int = 0
+    backlog: int = 0
+    hostile: int = 0
+    timed: int = 0
+    runs: int = 0
+
+
+# The kinds of operations that each of these is made of.
+KINDS_OF = {
+    "anonymous": ANONYMOUS, "doors": ANONYMOUS, "hostile": ("evil", "starved", "stubborn"),
+    "timed": ("agent", "herd"), "runs": ("tally",),
+}  # fmt: skip
+
+
+def draw(seed: int, clients: int, kinds: Sequence[str] = (), wanted: Wanted | None = None) -> Plan:
+    """The workload of a seed: ordinary clients, and others as they are wanted."""
+    plan = _draw(seed, clients, kinds)
+    return plan if wanted is None or wanted == Wanted() else _with(plan, seed, wanted)
+
+
+def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
+    """Drawn apart from the rest, which stays as it is."""
+    draws = random.Random(f"{seed}:wanted")
+    worlds = dict(plan.worlds)
+
+    def some(client: str, least: int, most: int) -> list[Op]:
+        made = []
+        for number in range(draws.randint(least, most)):
+            kind = draws.choice(KINDS_OF[client.partition("-")[0]])
+            _, name, program = KINDS[kind]
+            worlds.update((f"{name}-{each}", program) for each in range(2))
+            made.append(Op(f"{client}-{number}", kind, f"{name}-{draws.randrange(2)}", draws.randint(1, 60)))
+        return made
+
+    ops = [list(each) for each in plan.ops] or [[]]
+    for name in ("anonymous", "hostile", "timed", "runs"):
+        for number in range(getattr(wanted, name)):
+            mine = draws.choice(ops)
+            for op in some(f"{name}-{number}", 2, 3 if name == "timed" else 6):
+                mine.insert(draws.randint(0, len(mine)), op)
+    doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
+    backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
+    if backlog:
+        worlds[BACKLOG_WORLD] = KINDS["add"][2]
+        draws.choice(ops)[:0] = [Op(f"after-{each}", "add", BACKLOG_WORLD, 1) for each in range(3)]
+    return Plan(list(worlds.items()), ops, plan.pause_ms, doors, backlog)
+
+
+def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
+    """These kinds or some of all, a few worlds for each, operations for each client."""
+    draws = random.Random(f"{seed}:workload")
+    drawn = [kind for kind, (likely, _, _) in KINDS.items() if likely and draws.random() < likely] or ["add"]
+    kinds = list(kinds) or drawn
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise errors.BadInput(f"no operations of kind {unknown[0]!r}; there are {', '.join(KINDS)}")
+    if "tend" in kinds and "transfer" not in kinds:
+        kinds.append("transfer")
+    worlds: dict[str, list[str]] = {}
+    listed: list[tuple[str, str]] = []
+    for kind in kinds:
+        _, name, program = KINDS[kind]
+        if name not in worlds:
+            worlds[name] = [f"{name}-{number}" for number in range(draws.randint(2, 3))]
+            listed += [(each, program) for each in worlds[name]]
+    ops = []
+    for client in range(clients):
+        mine = []
+        for number in range(draws.randint(4, 12)):
+            kind = draws.choice(kinds)
+            world, to = draws.sample(worlds[KINDS[kind][1]], 2)
+            mine.append(Op(f"{client}-{number}", kind, world, draws.randint(1, 60), to if kind == "transfer" else ""))
+        ops.append(mine)
+    return Plan(listed, ops, draws.choice([10, 200, 1_000]))
+
+
+async def client(
+    universe: wl.Universe, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False
+) -> None:
+    """Work through a plan. Outside faults and lost races are tried again, under the same id."""
+    for op in ops:
+        if op.id in history.answered:
+            continue
+        died = op.id in history.begun
+        history.begin(op, name)
+        if op.kind in ANONYMOUS:
+            history.answer(op, Outcome.UNCERTAIN if died else await once(universe, op, history))
+        else:
+            seconds = None if patient else PATIENCE_SECONDS
+            history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds))  # type: ignore[misc]
+        await asyncio.sleep(pause_ms / 1000)
+    history.finished[name] = None
+
+
+async def insist(do_it: Callable[[], Awaitable[object]], seconds: float | None = PATIENCE_SECONDS) -> object:
+    """Until it is answered. A client that loses patience asks again under the same id; one without a limit waits."""
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                return await do_it()
+        except (wl.StoreError, wl.Conflicted, wl.Closed, TimeoutError):
+            await asyncio.sleep(0.3)
+
+
+async def once(universe: wl.Universe, op: Op, history: History) -> Outcome:
+    """An anonymous operation: no second try, and what its error says is taken at its word."""
+    try:
+        await do(universe, op, history)
+    except errors.StoreUncertain:
+        return Outcome.UNCERTAIN
+    except (wl.StoreError, wl.Conflicted, wl.Closed):
+        return Outcome.REFUSED
+    return Outcome.ACKED
+
+
+async def do(universe: wl.Universe, op: Op, history: History | None = None) -> object:
+    """One operation, to its answer. `history` is told what is sent, and as soon as that is durable."""
+    world, told = universe.world(op.world), history or History()
+    told.tries(op)
+    match op.kind:
+        case "add" | "sized" | "starved":
+            event = _event(op)
+            told.sends(op, event)
+            sent = await world.send(event, id=op.id)
+            told.acked(op)
+            return await sent.applied()
+        case "poison" | "evil":
+            return await poison(world, op, told)
+        case "ask" | "tell":
+            question = programs.AddAndTell(op.id, op.amount)
+            told.sends(op, question)
+            answer = await world.ask(question, id=None if op.kind in ANONYMOUS else op.id)
+            told.acked(op)
+            return answer
+        case "send":
+            told.sends(op, _event(op))
+            await world.send(_event(op))
+            told.acked(op)
+            return "sent"
+        case "transfer" | "order" | "herd" | "tally" | "stubborn":
+            answer = await world.run(_call(op), id=op.id)
+            told.acked(op)
+            return answer
+        case "tend":
+            await tend(world, Status.PAUSED if op.amount % 2 else Status.ARCHIVED)
+            return "tended"
+        case "doom":
+            return await doom(world, op)
+        case _:
+            run = await world.start(programs.agent(op.id), id=op.id)
+            told.acked(op)
+            if op.amount % 3:
+                await world.send(programs.Approved(op.id, yes=bool(op.amount % 2)), id=f"approve-{op.id}")
+            return await run.result()
+
+
+def _event(op: Op) -> object:
+    """What is sent by operations that send one event which counts."""
+    match op.kind:
+        case "sized":
+            return sized(op)
+        case "starved":
+            return hostile.Starved(op.id)
+        case _:
+            return programs.Add(op.id, op.amount, f"{op.id} " * LARGE if op.amount % 2 == 0 else "")
+
+
+def _call(op: Op) -> wl.Call[Any]:
+    """What is run by operations that run one workflow."""
+    match op.kind:
+        case "transfer":
+            return programs.transfer(op.id, op.to, op.amount)
+        case "order":
+            return programs.fulfil(op.id, op.amount)
+        case "herd":
+            return programs.herd(HERD)
+        case "tally":
+            return programs.tally(op.id)
+        case _:
+            return hostile.stubborn(op.id)
+
+
+def sized(op: Op) -> programs.Add:
+    """An event whose bytes are just at one of the limits, one below or one above."""
+    size = SIZES[op.amount % 3] + op.amount // 3 % 3 - 1
+    empty = len(values.dump(programs.Add(op.id, op.amount)))
+    made = programs.Add(op.id, op.amount, "x" * (size - empty - 2))  # a long text has a longer head
+    assert len(values.dump(made)) == size
+    return made
+
+
+async def poison(world: wl.World, op: Op, told: History) -> object:
+    """Something that the world cannot take: its handler raises, or no program declares its type."""
+    if op.kind == "evil" or op.amount % 2:
+        how = hostile.HOW[op.amount % len(hostile.HOW)]
+        event = hostile.Evil(op.id, how) if op.kind == "evil" else programs.Poison(op.id)
+        told.sends(op, event)
+        sent = await world.send(event, id=op.id)
+    else:
+        told.sends_raw(op, UNKNOWN, values.dump(op.id))
+        sent = await world.send_raw(UNKNOWN, values.dump(op.id), id=op.id)
+    told.acked(op)
+    return await sent.applied()
+
+
+async def tend(world: wl.World, status: Status) -> None:
+    """Close a world for a while. Another client may do the same; in the end it is open."""
+    with contextlib.suppress(wl.Closed):
+        await world.change(status=status)
+    await asyncio.sleep(1)
+    with contextlib.suppress(wl.Closed):  # it is open already
+        await world.change(status=Status.ACTIVE)
+
+
+async def doom(world: wl.World, op: Op) -> str:
+    """Delete a world that is in the middle of something."""
+    try:
+        _ = await world.start(programs.fulfil(op.id, op.amount), id=op.id)
+        await asyncio.sleep(op.amount / 30)
+        await world.change(status=Status.DELETED)
+    except wl.NotFound:
+        return "gone already"
+    return "gone"

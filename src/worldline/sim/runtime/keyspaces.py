@@ -1,0 +1,105 @@
+"""Reading the store as an auditor: what a key is for, and what a batch is about.
+
+The layers build keys and never take strange ones apart; here every key of a commit is decoded.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import space, work
+from worldline.keys.space import InUniverse, InWorld, Root
+from worldline.model import ids
+from worldline.model.work import WorkKind, WorkState
+from worldline.store import kv
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a key is for. `what`: epoch, holder, head, journal, inbox, seen, open, due, ...; `rest`: what follows."""
+
+    what: str
+    at: ids.Address | None = None
+    rest: tuple[tuples.Item, ...] = ()
+
+
+_IN_WORLD = {int(each): each.name.lower() for each in InWorld}
+_IN_UNIVERSE = {int(each): each.name.lower() for each in InUniverse}
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def place(key: bytes) -> Place:
+    """Take a stored key apart."""
+    items = tuples.unpack(key)
+    match items:
+        case (int(root), tuples.Uuid(universe), int(part), tuples.Uuid(world), int(inside), *rest) if (
+            root == Root.UNIVERSE and part == InUniverse.WORLD
+        ):
+            at = ids.Address(ids.UniverseId(universe), ids.WorldId(world))
+            return Place(_IN_WORLD[inside], at, tuple(rest))
+        case (int(root), tuples.Uuid(universe), int(part), tuples.Uuid(world), *rest) if (
+            root == Root.UNIVERSE and part == InUniverse.OPEN
+        ):
+            return Place("open", ids.Address(ids.UniverseId(universe), ids.WorldId(world)), tuple(rest))
+        case (int(root), tuples.Uuid(), int(part), *rest) if root == Root.UNIVERSE:
+            return Place(_IN_UNIVERSE[part], None, tuple(rest))
+        case (int(root), tuples.Uuid(), *rest) if root == Root.WORKER:
+            return Place("worker" if rest == [1] else "held", None, tuple(rest))
+        case _:
+            return Place("store", None, items)
+
+
+def is_journal(begin: bytes) -> bool:
+    """Whether a range that begins here is one of frames."""
+    try:
+        return place(begin).what == "journal"
+    except errors.Corrupt:
+        return False  # ranges may begin where no key can be
+
+
+def intent_of(where: Place) -> ids.IntentId:
+    [intent] = where.rest
+    assert isinstance(intent, tuples.Uuid)
+    return ids.IntentId(intent.raw)
+
+
+# What a commit is about, by the keys it writes; the first that fits counts.
+_BY_KEY = (
+    ("epoch", "acquire"),
+    ("snapshot", "snapshot"),
+    ("head", "step"),
+    ("worker", "beat"),
+    ("cas", "blob"),
+    ("seen", "enqueue"),
+    ("hint", "hint"),
+    ("due", "due"),
+)
+
+
+def about(batch: kv.Batch) -> str:
+    """One word for what a batch does: the boundary it stands at."""
+    if any(place(key).what == "meta" for key in batch.puts):
+        return "create"
+    for key, put in batch.puts.items():
+        where = place(key)
+        if where.what == "open" and not any(place(other).what == "head" for other in batch.puts):
+            return _work(put.value)
+    written = [place(key).what for key in (*batch.puts, *batch.deletes)]
+    if "holder" in written and "epoch" not in written:
+        return "release"
+    return next((name for what, name in _BY_KEY if what in written), "other")
+
+
+def _work(raw: bytes) -> str:
+    found = work.WORK.unpack(raw)
+    if found.kind is WorkKind.TIMER:
+        return "fire"
+    if found.state is WorkState.CLAIMED:
+        return "claim"
+    return "settle" if found.state is WorkState.SETTLED else "back off"
+
+
+assert space.FORMAT_MAJOR == 1, "the auditor reads format 1"

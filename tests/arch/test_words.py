@@ -1,0 +1,175 @@
+"""Plain technical English in everything a person reads: docstrings, comments, messages and documents (STYLE, rule 21).
+
+A component is named. Each banned expression comes with what to write instead. `NOT_CLEAN` lists the files that are not
+rewritten yet; it may only become shorter.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.arch.trees import ROOT, SOURCE
+
+# "The dead" as a noun: nothing that it could describe follows.
+_NOUN_ENDS = (
+    r"\W*$|[.,;:)!?'\"`]"
+    r"|\s+(?:of|and|or|who|whose|that|have|has|had|are|is|were|was|did|do|may|can|will|in|on|left)\b"
+)
+BANNED = {
+    r"who(m)?(so)?ever": "name the component or the person: the caller, the holder, the subscriber, the operator",
+    r"nobody": "name what is absent: no worker, no process, no subscriber",
+    r"(some|any|every)body": "name the component or the person: a worker, a client, an operator, every subscriber",
+    r"those who": "name them: the callers, the clients, the workers",
+    r"to be had": "is missing, is available",
+    rf"the (?:dead|living)(?={_NOUN_ENDS})": "dead workers, live workers: name what is dead",
+    r"life(?: |-)signs?": "heartbeat",
+}
+QUOTES_THEM = ("STYLE.md",)  # the rule itself, with its examples
+# Files that are not rewritten yet.
+NOT_CLEAN: tuple[str, ...] = (
+    "src/worldline/bench/cluster.py",
+    "src/worldline/cli/__init__.py",
+    "src/worldline/cli/common.py",
+    "src/worldline/cli/look.py",
+    "src/worldline/cli/output.py",
+    "src/worldline/cli/talk.py",
+    "src/worldline/cli/work.py",
+    "src/worldline/cli/workers.py",
+    "src/worldline/client/backpressure.py",
+    "src/worldline/client/changes.py",
+    "src/worldline/client/delivery.py",
+    "src/worldline/client/sdk.py",
+    "src/worldline/demo/program.py",
+    "src/worldline/demo/server.py",
+    "src/worldline/host/process.py",
+    "src/worldline/host/program_files.py",
+    "src/worldline/inspect/queries.py",
+    "src/worldline/inspect/queue_check.py",
+    "src/worldline/inspect/verify.py",
+    "src/worldline/inspect/why.py",
+    "src/worldline/kernel/authoring/workflow_api.py",
+    "src/worldline/observe/dump.py",
+    "src/worldline/observe/measures.py",
+    "src/worldline/observe/prometheus.py",
+    "src/worldline/observe/sinks.py",
+    "src/worldline/observe/tracing.py",
+    "src/worldline/roles/cluster/janitor.py",
+    "src/worldline/roles/cluster/operations.py",
+    "src/worldline/roles/cluster/orchestrator.py",
+    "src/worldline/roles/cluster/placement.py",
+    "src/worldline/roles/cluster/reap.py",
+    "src/worldline/roles/effects/attempt.py",
+    "src/worldline/roles/effects/limiter.py",
+    "src/worldline/roles/effects/perform.py",
+    "src/worldline/roles/effects/worker.py",
+    "src/worldline/roles/expiry.py",
+    "src/worldline/roles/lease.py",
+    "src/worldline/roles/reader.py",
+    "src/worldline/roles/world/cycle/kernel_thread.py",
+    "src/worldline/roles/world/cycle/no_asyncio.py",
+    "src/worldline/roles/world/handover.py",
+    "src/worldline/roles/world/held_world.py",
+    "src/worldline/roles/world/losses.py",
+    "src/worldline/roles/world/refusals.py",
+    "src/worldline/roles/world/search.py",
+    "src/worldline/roles/world/stalls.py",
+    "src/worldline/roles/world/take.py",
+    "src/worldline/roles/world/upkeep.py",
+    "src/worldline/store/postgres/connections.py",
+    "docs/cli.md",
+    "docs/guide/effects.md",
+    "docs/guide/getting-started.md",
+)
+
+_GAP = r"(?:\s|\\n|#|>|\*|\"|')+"
+_PATTERN = re.compile("|".join(rf"(?:\b{each.replace(' ', _GAP)}\b)" for each in BANNED), re.IGNORECASE)
+
+
+def documents() -> list[Path]:
+    """What is read besides the sources: documents, and the examples with their code."""
+    examples = ROOT / "examples"
+    return sorted([
+        *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md"),
+        *examples.rglob("*.md"), *examples.rglob("*.py"),
+    ])  # fmt: skip
+
+
+def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+    """What a person can read in a file, with its line: all of a document; strings and comments of a source."""
+    if path.suffix == ".md":
+        yield 1, path.read_text()
+        return
+    yield from python_texts(path.read_text())
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Strings and comments. Comments on consecutive lines are one text."""
+    block: list[str] = []
+    begun = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if block and token.start[0] != last + 1:
+                yield begun, "\n".join(block)
+                block = []
+            begun, last = (token.start[0] if not block else begun), token.start[0]
+            block.append(token.string)
+        elif tokenize.tok_name[token.type] in ("STRING", "FSTRING_MIDDLE", "TSTRING_MIDDLE"):
+            yield token.start[0], token.string
+    if block:
+        yield begun, "\n".join(block)
+
+
+def found_in(texts: Iterator[tuple[int, str]]) -> list[str]:
+    found = []
+    for line, text in texts:
+        for each in _PATTERN.finditer(text):
+            found.append(f"{line + text.count(chr(10), 0, each.start())}: {' '.join(each.group().split())!r}")
+    return found
+
+
+def instead(found: str) -> str:
+    return next(
+        better for banned, better in BANNED.items() if re.search(banned.replace(" ", _GAP), found, re.IGNORECASE)
+    )
+
+
+FILES = {
+    name: path
+    for path in [*sorted(SOURCE.rglob("*.py")), *documents()]
+    if (name := path.relative_to(ROOT).as_posix()) not in QUOTES_THEM
+}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in NOT_CLEAN])
+def test_words_are_plain(name: str) -> None:
+    found = found_in(texts_of(FILES[name]))
+    assert not found, "\n".join(f"{name}:{each}; write: {instead(each)}" for each in found)
+
+
+def test_what_is_clean_stays_clean() -> None:
+    clean = [name for name in NOT_CLEAN if name not in FILES or not found_in(texts_of(FILES[name]))]
+    assert clean == [], "take these out of NOT_CLEAN"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('"""Whoever listens."""', 1),
+        ("x = 1  # nobody\ny = 2  # Somebody", 2),
+        ("# what is not to be\n# had here", 1),
+        ('raise Error(f"{name}: nobody hosts it")', 1),
+        ('"""Releases what the dead have left."""', 1),
+        ('"""The dead letters of the living worker."""', 0),
+        ('"""The worker\'s life\n    sign."""', 1),
+        ("nobody = whoever", 0),
+        ("'no body', 'a dead worker', 'the dead worker is gone'", 0),
+    ],
+)
+def test_each_word_is_found(text: str, count: int) -> None:
+    assert len(found_in(python_texts(text))) == count
