@@ -137,7 +137,7 @@ def test_retry_a_dead_letter(store: Path, tmp_path: Path) -> None:
     assert run("dead", "retry", "alice", "ffff", "--store", store).code == 3
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
         assert run("dead", "retry", "alice", letter, "--store", store).code == 0
-        host.wait_for("failed ")
+        host.wait_for("handler_failed ")
     again = run("dead", "list", "-q", "--store", store).out.strip()
     assert again not in ("", letter), "it is a new input, and fails anew"
 

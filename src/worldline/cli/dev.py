@@ -36,8 +36,8 @@ POLL_SECONDS = 0.25
 SHOWN_AT_ONCE_MAX = 200
 
 _STYLES = {
-    Kind.FAILED: "red", Kind.REJECTED: "red", Kind.RUN_STARTED: "green", Kind.RUN_FINISHED: "green",
-    Kind.INTENT: "yellow", Kind.RECEIPT: "yellow", Kind.PROGRAM_CHANGED: "magenta",
+    Kind.HANDLER_FAILED: "red", Kind.UNDECODABLE_INPUT: "red", Kind.RUN_STARTED: "green", Kind.RUN_FINISHED: "green",
+    Kind.EFFECT_REQUESTED: "yellow", Kind.EFFECT_RESULT: "yellow", Kind.PROGRAM_CHANGED: "magenta",
 }  # fmt: skip
 
 

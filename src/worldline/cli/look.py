@@ -136,7 +136,7 @@ def entry_line(entry: journals.Entry, world: str = "") -> str:
     """An entry on one line."""
     name = f"{world:<16} " if world else ""
     time = render.when(entry.time_us).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<16} {render.line(entry)}".rstrip()
+    return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<17} {render.line(entry)}".rstrip()
 
 
 async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:

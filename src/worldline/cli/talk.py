@@ -157,7 +157,7 @@ async def _program(universe: sdk.Universe, world: sdk.World) -> Program | None:
 async def _refusal(world: sdk.World, height: int) -> str | None:
     """Why the step that took an input could not do anything with it."""
     for entry in await world.journal(above=height - 1, limit=100):
-        if entry.kind in (Kind.REJECTED, Kind.FAILED):
+        if entry.kind in (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED):
             said = render.fields(entry)
             return str(said.get("reason") or said.get("message"))
         if entry.chain:

@@ -69,7 +69,7 @@ async def show_entries(world: wl.World, seen: list[Entry]) -> None:
         if isinstance(entry, Entry):
             seen.append(entry)
             style = "cyan" if world.name == "orders" else "magenta"
-            text = f"{entry.kind.name.lower().replace('_', ' '):<12} {render.line(entry)}"
+            text = f"{entry.kind.name.lower().replace('_', ' '):<16} {render.line(entry)}"
             say(world.name, f"{entry.height:>3}  {escape(text[:108])}", style)
 
 
@@ -131,9 +131,9 @@ async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: w
 
 def count_answers(entries: list[Entry], figures: Figures) -> None:
     """Every effect that a world asked for has one receipt in its journal; every run one end."""
-    asked = sum(1 for entry in entries if entry.kind is Kind.INTENT)
-    answers = [entry.payload for entry in entries if entry.kind is Kind.RECEIPT]
-    ignored = sum(1 for entry in entries if entry.kind is Kind.IGNORED)
+    asked = sum(1 for entry in entries if entry.kind is Kind.EFFECT_REQUESTED)
+    answers = [entry.payload for entry in entries if entry.kind is Kind.EFFECT_RESULT]
+    ignored = sum(1 for entry in entries if entry.kind is Kind.LATE_ANSWER)
     ends = sum(1 for entry in entries if entry.kind is Kind.RUN_FINISHED)
     starts = sum(1 for entry in entries if entry.kind is Kind.RUN_STARTED)
     figures.lost += max(0, asked - len(answers)) + (starts - ends)

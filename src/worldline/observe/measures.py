@@ -113,13 +113,7 @@ METRICS: dict[str, Metric] = {
     "worldline_sink_errors_total": _counter("Times a sink raised.", "sink"),
 }
 
-_INPUT_NAMES = {
-    Kind.EVENT: "event", Kind.RECEIPT: "receipt", Kind.TIMER_FIRED: "timer", Kind.MESSAGE: "message",
-    Kind.CONTROL: "control",
-}  # fmt: skip
-_BAD_NAMES = {Kind.REJECTED: "rejected", Kind.FAILED: "failed", Kind.IGNORED: "ignored"}
-
-assert tuple(_INPUT_NAMES) == INPUTS
+_BAD = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED, Kind.LATE_ANSWER)
 
 Series = tuple[str, tuple[str, ...]]  # a metric's name, and the values of its labels
 
@@ -211,12 +205,11 @@ def _committed(meter: Meter, fact: telemetry.Committed) -> None:
     kinds: dict[Kind, int] = {}
     for entry in fact.entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + 1
-    for kind, name in _INPUT_NAMES.items():
-        if kind in kinds:
-            meter.add("worldline_inputs_total", kinds[kind], name)
-    for kind, name in _BAD_NAMES.items():
-        if kind in kinds:
-            meter.add("worldline_inputs_bad_total", kinds[kind], name)
+    for kind, count in kinds.items():
+        if kind in INPUTS:
+            meter.add("worldline_inputs_total", count, kind.name.lower())
+        elif kind in _BAD:
+            meter.add("worldline_inputs_bad_total", count, kind.name.lower())
     meter.add("worldline_inputs_taken_total", fact.read, "inbox")
     meter.add("worldline_inputs_taken_total", fact.handed, "handover")
     meter.add("worldline_dead_letters_total", len(fact.buried))
