@@ -3,8 +3,8 @@
 An edited file is loaded first. If that fails, the old code goes on and the error is said in one line. If not, every
 world is saved and released, and taken again under the new code; what that meant for them is said in one line too.
 
-Ctrl-C and SIGTERM end it in order: effects under way are given back, worlds are saved, leases are free. The exit code
-is 130 after Ctrl-C and 0 after SIGTERM. A second Ctrl-C does not wait.
+Ctrl-C and SIGTERM end it in order (`cli.shutdown`): effects under way are given back, worlds are saved, leases are
+free. The exit code is 130 after Ctrl-C and 0 after SIGTERM. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 from rich import text
 
 from worldline.base import errors
-from worldline.cli import common, look, output, places
+from worldline.cli import common, look, output, places, shutdown
 from worldline.cli.common import Desk
 from worldline.client import sdk
 from worldline.host import program_files
@@ -54,9 +54,9 @@ async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload:
     if chosen is None:
         raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
     session = Session(desk, chosen, names)
-    with _logging(session), _stopping(session):
+    with _logging(session), session.shutdown.signals():
         await session.run(reload=reload)
-    return session.code
+    return shutdown.leave(output.INTERRUPTED if session.shutdown.number is signal.SIGINT else 0)
 
 
 class Session:
@@ -69,8 +69,7 @@ class Session:
         self._known: dict[ids.Address, str] = {}
         self._lines: asyncio.Queue[tuple[ids.Address, list[journal.Entry]] | None] = asyncio.Queue()
         self._screen = output.screen()
-        self.stopped = asyncio.Event()
-        self.code = 0
+        self.shutdown = shutdown.Shutdown(self.say, as_json=desk.out.as_json)
         self.muted = False  # a reload says in one line what logs say in many
 
     async def run(self, *, reload: bool) -> None:
@@ -91,18 +90,17 @@ class Session:
         async with opened as universe:
             assert universe.host is not None
             universe.host.worlds.on_act.append(self._acted)
+            self.shutdown.doing = universe.host.doing
             printing = asyncio.ensure_future(self._print(universe))
             try:
                 await self._begin(universe, loaded, before)
                 self.muted = False
                 following = await self._watch(universe, loaded, reload=reload)
             finally:
-                if self.stopped.is_set():
-                    self.say("stopping", "saving worlds and giving back leases")
                 self._lines.put_nowait(None)
                 await printing
         if following is None:
-            self.say("stopped", "worlds are saved, leases are free")
+            self.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
         return following
 
     async def _begin(self, universe: sdk.Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
@@ -151,15 +149,16 @@ class Session:
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None
         seen = _marks(loaded.files)
-        while not self.stopped.is_set():
+        stopped = self.shutdown.asked
+        while not stopped.is_set():
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    await self.stopped.wait()
+                    await stopped.wait()
             except TimeoutError:
                 pass
             universe.host.check()
             marks = _marks(loaded.files)
-            if not reload or marks == seen or None in marks or self.stopped.is_set():
+            if not reload or marks == seen or None in marks or stopped.is_set():
                 continue
             seen = marks
             try:
@@ -210,26 +209,6 @@ def _marks(files: Sequence[Path]) -> list[tuple[int, int] | None]:
         else:
             found.append((stat.st_mtime_ns, stat.st_size))
     return found
-
-
-@contextmanager
-def _stopping(session: Session) -> Iterator[None]:
-    """Signals end the session in order. The second Ctrl-C is the system's again."""
-    loop = asyncio.get_running_loop()
-
-    def stop(number: signal.Signals) -> None:
-        session.code = output.INTERRUPTED if number is signal.SIGINT else 0
-        session.stopped.set()
-        loop.remove_signal_handler(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    for each in wanted:
-        loop.add_signal_handler(each, stop, each)
-    try:
-        yield
-    finally:
-        for each in wanted:
-            loop.remove_signal_handler(each)
 
 
 class _Handler(logging.Handler):

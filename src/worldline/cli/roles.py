@@ -2,7 +2,7 @@
 
 Each says one line when it is ready, with `--json` one object, and then nothing until it ends but what goes wrong, on
 stderr. SIGTERM and Ctrl-C end it in order: effects under way are given back, worlds are saved, leases are free, and the
-exit code is 0. A second one does not wait. A role that is stopped by a bug ends its process with a traceback.
+exit code is 0. A second one ends it at once. A role that is stopped by a bug ends its process with a traceback.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import errors
-from worldline.cli import common, observe, places, talk
+from worldline.cli import common, observe, places, shutdown, talk
 from worldline.cli.common import Desk
 from worldline.client import sdk
 from worldline.host import process as hosts
@@ -220,8 +219,8 @@ async def _serve(
 ) -> None:  # fmt: skip
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
     place = desk.place
-    stopped = asyncio.Event()
-    with desk.watch.logging() as always, _stopping(stopped):
+    ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
+    with desk.watch.logging() as always, ending.signals():
         opened = sdk.open(
             place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
         )
@@ -235,13 +234,20 @@ async def _serve(
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
             record = {"ready": what, "metrics_port": universe.metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
+            ending.doing = host.doing
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, observe.dump, host)
             try:
-                await _until_stopped(desk, record, host, programs, stopped)
+                await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
                 await host.close()
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-    desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: nothing is left undone"])
+    left = shutdown.abandoned()
+    desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
+    shutdown.leave(0)
+
+
+def _say_ending(desk: Desk, what: str, detail: str) -> None:
+    desk.out.note(f"[{what}] {detail}")
 
 
 async def _until_stopped(
@@ -269,25 +275,6 @@ def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: S
     }  # fmt: skip
     of = f" for {', '.join(names)}" if names else ""
     desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.store}; Ctrl-C ends it"])
-
-
-@contextmanager
-def _stopping(stopped: asyncio.Event) -> Iterator[None]:
-    """Signals end the process in order. The second of a kind is the system's again."""
-    loop = asyncio.get_running_loop()
-
-    def stop(number: signal.Signals) -> None:
-        stopped.set()
-        loop.remove_signal_handler(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    for each in wanted:
-        loop.add_signal_handler(each, stop, each)
-    try:
-        yield
-    finally:
-        for each in wanted:
-            loop.remove_signal_handler(each)
 
 
 COMMANDS: list[click.Command] = [adapter, orchestrator, janitor, up]
