@@ -46,7 +46,7 @@ _STYLES = {
 @click.option("--world", "names", multiple=True, metavar="NAME", help="Make this world if it is not there.")
 @click.option("--reload/--no-reload", default=True, show_default=True, help="Take over edits of the file.")
 async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool) -> int:
-    """Host the programs of FILE here, and show entries as they are journaled.
+    """Host the programs of FILE, and show their runs.
 
     Requests of `worldline.http` go only where `egress = worldline.Egress(allow=[...])` in FILE says.
     """

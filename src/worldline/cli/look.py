@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, output
+from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.client import sdk
 from worldline.inspect import export, queries, render
@@ -39,19 +39,30 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
     """List worlds, newest first."""
     async with desk.open(programs=[]) as universe:
         found = await queries.list_worlds(universe, label=label, status=status, program=program, limit=limit)
+        none = "no worlds here; make one with `worldline create NAME`"
+        if not found and (label or status or program):
+            none = f"no worlds match{await _programs_like(universe, program)}"
     columns = {
         "NAME": "name", "PROGRAM": "program", "STATUS": "status", "HOSTED": "hosted", "HEIGHT": "height",
         "CHANGED": "changed", "LABELS": "labels",
     }  # fmt: skip
-    desk.out.many(found, columns, none="no worlds here; make one with `worldline create NAME`", key="name")
+    desk.out.many(found, columns, none=none, key="name")
+
+
+async def _programs_like(universe: sdk.Universe, program: str | None) -> str:
+    if program is None:
+        return ""
+    newest = await queries.list_worlds(universe, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX)
+    known = {each.program: None for each in newest}
+    return "" if program in known else suggest.near(program, known)
 
 
 @common.command("show")
 @click.argument("world")
 async def show(desk: Desk, world: str) -> None:
-    """Show all there is to know about a world."""
+    """Show a world: its program, head, lease and open work."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.show_world(universe, await universe.world(world).address())
+        found = await queries.show_world(universe, await desk.address(universe, world))
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
@@ -61,9 +72,12 @@ async def show(desk: Desk, world: str) -> None:
 @common.command("why", app=True)
 @click.argument("world")
 async def why(desk: Desk, world: str) -> None:
-    """Say what a world waits for, since when, what went wrong, and what to type."""
+    """Say what a world waits for, and what to type.
+
+    Each reason says since when, what went wrong, when the next attempt is, and the command that helps.
+    """
     async with desk.open() as universe:
-        found = await reasons.why(universe, universe.world(world), option=desk.option)
+        found = await reasons.why(universe, await desk.world(universe, world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
 
@@ -73,9 +87,12 @@ async def why(desk: Desk, world: str) -> None:
 @click.argument("key", required=False)
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="As it was at this height.")
 async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
-    """Show a world's state: all cells, those of a reducer, or one of them."""
+    """Show a world's state.
+
+    All cells, those of REDUCER, or the one cell KEY of it.
+    """
     async with desk.open() as universe:
-        found = universe.world(world)
+        found = await desk.world(universe, world)
         await desk.program_of(universe, found)
         cells = await _cells(found, reducer, key, at)
     if reducer is not None and key is not None:
@@ -90,9 +107,12 @@ async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None,
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Entries above a height, oldest first.")
 @click.option("--export", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it all to a file.")
 async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
-    """Show a world's journal: the last entries, newest first; or those above a height."""
+    """Show a world's journal, newest entries first.
+
+    With --above, the entries above a height, oldest first. `log` is the same command.
+    """
     async with desk.open(programs=[]) as universe:
-        found = universe.world(world)
+        found = await desk.world(universe, world)
         if file is not None:
             await _export(desk, found, above or 0, file)
             return
@@ -123,7 +143,7 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
-        async for entry in universe.world(world).follow(above=above):
+        async for entry in (await desk.world(universe, world)).follow(above=above):
             if isinstance(entry, Chunk):
                 continue
             desk.out.one(render.entry(entry) if desk.out.as_json else None, [entry_line(entry)])
@@ -143,7 +163,8 @@ async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int
     machine = await world.machine(at=at)
     if reducer is not None and reducer not in machine.program.reducers:
         known = ", ".join(machine.program.reducers) or "none"
-        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}")
+        meant = suggest.near(reducer, machine.program.reducers)
+        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}{meant}")
     if reducer is not None and key is not None:
         return [_one_cell(machine, reducer, key)]
     return [
@@ -156,7 +177,8 @@ async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int
 def _one_cell(machine: Machine, reducer: str, key: str) -> Cell:
     cell = machine.cells.get((reducer, key))
     if cell is None:
-        raise errors.NotFound(f"{reducer} has no cell {key!r}")
+        meant = suggest.near(key, (label for name, label in machine.cells if name == reducer))
+        raise errors.NotFound(f"{reducer} has no cell {key!r}{meant}")
     return Cell(reducer, key, render.decoded(cell.data))
 
 

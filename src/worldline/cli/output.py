@@ -21,7 +21,7 @@ from worldline.inspect import render
 WIDE = 10_000  # where no terminal bounds it, nothing is cut
 CELL_CHARACTERS_MAX = 200
 
-NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, NOBODY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
@@ -30,7 +30,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
-    ((TimeoutError,), NOBODY),
+    ((TimeoutError,), TIMEOUT),
 ]
 
 _HINTS: list[tuple[type[BaseException], str]] = [
@@ -42,10 +42,10 @@ _HINTS: list[tuple[type[BaseException], str]] = [
 ]
 
 
-class Nobody(errors.Error):
-    """Nobody runs the world, so nothing will come of waiting."""
+class NotHosted(errors.Error):
+    """No worker hosts the world, so no answer can come."""
 
-    code = "nobody_hosting"
+    code = "not_hosted"
 
 
 class Declined(errors.Error):
@@ -55,8 +55,8 @@ class Declined(errors.Error):
 
 
 def exit_code(error: BaseException) -> int:
-    if isinstance(error, Nobody):
-        return NOBODY
+    if isinstance(error, NotHosted):
+        return TIMEOUT
     if isinstance(error, Declined):
         return REFUSED
     for kinds, code in _CODES:
@@ -81,7 +81,8 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
         said = {"error": {"code": code, "message": message, "hint": hint}}
         click.echo(msgspec.json.encode(said).decode(), err=True)
         return
-    line = " ".join(f"{message}; {hint}".split() if hint else message.split())
+    join = " " if message.endswith("?") else "; "
+    line = " ".join(f"{message}{join}{hint}".split() if hint else message.split())
     click.echo(f"error: {line}", err=True)
 
 

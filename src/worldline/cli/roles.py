@@ -74,9 +74,9 @@ def _seconds(name: str, what: str) -> Callable[[Function], Function]:
     return click.option(name, type=click.FloatRange(min=0.05), metavar="SECONDS", help=what)
 
 
-_scan = _seconds("--scan", "How long a lost hint can go unnoticed.")
-_lease_ttl = _seconds("--lease-ttl", "How long a worker that is silent counts as alive.")
-_claim_ttl = _seconds("--claim-ttl", "How long an effect whose adapter is silent is left to it.")
+_scan = _seconds("--scan", "Between two scans, which find what a lost hint did not announce.")
+_lease_ttl = _seconds("--lease-ttl", "How long a worker without a heartbeat counts as alive.")
+_claim_ttl = _seconds("--claim-ttl", "How long a claim holds without being renewed.")
 _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host that `wl.http.request` may reach.")
 
 
@@ -91,7 +91,10 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 @_scan
 @observe.options
 async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
-    """Run worlds of the programs in FILE. Their effects are left to adapters, their timers to timer workers."""
+    """Run worlds of the programs in FILE.
+
+    Adapters perform their effects, timer workers fire their timers.
+    """
     await _serve(desk, "worker", [Role.WORLDS], _settings(**options), _load(desk, targets))
 
 
@@ -106,7 +109,10 @@ async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> Non
 async def adapter(
     desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
 ) -> None:
-    """Perform effects of the programs in FILE, for worlds wherever they run."""
+    """Perform effects of the programs in FILE.
+
+    The worlds may run in any process on the same store.
+    """
     settings = _settings(effects=capacity, **options)
     programs = _load(desk, targets)
     await _serve(desk, "adapter", [Role.ADAPTER], settings, programs, egress=_egress(desk, targets, allow))
@@ -117,17 +123,20 @@ async def adapter(
 @_scan
 @observe.options
 async def timer(desk: Desk, **options: Any) -> None:
-    """Fire timers when they are due, for worlds wherever they run."""
+    """Fire timers when they are due, for all worlds of the universe."""
     await _serve(desk, "timer", [Role.TIMERS], _settings(**options))
 
 
 @common.command("orchestrator")
 @_called
-@_seconds("--turn", "Between two looks at everything.")
+@_seconds("--turn", "Between two turns.")
 @click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
 @observe.options
 async def orchestrator(desk: Desk, **options: Any) -> None:
-    """Say which worker runs which world: by capacity, labels, pins and load. Any number may run."""
+    """Place worlds on workers.
+
+    By capacity, labels, pins and load. Any number of orchestrators may run.
+    """
     await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(**options))
 
 
@@ -137,7 +146,10 @@ async def orchestrator(desk: Desk, **options: Any) -> None:
 @_seconds("--round", "Between two rounds.")
 @observe.options
 async def janitor(desk: Desk, **options: Any) -> None:
-    """Clear away what has had its time: ids beyond the dedupe window, what dead workers have left."""
+    """Delete what has expired.
+
+    Ids beyond the dedupe window, leases and claims of dead workers, leftover files.
+    """
     await _serve(desk, "janitor", [Role.JANITOR], _settings(**options))
 
 
@@ -151,7 +163,7 @@ async def janitor(desk: Desk, **options: Any) -> None:
 @_allow
 @observe.options
 async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
-    """All roles in one process, for the programs in FILE."""
+    """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)
     await _serve(desk, "up", hosts.ALL, _settings(**options), programs, egress=_egress(desk, targets, allow))
 
