@@ -5,7 +5,6 @@ Every function looks at a bounded number of candidates, however large the store 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from worldline.client import sdk
@@ -28,7 +27,7 @@ def near(word: str, known: Iterable[str]) -> str:
         candidates.setdefault(each.lower(), each)
         if len(candidates) >= CANDIDATES_MAX:
             break
-    found = difflib.get_close_matches(word.lower(), candidates, n=SHOWN_MAX, cutoff=LIKENESS_MIN)
+    found = _close(word, candidates)
     return did_you_mean([repr(candidates[each]) for each in found])
 
 
@@ -64,7 +63,7 @@ async def work(universe: sdk.Universe, text: str, kind: WorkKind) -> str:
         by_start[each.intent.hex()[: len(text)]] = shown
         if each.work.name == text:
             named.append(shown)
-    like = difflib.get_close_matches(text.lower(), by_start, n=SHOWN_MAX, cutoff=LIKENESS_MIN)
+    like = _close(text, by_start)
     return did_you_mean((named or [by_start[each] for each in like])[:SHOWN_MAX])
 
 
@@ -76,5 +75,11 @@ def letters(text: str, found: Sequence[inboxes.Letter]) -> str:
 def ids(text: str, known: Iterable[str]) -> str:
     """Ids that begin nearly like this."""
     by_start = {each[: len(text)]: each for each in known}
-    like = difflib.get_close_matches(text.lower(), by_start, n=SHOWN_MAX, cutoff=LIKENESS_MIN)
+    like = _close(text, by_start)
     return did_you_mean([by_start[each] for each in like])
+
+
+def _close(word: str, candidates: Iterable[str]) -> list[str]:
+    import difflib  # noqa: PLC0415 - most commands find what they are given, and start without it
+
+    return difflib.get_close_matches(word.lower(), list(candidates), n=SHOWN_MAX, cutoff=LIKENESS_MIN)

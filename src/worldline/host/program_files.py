@@ -12,13 +12,13 @@ while an event loop runs, where asyncio refuses to start another.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib.abc import Loader
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -138,7 +138,7 @@ def _import(path: Path) -> ModuleType:
     sys.modules[name] = module
     before = dict.fromkeys(sys.modules)
     try:
-        _execute(spec.loader, module)
+        _execute(functools.partial(spec.loader.exec_module, module))
     except (Exception, SystemExit) as error:
         if _runs_itself(error):
             raise errors.BadInput(_main_guard_missing(path, error)) from error
@@ -149,18 +149,18 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _execute(loader: Loader, module: ModuleType) -> None:
-    """Run the module's code where an event loop runs, so that starting one in it fails and does not run the program."""
+def _execute(code: Callable[[], None]) -> None:
+    """Run a module's code where an event loop runs, so that starting one in it fails and does not run the program."""
 
     async def within_a_loop() -> None:
-        loader.exec_module(module)
+        code()
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(within_a_loop())
     else:
-        loader.exec_module(module)
+        code()
 
 
 def _runs_itself(error: BaseException) -> bool:
