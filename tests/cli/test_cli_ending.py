@@ -78,6 +78,7 @@ def test_an_effect_in_a_thread_does_not_keep_the_process_alive(tmp_path: Path, e
     with hosting(tmp_path, effect) as host:
         assert host.end() == 130
     assert "[stopping] " in host.seen
+    assert "[waiting] " not in host.seen, "the event loop was free"
     assert "[stopped] worlds are saved, leases are free; 1 thread is not waited for: " in host.seen
     assert "app.py:" in host.seen or effect == "handed_to_a_thread", "which line it is in"
     [row] = run("effect", "list", "--store", tmp_path / "s", "--json").lines

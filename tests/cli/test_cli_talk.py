@@ -188,4 +188,4 @@ def test_what_was_sent_without_a_host_waits(store: Path, tmp_path: Path) -> None
     assert said.code == 6
     assert f"type `worldline dev FILE --store {store}`" in said.err
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
-        host.wait_for("result=HELLO LATER")
+        host.wait_for('finished "HELLO LATER"')

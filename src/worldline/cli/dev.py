@@ -1,4 +1,4 @@
-"""`worldline dev`: host the programs of a file, show what happens, and take over edits while it runs.
+"""`worldline dev`: host the programs of a file, show their runs (`cli.dev_show`), and adopt edits while it runs.
 
 An edited file is loaded first. If that fails, the old code goes on and the error is said in one line. If not, every
 world is saved and released, and taken again under the new code; what that meant for them is said in one line too.
@@ -10,42 +10,29 @@ free. The exit code is 130 after Ctrl-C and 0 after SIGTERM. A second signal end
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich import text
 
 from worldline.base import errors
-from worldline.cli import common, look, output, places, shutdown
+from worldline.cli import common, dev_show, output, places, shutdown
 from worldline.cli.common import Desk
 from worldline.client import sdk
 from worldline.host import program_files
-from worldline.inspect import queries, render
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.runs import RunStatus
-from worldline.model import ids, journal
-from worldline.model.journal import Kind
-from worldline.roles.world import step_batch
-from worldline.roles.world.held_world import Done, Hosted
 
 POLL_SECONDS = 0.25
-SHOWN_AT_ONCE_MAX = 200
-
-_STYLES = {
-    Kind.HANDLER_FAILED: "red", Kind.UNDECODABLE_INPUT: "red", Kind.RUN_STARTED: "green", Kind.RUN_FINISHED: "green",
-    Kind.EFFECT_REQUESTED: "yellow", Kind.EFFECT_RESULT: "yellow", Kind.PROGRAM_CHANGED: "magenta",
-}  # fmt: skip
 
 
 @common.command("dev")
 @click.argument("target", required=False, metavar="[FILE[:NAME]]")
 @click.option("--world", "names", multiple=True, metavar="NAME", help="Make this world if it is not there.")
-@click.option("--reload/--no-reload", default=True, show_default=True, help="Take over edits of the file.")
-async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool) -> int:
+@click.option("--reload/--no-reload", default=True, show_default=True, help="Adopt edits of the file.")
+@click.option("--entries", "rows", is_flag=True, help="Show journal entries, one a line, and not runs.")
+async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool, rows: bool) -> int:
     """Host the programs of FILE, and show their runs.
 
     Requests of `worldline.http` go only where `egress = worldline.Egress(allow=[...])` in FILE says.
@@ -53,8 +40,8 @@ async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload:
     chosen = target or next(iter(desk.place.apps), None)
     if chosen is None:
         raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
-    session = Session(desk, chosen, names)
-    with _logging(session), session.shutdown.signals():
+    session = Session(desk, chosen, names, dev_show.Show(desk.out, rows=rows))
+    with session.show.logging(), session.shutdown.signals():
         await session.run(reload=reload)
     return shutdown.leave(output.INTERRUPTED if session.shutdown.number is signal.SIGINT else 0)
 
@@ -62,15 +49,12 @@ async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload:
 class Session:
     """One `dev`, over all reloads."""
 
-    def __init__(self, desk: Desk, target: str, names: Sequence[str]) -> None:
+    def __init__(self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show) -> None:
         self._desk = desk
         self._target = target
         self._names = list(names)
-        self._known: dict[ids.Address, str] = {}
-        self._lines: asyncio.Queue[tuple[ids.Address, list[journal.Entry]] | None] = asyncio.Queue()
-        self._screen = output.screen()
-        self.shutdown = shutdown.Shutdown(self.say, as_json=desk.out.as_json)
-        self.muted = False  # a reload says in one line what logs say in many
+        self.show = show
+        self.shutdown = shutdown.Shutdown(show.say, as_json=desk.out.as_json)
 
     async def run(self, *, reload: bool) -> None:
         loaded = program_files.load(self._target)
@@ -83,24 +67,20 @@ class Session:
     ) -> program_files.Loaded | None:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
-        self.muted = bool(before)
+        self.show.muted = bool(before)
         opened = sdk.open(
-            place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress
-        )
+            place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
+            sinks=self.show.listeners(),
+        )  # fmt: skip
         async with opened as universe:
             assert universe.host is not None
-            universe.host.worlds.on_act.append(self._acted)
             self.shutdown.doing = universe.host.doing
-            printing = asyncio.ensure_future(self._print(universe))
-            try:
+            async with self.show.showing(universe):
                 await self._begin(universe, loaded, before)
-                self.muted = False
+                self.show.muted = False
                 following = await self._watch(universe, loaded, reload=reload)
-            finally:
-                self._lines.put_nowait(None)
-                await printing
         if following is None:
-            self.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
+            self.show.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
         return following
 
     async def _begin(self, universe: sdk.Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
@@ -108,13 +88,13 @@ class Session:
             await universe.ensure(name, loaded.programs[0])
         if not before:
             programs = ", ".join(program.name for program in loaded.programs)
-            self.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
+            self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
             return
         old = {program.name: program.hash for program in before}
         if all(old.get(program.name) == program.hash for program in loaded.programs):
-            self.say("reloaded", f"{self._target}: nothing that recorded runs depend on has changed")
+            self.show.say("reloaded", f"{self._target}: nothing that recorded runs depend on has changed")
         else:
-            self.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
+            self.show.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
 
     async def _adopted(self, universe: sdk.Universe) -> str:
         """Take the worlds that were held before, and say what became of them."""
@@ -122,7 +102,7 @@ class Session:
         adopted = runs = 0
         blocked: list[str] = []
         refused: list[str] = []
-        for at, name in list(self._known.items()):
+        for at, name in list(self.show.worlds.items()):
             try:
                 hosted = await universe.host.worlds.hold(at)
             except errors.Closed as error:
@@ -164,38 +144,8 @@ class Session:
             try:
                 return program_files.load(self._target)
             except errors.BadInput as error:
-                self.say("kept", f"the old code: {error}")
+                self.show.say("kept", f"the old code: {error}")
         return None
-
-    # --- Showing -------------------------------------------------------------------------------------------------
-
-    def _acted(self, hosted: Hosted, done: Done, built: step_batch.Built) -> None:
-        """After a commit, and not to be held up: what there is to show goes into a queue."""
-        del built
-        self._lines.put_nowait((hosted.at, list(done.entries)))
-
-    async def _print(self, universe: sdk.Universe) -> None:
-        while (item := await self._lines.get()) is not None:
-            at, entries = item
-            if at not in self._known:
-                self._known |= await queries.world_names(universe, [at])
-            for entry in entries[:SHOWN_AT_ONCE_MAX]:
-                self._show(self._known[at], entry)
-            if len(entries) > SHOWN_AT_ONCE_MAX:
-                self.say("skipped", f"{len(entries) - SHOWN_AT_ONCE_MAX} more entries of {self._known[at]}")
-
-    def _show(self, name: str, entry: journal.Entry) -> None:
-        if self._desk.out.as_json:
-            self._desk.out.json({"world": name, **render.entry(entry)})
-        else:
-            self._screen.print(text.Text(look.entry_line(entry, name), style=_STYLES.get(entry.kind, "")))
-
-    def say(self, what: str, detail: str) -> None:
-        """Something about `dev` itself."""
-        if self._desk.out.as_json:
-            self._desk.out.json({"dev": what, "message": detail})
-        else:
-            self._screen.print(text.Text(f"[{what}] {detail}", style="bold"))
 
 
 def _marks(files: Sequence[Path]) -> list[tuple[int, int] | None]:
@@ -209,36 +159,6 @@ def _marks(files: Sequence[Path]) -> list[tuple[int, int] | None]:
         else:
             found.append((stat.st_mtime_ns, stat.st_size))
     return found
-
-
-class _Handler(logging.Handler):
-    """Shows what the roles and the user's own `wl.log` say."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-
-    def emit(self, record: logging.LogRecord) -> None:
-        user = record.name == "worldline.user"
-        if record.levelno < (logging.INFO if user else logging.WARNING) or (self._session.muted and not user):
-            return
-        self._session.say("log" if user else record.levelname.lower(), " ".join(record.getMessage().split()))
-
-
-@contextmanager
-def _logging(session: Session) -> Iterator[None]:
-    log, user = logging.getLogger("worldline"), logging.getLogger("worldline.user")
-    handler = _Handler(session)
-    before = log.propagate, user.level
-    log.addHandler(handler)
-    log.propagate = False
-    user.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.propagate = before[0]
-        user.setLevel(before[1])
 
 
 COMMANDS: list[click.Command] = [dev]

@@ -12,11 +12,11 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
+from worldline.cli.entries import Names
 from worldline.client import sdk
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.machine import Machine
-from worldline.model import journal as journals
 from worldline.model.world import Status
 from worldline.roles.hub import Chunk
 
@@ -119,6 +119,8 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
         head = await found.head()
         start = max(0, head.height - limit) if above is None else above
         entries = await found.journal(above=start, limit=limit)
+        names = Names(await found.address())
+        await names.learn(universe, entries)
     if above is None:
         entries.reverse()
     if desk.out.as_json:
@@ -129,7 +131,7 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
             desk.out.line(str(entry.height))
     else:
         for entry in entries:
-            desk.out.line(entry_line(entry))
+            desk.out.line(names.line(entry))
         if not entries:
             desk.out.note("nothing has happened to it yet" if above is None else f"nothing above height {above}")
 
@@ -143,20 +145,16 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
-        async for entry in (await desk.world(universe, world)).follow(above=above):
+        found = await desk.world(universe, world)
+        names = Names(await found.address())
+        async for entry in found.follow(above=above):
             if isinstance(entry, Chunk):
                 continue
-            desk.out.one(render.entry(entry) if desk.out.as_json else None, [entry_line(entry)])
+            await names.learn(universe, [entry])
+            desk.out.one(render.entry(entry) if desk.out.as_json else None, [names.line(entry)])
             seen += 1
             if seen == count:
                 return
-
-
-def entry_line(entry: journals.Entry, world: str = "") -> str:
-    """An entry on one line."""
-    name = f"{world:<16} " if world else ""
-    time = render.when(entry.time_us).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<17} {render.line(entry)}".rstrip()
 
 
 async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from worldline.kernel import user_errors
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_EXIT = 128  # plus the number: what a shell reports for a process that a signal ended
 WAITING_SECONDS = 2.0
@@ -131,10 +133,9 @@ def _is_idle(frame: FrameType) -> bool:
 
 
 def _user_code(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is neither this package's, nor Python's own, nor the script that started the process."""
-    own = (str(Path(__file__).parents[1]), str(Path(os.__file__).parent), "<")
+    """The innermost frame of user code. The script that started the process is none."""
     while frame is not None and (
-        frame.f_code.co_filename.startswith(own) or frame.f_globals.get("__name__") == "__main__"
+        not user_errors.is_user_code(frame.f_code.co_filename) or frame.f_globals.get("__name__") == "__main__"
     ):
         frame = frame.f_back
     return frame

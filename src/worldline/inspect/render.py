@@ -97,9 +97,12 @@ def fields(found: journal.Entry) -> Fields:
 
 def line(found: journal.Entry) -> str:
     """What an entry says, in a few words."""
-    said = fields(found)
-    parts = [f"{name}={_short(value)}" for name, value in said.items() if value not in (None, "", {}, [])]
-    return " ".join(parts)
+    return parts(fields(found))
+
+
+def parts(said: Fields) -> str:
+    """Names and values on one line; those without a value are left out."""
+    return " ".join(f"{name}={_short(value)}" for name, value in said.items() if value not in (None, "", {}, []))
 
 
 def item(given: inbox.Item) -> Fields:
