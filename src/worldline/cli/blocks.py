@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import errors
+from worldline.cli import output
 from worldline.inspect import render
 from worldline.kernel import commands, values
 from worldline.model import ids, journal
@@ -234,7 +235,9 @@ class Blocks:
         except (errors.DecodeError, ValueError):
             return  # its parameters are stored apart
         intent = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
-        shown = _call(name, said.get("args")) if "effect" in said else f"{name} {_seconds(said.get('seconds', 0))}"
+        shown = (
+            _call(name, said.get("args")) if "effect" in said else f"{name} {output.lasting(said.get('seconds', 0))}"
+        )
         block = self._block(at, world, run) if run else block
         _keep(self._work, intent, Work(at, entry.step, ordinal, run, name, shown, entry.time_us, block))
 
@@ -277,17 +280,7 @@ def duration(us: int) -> str:
     """How long something took, for people."""
     if us < 1_000_000:
         return f"{us / 1_000:.0f} ms"
-    return _seconds(us / 1_000_000) if us >= 60_000_000 else f"{us / 1_000_000:.2f} s"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    named = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in named if count)
+    return output.lasting(us / 1_000_000) if us >= 60_000_000 else f"{us / 1_000_000:.2f} s"
 
 
 def _call(name: str, args: Any) -> str:

@@ -182,20 +182,21 @@ def _one_cell(machine: Machine, reducer: str, key: str) -> Cell:
 
 def _holder(holder: queries.Holder | None) -> str:
     if holder is None:
-        return "nobody"
-    sign = "" if holder.last_sign is None else f", last sign {output.local(holder.last_sign)}"
-    return f"worker {holder.worker[:8]} at epoch {holder.epoch}{sign}{'' if holder.alive else ', gone'}"
+        return "none"
+    sign = "" if holder.last_sign is None else f", last heartbeat {output.aged(holder.last_sign)}"
+    worker = f"{holder.name} ({holder.worker})" if holder.name else holder.worker
+    return f"worker {worker} at epoch {holder.epoch}{sign}{'' if holder.alive else ', dead'}"
 
 
 def _why_lines(found: reasons.Why) -> list[str]:
     lines = [f"{found.world} is {found.status} at height {found.height}"]
     if not found.reasons:
-        lines.append("it waits for nothing: send it something")
+        lines.append("it waits for no event, timer or effect: send it an event, or run a workflow")
     for reason in found.reasons:
         lines.append(f"{'!' if reason.stuck else '-'} {reason.what}")
         details = {
-            "since": reason.since and output.local(reason.since),
-            "next": reason.until and output.local(reason.until),
+            "since": reason.since and output.aged(reason.since),
+            "next": reason.until and output.aged(reason.until),
             "error": reason.error,
             "type": reason.command,
         }

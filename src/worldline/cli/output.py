@@ -15,11 +15,12 @@ import click
 import msgspec
 from rich import box, console, progress, table, text
 
-from worldline.base import errors, failures
+from worldline.base import env_os, errors, failures
 from worldline.inspect import render
 
 WIDE = 10_000  # where no terminal bounds it, nothing is cut
 CELL_CHARACTERS_MAX = 200
+SECONDS_OF_MINUTE = 60
 
 NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
@@ -186,11 +187,31 @@ def cell(value: Any) -> str:
 
 
 def local(time: datetime) -> str:
-    """A time as the person at the terminal tells it."""
+    """A date and time in the time zone of the terminal."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def aged(time: datetime) -> str:
+    """A date and time, and how far away that is: `2026-11-17 09:30:00 (5 min ago)`."""
+    now = render.when(env_os.OsEnv().wall_us())
+    seconds = round((now - time).total_seconds())
+    away = lasting(abs(seconds), units_max=1)
+    return f"{local(time)} ({f'in {away}' if seconds < 0 else f'{away} ago'})"
+
+
+def lasting(seconds: float, *, units_max: int = 4) -> str:
+    """A length of time in at most so many units, the largest first."""
+    if seconds < SECONDS_OF_MINUTE:
+        return f"{seconds:g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    named = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join([f"{count} {unit}" for count, unit in named if count][:units_max])
 
 
 def pairs(said: Mapping[str, Any]) -> list[str]:
     """Names and values under each other."""
     width = max((len(name) for name in said), default=0)
-    return [f"{name.ljust(width)}  {cell(value)}" for name, value in said.items()]
+    shown = {name: aged(value) if isinstance(value, datetime) else cell(value) for name, value in said.items()}
+    return [f"{name.ljust(width)}  {value}" for name, value in shown.items()]

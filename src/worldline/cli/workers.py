@@ -31,7 +31,7 @@ class Worker(msgspec.Struct, frozen=True):
     capacity: int
     programs: list[str]
     labels: dict[str, str]
-    last_sign: datetime
+    last_heartbeat: datetime
 
 
 @common.command("list", many=True)
@@ -41,7 +41,7 @@ async def list_workers(desk: Desk, limit: int) -> None:
         found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
     columns = {
         "NAME": "name", "STATE": "state", "WORLDS": "worlds", "CAPACITY": "capacity", "PROGRAMS": "programs",
-        "LABELS": "labels", "LAST SIGN": "last_sign", "ID": "id",
+        "LABELS": "labels", "LAST HEARTBEAT": "last_heartbeat", "ID": "id",
     }  # fmt: skip
     desk.out.many(found, columns, none="no workers here")
 
