@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from rich import text
 
 from worldline.base import env_os
-from worldline.cli import blocks, entries, output
+from worldline.cli import blocks, entries, output, terminal
 from worldline.client import sdk
 from worldline.inspect import render
 from worldline.model import ids
@@ -40,7 +40,7 @@ class Show:
     def __init__(self, out: output.Out, *, rows: bool) -> None:
         self._out = out
         self._rows = rows
-        self._screen = output.screen()
+        self._screen = terminal.screen()
         self._env = env_os.OsEnv()
         self._places = Places()
         self._blocks = blocks.Blocks(self._places.of)

@@ -6,19 +6,18 @@ With `--json`, a get is one object, a list and a stream are one object a line, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import msgspec
-from rich import box, console, progress, table, text
 
 from worldline.base import env_os, errors, failures
 from worldline.inspect import render
 
-WIDE = 10_000  # where no terminal bounds it, nothing is cut
 CELL_CHARACTERS_MAX = 200
 SECONDS_OF_MINUTE = 60
 
@@ -113,12 +112,10 @@ class Out:
         elif not records:
             self.note(none)
         else:
-            made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-            for title in columns:
-                made.add_column(title, overflow="fold")
-            for record in records:
-                made.add_row(*(text.Text(cell(getattr(record, field))) for field in columns.values()))
-            screen().print(made)
+            from worldline.cli import terminal  # noqa: PLC0415 - loads rich, which most commands do without
+
+            rows = [[cell(getattr(record, field)) for field in columns.values()] for record in records]
+            terminal.print_table(list(columns), rows)
 
     def json(self, record: Any) -> None:
         click.echo(msgspec.json.encode(render.plain(record)).decode())
@@ -133,41 +130,25 @@ class Out:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """A bar on stderr, where somebody can see it."""
-        shown = screen(err=True)
-        if self.as_json or self.quiet or not shown.is_terminal:
-            yield Progress(None, None)
+        """A bar on stderr, if that is a terminal."""
+        if self.as_json or self.quiet or not sys.stderr.isatty():
+            yield Progress()
             return
-        columns = (
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-        )
-        with progress.Progress(*columns, console=shown, transient=True) as bar:
-            yield Progress(bar, bar.add_task(title, total=None))
+        from worldline.cli import terminal  # noqa: PLC0415 - loads rich, which most commands do without
+
+        with terminal.progress_bar(title) as update:
+            yield Progress(update)
 
 
 class Progress:
     """How far something long has come."""
 
-    def __init__(self, bar: progress.Progress | None, task: progress.TaskID | None) -> None:
-        self._bar = bar
-        self._task = task
+    def __init__(self, update: Callable[[int, int, str], None] | None = None) -> None:
+        self._update = update
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
-            if what:
-                self._bar.update(self._task, description=what)
-
-
-def screen(*, err: bool = False, file: TextIO | None = None) -> console.Console:
-    """A console that takes text as it is: what users write is never markup."""
-    made = console.Console(stderr=err, file=file, markup=False, highlight=False, emoji=False)
-    return made if made.is_terminal else console.Console(
-        stderr=err, file=file, markup=False, highlight=False, emoji=False, width=WIDE
-    )  # fmt: skip
+        if self._update is not None:
+            self._update(done, total, what)
 
 
 def cell(value: Any) -> str:
