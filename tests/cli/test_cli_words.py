@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,13 @@ def test_help_is_in_groups() -> None:
     assert "..." not in shown.partition("Look at worlds:")[2], "no sentence is cut"
     listed = re.findall(r"^  ([a-z]+)(?:, [a-z]+)?  ", shown, re.MULTILINE)
     assert sorted(listed) == sorted(name for name in cli.COMMANDS if name not in cli.ALIASES)
+
+
+def test_commands_start_without_what_they_do_not_need() -> None:
+    code = "import sys, worldline.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    slow = ("rich", "difflib", "worldline.sim", "worldline.bench", "worldline.cli.dev_show")
+    assert [name for name in done.stdout.split() if name.startswith(slow)] == []
 
 
 def test_log_is_the_journal(stocked: Path) -> None:

@@ -38,7 +38,7 @@ V = TypeVar("V")
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a block. `fresh`: the heading is shown whatever was shown before. No text: the heading alone."""
+    """A line of a block. `fresh`: the heading is shown in any case. No text: the heading alone."""
 
     block: str
     time_us: int

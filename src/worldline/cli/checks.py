@@ -50,7 +50,7 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
     for span in proof.unverifiable:
         lines.append(
             f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
-            f"{span.program_hash[:12]}, which is not at hand (name it with another --app); their chain holds"
+            f"{span.program_hash[:12]}, which is not loaded (name its file with another --app); their chain holds"
         )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]

@@ -39,7 +39,7 @@ Function = Callable[..., Any]
 class RoleGroup(click.Group):
     """A noun that is also a role: `worldline timer` runs it, `worldline timer list` looks at timers.
 
-    Whatever does not begin with one of its words is meant for `start`.
+    Arguments that do not begin with one of its commands are those of `start`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -161,7 +161,7 @@ def _chosen(universe: sdk.Universe, name: str | None) -> Program:
 
 
 async def _program(universe: sdk.Universe, world: sdk.World) -> Program | None:
-    """The world's program, if it is at hand: then what is sent is checked here."""
+    """The world's program, if it is loaded: then what is sent is checked here."""
     return universe.programs.get((await world.describe()).meta.program)
 
 

@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
     span: int
 
 
-# --- Names that everybody derives alike ------------------------------------------------------------------------------
+# --- Names that every process derives alike ---------------------------------------------------------------------------
 
 
 def run_trace(at: ids.Address, run: str) -> int:
