@@ -69,7 +69,7 @@ async def show_entries(world: wl.World, seen: list[Entry]) -> None:
         if isinstance(entry, Entry):
             seen.append(entry)
             style = "cyan" if world.name == "orders" else "magenta"
-            text = f"{entry.kind.name.lower().replace('_', ' '):<16} {render.line(entry)}"
+            text = f"{entry.kind.name.lower():<17} {render.line(entry)}"
             say(world.name, f"{entry.height:>3}  {escape(text[:108])}", style)
 
 
