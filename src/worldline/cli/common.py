@@ -19,17 +19,19 @@ from typing import Any, TypeVar
 import click
 
 from worldline.base import errors
-from worldline.cli import observe, output, places
+from worldline.cli import observe, output, places, suggest
 from worldline.client import sdk
 from worldline.host import compose, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
+from worldline.layers import work as works
 from worldline.layers import worlds
 from worldline.model import ids
+from worldline.model.work import WorkKind
 from worldline.model.world import Status
 
 LIST_DEFAULT = 50
-NOBODY_AFTER_SECONDS = 2.0
+NOT_HOSTED_AFTER_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 
 T = TypeVar("T")
@@ -76,9 +78,28 @@ class Desk:
         if self._yes:
             return
         if not sys.stdin.isatty():
-            raise errors.BadInput(f"{question} Nobody can be asked here: add --yes")
+            raise errors.BadInput(f"{question} No terminal to ask at: pass --yes")
         if not click.confirm(question, err=True):
-            raise output.Declined("nothing was done")
+            raise output.Declined("declined: nothing was changed")
+
+    async def world(self, universe: sdk.Universe, name: str) -> sdk.World:
+        """The world of this name. One that is missing is said with names like it."""
+        found = universe.world(name)
+        try:
+            await found.address()
+        except errors.NotFound as error:
+            raise errors.NotFound(f"{error}{await suggest.worlds(universe, name)}") from error
+        return found
+
+    async def address(self, universe: sdk.Universe, name: str) -> ids.Address:
+        return await (await self.world(universe, name)).address()
+
+    async def find_work(self, universe: sdk.Universe, text: str, kind: WorkKind) -> works.Open:
+        """The open effect or timer whose id begins so."""
+        try:
+            return await queries.find_work(universe, text, kind=kind)
+        except errors.NotFound as error:
+            raise errors.NotFound(f"{error}{await suggest.work(universe, text, kind)}") from error
 
     async def program_of(self, universe: sdk.Universe, world: sdk.World) -> Program:
         """The program of a world, for a command that cannot do without."""
@@ -86,15 +107,15 @@ class Desk:
         program = universe.programs.get(meta.program)
         if program is None:
             raise errors.BadInput(
-                f"the program {meta.program!r} of world {meta.name!r} is not at hand; name its file with --app FILE, "
-                f'or as app = "FILE" in {places.FILE}'
+                f"the program {meta.program!r} of world {meta.name!r} is not loaded; name its file with --app FILE, "
+                f'or as app = "FILE" in {places.FILE}{suggest.near(meta.program, universe.programs)}'
             )
         return program
 
     async def answer(
         self, universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None
     ) -> T:
-        """Wait for something that the world must do, as long as somebody is there to do it."""
+        """Wait for something that the world must do, as long as a worker hosts it."""
         return await wait(universe, world, work, timeout, self.option)
 
 
@@ -113,31 +134,52 @@ def quiet_logs() -> Iterator[None]:
 async def wait(
     universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None, option: str
 ) -> T:
-    """The outcome of `work`. `Nobody` once it is clear that nobody hosts the world, unless a time was given."""
+    """The outcome of `work`. `NotHosted` if no worker hosts the world when the given time is up, or without a given
+    time as soon as that is clear.
+    """
     task = asyncio.ensure_future(work)
+    at = await world.address()
+    missing = 0.0
     try:
-        async with asyncio.timeout(timeout):
-            missing = 0.0
-            while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                holder = await queries.holder(universe, await world.address())
-                missing = 0.0 if holder is not None and holder.alive else missing + LOOK_SECONDS
-                if timeout is None and missing >= NOBODY_AFTER_SECONDS:
-                    raise await nobody(universe, await world.address(), option)
+        try:
+            async with asyncio.timeout(timeout):
+                while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+                    missing = 0.0 if await _is_hosted(universe, at) else missing + LOOK_SECONDS
+                    if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
+                        raise await not_hosted(universe, at, option)
+        except TimeoutError:
+            if not task.done():
+                raise await _timed_out(universe, at, timeout, option) from None
         return task.result()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def nobody(universe: sdk.Universe, at: ids.Address, option: str) -> output.Nobody:
+async def _is_hosted(universe: sdk.Universe, at: ids.Address) -> bool:
+    holder = await queries.holder(universe, at)
+    return holder is not None and holder.alive
+
+
+async def _timed_out(universe: sdk.Universe, at: ids.Address, timeout: float | None, option: str) -> Exception:
+    """Why no answer came in time: no worker hosts the world, or it takes longer."""
+    if not await _is_hosted(universe, at):
+        return await not_hosted(universe, at, option)
+    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
+    return TimeoutError(
+        f"no answer within {timeout:g} s; world {meta.name!r} goes on with it: see `worldline why {meta.name}{option}`"
+    )
+
+
+async def not_hosted(universe: sdk.Universe, at: ids.Address, option: str) -> output.NotHosted:
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     if meta.status is not Status.ACTIVE:
         status = meta.status.name.lower()
-        return output.Nobody(
+        return output.NotHosted(
             f"world {meta.name!r} is {status}: what was sent waits until `worldline resume {meta.name}{option}`"
         )
-    return output.Nobody(
-        f"nobody hosts world {meta.name!r} (program {meta.program!r}): what was sent waits until somebody does; "
+    return output.NotHosted(
+        f"no worker hosts world {meta.name!r} (program {meta.program!r}): what was sent waits in its inbox; "
         f"type `worldline dev FILE{option}`"
     )
 

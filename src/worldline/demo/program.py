@@ -1,4 +1,4 @@
-"""The demo's programs, and the worker process that hosts them until somebody kills it.
+"""The demo's programs, and the worker process that hosts them until it is killed.
 
 An order is charged and shipped; an agent asks a (scripted) model what to do, looks something up, and asks a person
 before it acts. Both touch a real HTTP server through effects, with the idempotency key that Worldline offers.
@@ -116,5 +116,8 @@ async def work(folder: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    # By the name that the process which made the worlds knows it by: code of a module called __main__ has another hash.
+    from worldline.demo import program  # noqa: PLW0406 - this file, as a module and not as the script
+
     logging.basicConfig(level=logging.ERROR)
-    asyncio.run(work(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(program.work(sys.argv[1], int(sys.argv[2])))

@@ -28,6 +28,7 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.cluster import placement
 from worldline.store import kv
 
 PAGE = 500
@@ -43,6 +44,7 @@ class Holder(msgspec.Struct, frozen=True):
     since: datetime
     last_sign: datetime | None
     alive: bool
+    name: str = ""  # the worker's, as its heartbeat says
 
 
 class World(msgspec.Struct, frozen=True):
@@ -239,7 +241,8 @@ async def _holders(universe: Universe, states: Sequence[leases.State]) -> list[H
         mine = life is not None and life.sign.incarnation == held.incarnation
         sign = when(life.sign.heartbeat_us) if life is not None and mine else None
         alive = life is not None and mine and life.alive(read.time_us) and not gone[worker]
-        found.append(Holder(worker.hex(), held.epoch, when(held.acquired_us), sign, alive))
+        name = "" if life is None else life.sign.labels.get(placement.NAME, "")
+        found.append(Holder(worker.hex(), held.epoch, when(held.acquired_us), sign, alive, name))
     return found
 
 

@@ -305,7 +305,7 @@ class Machine:
         self.open[key] = Pending(kind, name, params, *key, context.store_us, due_us, deadline_us, run, op, event)
         self.by_intent[intent] = key
         self.draft(
-            Kind.INTENT if kind is WorkKind.EFFECT else Kind.TIMER_SET,
+            Kind.EFFECT_REQUESTED if kind is WorkKind.EFFECT else Kind.TIMER_SET,
             values.pack([key[1], name, run, op, params, max(0, due_us - context.store_us)]),
         )
         now.wanted.append(steps.Wanted(intent, kind, *key, name, params, context.store_us, due_us, deadline_us, run))
@@ -366,7 +366,7 @@ class Machine:
 
     def _close(self, pending: Pending) -> None:
         self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
-        kind = Kind.INTENT_CANCELLED if pending.kind is WorkKind.EFFECT else Kind.TIMER_CANCELLED
+        kind = Kind.EFFECT_CANCELLED if pending.kind is WorkKind.EFFECT else Kind.TIMER_CANCELLED
         self.draft(kind, values.dump([pending.step, pending.ordinal, pending.name]))
 
     @staticmethod

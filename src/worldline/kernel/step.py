@@ -33,7 +33,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     now = machine.begin_step(context)
     if given.item is None:
         data = values.dump([runs.storable(given.error), given.raw_digest])
-        machine.draft(Kind.REJECTED, data, stamp=given.stamp)
+        machine.draft(Kind.UNDECODABLE_INPUT, data, stamp=given.stamp)
         dead = given.error or "not decodable"
     else:
         machine.draft(
@@ -74,7 +74,7 @@ def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.find_open(intent)
     if pending is None or pending.kind is WorkKind.TIMER:
-        machine.draft(Kind.IGNORED, values.dump(["receipt", item.intent, "nothing waits for it"]))
+        machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", item.intent, "nothing waits for it"]))
         return ""
     machine.settle(intent)
     work.arrive(machine, pending.run, pending.op, Outcome(item.status, data))
@@ -85,7 +85,7 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.find_open(intent)
     if pending is None or pending.kind is not WorkKind.TIMER or item.due_us < pending.due_us:
-        machine.draft(Kind.IGNORED, values.dump(["timer", item.intent, "nothing waits for it"]))
+        machine.draft(Kind.LATE_ANSWER, values.dump(["timer", item.intent, "nothing waits for it"]))
         return ""
     machine.settle(intent)
     if pending.event:
@@ -100,7 +100,7 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> str:
 
 _KINDS: dict[type, Kind] = {
     inbox.Event: Kind.EVENT,
-    inbox.Receipt: Kind.RECEIPT,
+    inbox.Receipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
     inbox.Control: Kind.CONTROL,
