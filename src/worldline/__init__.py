@@ -35,7 +35,7 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
-from worldline.client.sdk import Run, Sent, Universe, World, open
+from worldline.client.world import Run, Sent, Universe, World, open
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.program import Program

@@ -24,7 +24,7 @@ import worldline as wl
 from tests.chaos import account, ledger
 from tests.chaos.linearizability import End, Kind, Op
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.model.settings import Settings, TimerSettings, WorkerSettings
 
 WORD = "account"

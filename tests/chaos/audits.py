@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests import aio
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works

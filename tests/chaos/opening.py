@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.chaos import history
 from worldline.base import env_os
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.kernel.authoring.program import Program
 from worldline.layers import format as formats

@@ -27,7 +27,7 @@ from tests.roles import kit as kits
 from tests.roles import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program

@@ -13,7 +13,7 @@ import pytest
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
 from tests.cli.role_kit import running
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.model import settings as settings_model
 from worldline.model.settings import PressureSettings
 

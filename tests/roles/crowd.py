@@ -18,7 +18,7 @@ import worldline as wl
 from tests import aio
 from tests.roles.crashing import Counting
 from worldline.base import env_os
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.layers import format as formats
 from worldline.model.settings import Settings

@@ -22,7 +22,7 @@ import msgspec
 import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.codec import digest, structs
 from worldline.host import compose
 from worldline.kernel import commands

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
-from worldline.client import sdk
+from worldline.client import world as sdk
 
 outside: dict[str, list[str]] = {}
 

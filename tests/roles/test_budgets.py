@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.base import errors, limits
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.kernel import values
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes

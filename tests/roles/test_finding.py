@@ -13,7 +13,8 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
-from worldline.client import delivery, sdk
+from worldline.client import delivery
+from worldline.client import world as sdk
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys

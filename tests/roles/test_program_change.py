@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import why
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind

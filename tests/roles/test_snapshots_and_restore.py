@@ -15,7 +15,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys

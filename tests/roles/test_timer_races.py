@@ -13,7 +13,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from tests.roles.test_timers import Arm, Rang, program, timers, until_rung
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases

@@ -10,7 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.layers import work as works

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.model.settings import Settings
 from worldline.sim import cluster as clusters
 from worldline.sim import profiles, programs, workloads

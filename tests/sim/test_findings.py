@@ -10,7 +10,7 @@ import pytest
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases

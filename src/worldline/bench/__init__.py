@@ -16,7 +16,7 @@ from typing import Any
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import cluster, restore, workloads
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.store import kv
 

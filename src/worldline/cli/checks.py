@@ -10,7 +10,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import program_files
 from worldline.inspect import doctor, lint, queries, render
 from worldline.inspect import prove as proofs

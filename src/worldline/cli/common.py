@@ -20,7 +20,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import observe, output, places
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program

@@ -22,7 +22,7 @@ from rich import text
 from worldline.base import errors
 from worldline.cli import common, look, output, places
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import program_files
 from worldline.inspect import queries, render
 from worldline.kernel.authoring.program import Program

@@ -12,7 +12,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.machine import Machine

@@ -21,7 +21,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.cli import common, observe, places, talk
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import process as hosts
 from worldline.host import program_files
 from worldline.host.process import Role

@@ -10,7 +10,8 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output, payloads
 from worldline.cli.common import Desk
-from worldline.client import delivery, sdk
+from worldline.client import delivery
+from worldline.client import world as sdk
 from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands

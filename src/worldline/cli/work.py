@@ -12,7 +12,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cli import common, output, roles
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import queries, render, why
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes

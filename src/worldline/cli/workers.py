@@ -10,7 +10,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, roles
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.inspect import queries
 from worldline.inspect.render import when
 from worldline.layers import leases

@@ -36,7 +36,7 @@ from worldline.roles.world.held_world import Applied, Deferred, Handover, Hosted
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
-    from worldline.client.sdk import Universe
+    from worldline.client.world import Universe
 
 log = logging.getLogger("worldline")
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from worldline.base import errors
-from worldline.client.sdk import Universe, World
+from worldline.client.world import Universe, World
 from worldline.codec import structs
 from worldline.inspect import verify
 from worldline.inspect.verify import Steps

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client.sdk import Universe, World
+from worldline.client.world import Universe, World
 from worldline.codec import structs
 from worldline.inspect import queries
 from worldline.inspect.render import when

@@ -12,7 +12,7 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.inspect import doctor, prove
 from worldline.keys import work as work_keys

@@ -1,6 +1,6 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
-Hosts are put together as `client.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
+Hosts are put together as `client.world.Universe` puts them together, on an engine that misbehaves. A host that dies is
 started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (everybody, or only a
 core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from worldline.base import env as envs
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host import compose
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role

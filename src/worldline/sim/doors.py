@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.sim import workloads
 from worldline.sim.history import History, Op, Outcome
 from worldline.sim.loop import SimLoop

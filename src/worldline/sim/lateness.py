@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.sim import programs, workloads
 from worldline.sim.audit import Audit
 from worldline.sim.cluster import LAG_SECONDS, Cluster

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from worldline.client import sdk
+from worldline.client import world as sdk
 from worldline.host.process import Role
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.faults import HostEngine
