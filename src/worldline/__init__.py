@@ -35,7 +35,10 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
-from worldline.client.world import Run, Sent, Universe, World, open
+from worldline.client.open import open
+from worldline.client.run import Run, Sent
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.program import Program

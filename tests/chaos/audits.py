@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
@@ -16,11 +16,11 @@ from worldline.sim.audit import Audit, ProvenDead
 
 COMMITS_MIN = 50
 
-More = Callable[[sdk.Universe, dict[bytes, bytes], Audit], Awaitable[None]]
+More = Callable[[Universe, dict[bytes, bytes], Audit], Awaitable[None]]
 
 
 async def check(
-    crew: Crew, of: sdk.Universe, direct: str, *, knows: Sequence[Program], worlds: Sequence[str],
+    crew: Crew, of: Universe, direct: str, *, knows: Sequence[Program], worlds: Sequence[str],
     more: More | None = None,
 ) -> None:  # fmt: skip
     """`direct`: where the store is reached whatever was done to the way there. `more` looks at what it should hold."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests import aio
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
@@ -50,7 +50,7 @@ class Field:
         self.draws = random.Random(seed)
         self.roles: dict[str, tuple[tuple[str, ...], Process]] = {}
         self.history = workloads.History()
-        self.universe: sdk.Universe
+        self.universe: Universe
         self._url = url
         self._direct = direct or url  # where the store is reached whatever is done to the way there
         self._numbers = itertools.count()
@@ -194,7 +194,7 @@ class Field:
             self.crew, self.universe, self._direct, knows=programs.PROGRAMS, worlds=worlds, more=self._promises
         )
 
-    async def _promises(self, universe: sdk.Universe, copy: dict[bytes, bytes], audit: Audit) -> None:
+    async def _promises(self, universe: Universe, copy: dict[bytes, bytes], audit: Audit) -> None:
         """What clients were told, and what reached the outside."""
         calls = ledger.read(self.crew.ledger)
         for call in calls:

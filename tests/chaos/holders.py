@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tests.chaos.processes import Process
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.layers import leases
 from worldline.model import ids
 
@@ -16,13 +16,13 @@ def worker_of(process: Process) -> ids.WorkerId:
     return ids.WorkerId(bytes.fromhex(msgspec.json.decode(line)["worker"]))
 
 
-async def state(universe: sdk.Universe, world: str) -> leases.State:
+async def state(universe: Universe, world: str) -> leases.State:
     at = await universe.world(world).address()
     read = await universe.store.engine.read(*leases.reads(at))
     return leases.decode(at, *(read.value(index) for index in range(3)))
 
 
-async def sign_us(universe: sdk.Universe, worker: ids.WorkerId) -> int:
+async def sign_us(universe: Universe, worker: ids.WorkerId) -> int:
     """When a worker has last shown that it lives."""
     read = await universe.store.engine.read(leases.get_life(worker))
     life = leases.decode_life(worker, read.value(0))

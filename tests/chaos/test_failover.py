@@ -27,7 +27,7 @@ from tests.roles import kit as kits
 from tests.roles import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -61,7 +61,7 @@ class Run:
     def __init__(self, nursery: Nursery, url: str, folder: Path) -> None:
         self.crew = Crew(nursery, url, folder, file=STORY)
         self.url = url
-        self.universe: sdk.Universe
+        self.universe: Universe
 
     async def open(self) -> None:
         self.universe = await opening.recorded(self.url, self.crew.objects, knows=scenario.PROGRAMS)

@@ -18,7 +18,8 @@ import worldline as wl
 from tests import aio
 from tests.roles.crashing import Counting
 from worldline.base import env_os
-from worldline.client import world as sdk
+from worldline.client import open as opening
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.layers import format as formats
 from worldline.model.settings import Settings
@@ -80,9 +81,9 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     engine = Counting(await lmdb_driver.open(folder, env, create=True), keep=False)
     await formats.ensure(engine, env, create=True)
     store = compose.Store(str(folder), engine, await objects_folder.open(folder / "objects", create=True), env)
-    found = await sdk._find_universe(store, "default", create=True)
+    found = await opening._find_universe(store, "default", create=True)
     before = memory_bytes()
-    universe = sdk.Universe(store, found, "default", [app], Settings())
+    universe = Universe(store, found, "default", [app], Settings())
     universe.start()
 
     async def create(number: int) -> None:

@@ -22,7 +22,9 @@ import msgspec
 import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
-from worldline.client import world as sdk
+from worldline.client import open as opening
+from worldline.client.run import Run
+from worldline.client.universe import Universe
 from worldline.codec import digest, structs
 from worldline.host import compose
 from worldline.kernel import commands
@@ -133,7 +135,7 @@ class Around:
 class Process:
     """A universe as one process has it."""
 
-    def __init__(self, universe: sdk.Universe, cut: Cut) -> None:
+    def __init__(self, universe: Universe, cut: Cut) -> None:
         self.universe = universe
         self._cut = cut
         self._over = False
@@ -171,7 +173,7 @@ class Process:
                 await self._cut.close()
 
 
-async def _ended(universe: sdk.Universe) -> None:
+async def _ended(universe: Universe) -> None:
     with contextlib.suppress(errors.StoreError):  # it has no store to say goodbye to
         await universe.close()
 
@@ -204,17 +206,17 @@ class Kit:
         engine = await self._store.open()
         await formats.ensure(engine, self.env, create=True)
         bare = compose.Store(self.url, engine, await self._bodies(), self.env)
-        found = await sdk._find_universe(bare, sdk.DEFAULT_UNIVERSE, create=True)
+        found = await opening._find_universe(bare, opening.DEFAULT_UNIVERSE, create=True)
         cut = Cut(wrap(engine))
         store = compose.Store(self.url, cut, bare.objects, self.env)
-        universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, list(programs), settings, observed=observed)
+        universe = Universe(store, found, opening.DEFAULT_UNIVERSE, list(programs), settings, observed=observed)
         process = Process(universe, cut)
         self._processes.append(process)
         universe.start()
         return process
 
     @asynccontextmanager
-    async def hosting(self, *programs: wl.Program, **options: Any) -> AsyncIterator[sdk.Universe]:
+    async def hosting(self, *programs: wl.Program, **options: Any) -> AsyncIterator[Universe]:
         """A process for the length of a block."""
         process = await self.process(*programs, **options)
         try:
@@ -254,7 +256,7 @@ async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
     wanted = commands.StartRun(id, call.target.name, call.pack(), seed, named=True)
     since = (await world.head()).height
     data = await world.command(commands.RUN, wanted)
-    return sdk.Run(world, call, id, structs.decode(commands.Standing, data), since)
+    return Run(world, call, id, structs.decode(commands.Standing, data), since)
 
 
 async def begin(world: wl.World, call: wl.Call[Any], *, id: str) -> None:

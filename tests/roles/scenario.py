@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 
 outside: dict[str, list[str]] = {}
 
@@ -167,7 +167,7 @@ PROGRAMS = (bank, shop)
 KEYS = {"reserve": 1, "ship": 1, "refund": 1}
 
 
-async def drive(universe: sdk.Universe) -> tuple[kits.Ends, kits.Ends]:
+async def drive(universe: Universe) -> tuple[kits.Ends, kits.Ends]:
     """The whole story, to its end. Returns where both worlds have got to."""
     till = await universe.ensure("bank", bank)
     store = await universe.ensure("shop", shop)
@@ -183,7 +183,7 @@ async def drive(universe: sdk.Universe) -> tuple[kits.Ends, kits.Ends]:
     return await kits.ends(till, engine), await kits.ends(store, engine)
 
 
-async def settled(universe: sdk.Universe, *worlds: wl.World) -> None:
+async def settled(universe: Universe, *worlds: wl.World) -> None:
     """Nothing is open, nothing is unread."""
     engine = universe.store.engine
 

@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.base import errors, limits
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
@@ -83,7 +83,7 @@ async def numbers(world: wl.World, app: wl.Program) -> list[int]:
     return found
 
 
-async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hinted: bool = True) -> None:
+async def fill(universe: Universe, at: ids.Address, events: list[Any], *, hinted: bool = True) -> None:
     """Put events straight into an inbox, in order, a batch of them in each commit."""
     engine = universe.store.engine
     time_us = (await engine.read()).time_us
@@ -102,7 +102,7 @@ def hint(batch: kv.Batch, at: ids.Address) -> None:
     ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=None, append=0)
 
 
-async def drained(universe: sdk.Universe, at: ids.Address) -> None:
+async def drained(universe: Universe, at: ids.Address) -> None:
     async def empty() -> bool:
         return await kits.unread(universe.store.engine, at) == 0
 
@@ -124,7 +124,7 @@ async def test_a_long_inbox_drains_in_order(kit: Kit) -> None:
         assert not await kits.hinted(universe.store.engine, at) or await gone(universe, at)
 
 
-async def gone(universe: sdk.Universe, at: ids.Address) -> bool:
+async def gone(universe: Universe, at: ids.Address) -> bool:
     async def cleared() -> bool:
         return not await kits.hinted(universe.store.engine, at)
 

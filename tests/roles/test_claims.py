@@ -14,7 +14,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.client import delivery
+from worldline.client import answers, delivery
 from worldline.kernel import runs, values
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
@@ -419,7 +419,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
         ]
         for item in items:
             sending = await delivery.enqueue(universe, at, item)
-            await delivery.applied(universe, sending)
+            await answers.applied(universe, sending)
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)

@@ -16,7 +16,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import errors
-from worldline.client import delivery
+from worldline.client import answers, delivery
 from worldline.kernel import commands, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.machine import Machine
@@ -411,7 +411,7 @@ async def test_what_this_process_lacks_for_too_long_is_for_another(
     await until_refused(first, at)
 
     async def free() -> bool:
-        return not await delivery.is_hosted(first.universe, at)
+        return not await answers.is_hosted(first.universe, at)
 
     await aio.until(free)
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.child import Add, Child, Counter, Go, app
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.client import delivery
+from worldline.client import answers
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
 from worldline.model import ids
@@ -89,7 +89,7 @@ async def test_who_waits_for_a_run_is_told_when_its_world_moves(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait goes on at the world's new place, at once."""
-    monkeypatch.setattr(delivery, "NOBODY_AFTER_SECONDS", 1_000.0)
+    monkeypatch.setattr(answers, "NOBODY_AFTER_SECONDS", 1_000.0)
     first, pausing, second = await two(memory_kit)
     run = await first.universe.world("w").start(app.workflows["wait"](), id="r")
     waiting = asyncio.ensure_future(run.result(20))

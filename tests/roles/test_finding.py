@@ -14,7 +14,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 from worldline.client import delivery
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -39,7 +39,7 @@ async def until_total(world: wl.World, app: wl.Program, number: int) -> None:
     await aio.until(reached, seconds=60)
 
 
-async def enqueue_silently(universe: sdk.Universe, at: ids.Address, number: int) -> None:
+async def enqueue_silently(universe: Universe, at: ids.Address, number: int) -> None:
     """An item without a hint: as if the hint had been lost."""
     engine, env = universe.store.engine, universe.store.env
     batch = kv.Batch()
@@ -178,7 +178,7 @@ async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:
     return await kit.process(app, settings=kits.settings(worker={"scan_ms": 10**7}), wrap=wrap), made[0]
 
 
-async def is_cleared(universe: sdk.Universe, at: ids.Address) -> bool:
+async def is_cleared(universe: Universe, at: ids.Address) -> bool:
     return not await kits.hinted(universe.store.engine, at)
 
 

@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.inspect import why
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
@@ -149,7 +149,7 @@ async def changes(world: wl.World) -> int:
     return (await kits.kinds(world)).count(Kind.PROGRAM_CHANGED)
 
 
-async def held(universe: sdk.Universe) -> wl.World:
+async def held(universe: Universe) -> wl.World:
     """The world, taken by this host."""
     world = universe.world("w")
     assert universe.host is not None

@@ -15,7 +15,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
@@ -72,12 +72,12 @@ def program() -> wl.Program:
     return app
 
 
-async def baseline(universe: sdk.Universe, at: ids.Address) -> snapshot_model.Snapshot:
+async def baseline(universe: Universe, at: ids.Address) -> snapshot_model.Snapshot:
     raw = (await universe.store.engine.read(snapshot_layer.get_baseline(at))).value(0)
     return snapshot_layer.decode_baseline(raw)
 
 
-async def until_saved(universe: sdk.Universe, at: ids.Address, step: int) -> None:
+async def until_saved(universe: Universe, at: ids.Address, step: int) -> None:
     async def saved() -> bool:
         return (await baseline(universe, at)).step >= step
 

@@ -13,7 +13,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from tests.roles.test_timers import Arm, Rang, program, timers, until_rung
 from worldline.base import errors
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases
@@ -25,7 +25,7 @@ from worldline.roles.world.held_world import Handover, Superseded
 from worldline.store import kv
 
 
-async def epoch(universe: sdk.Universe, at: ids.Address) -> int:
+async def epoch(universe: Universe, at: ids.Address) -> int:
     read = await universe.store.engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2)).epoch.number
 

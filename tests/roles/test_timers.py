@@ -10,7 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.layers import work as works
@@ -85,7 +85,7 @@ def timers(entries: list[Entry]) -> list[tuple[int, int]]:
     return [(item.due_us, entry.time_us) for item, entry in zip(items, fired, strict=True)]
 
 
-async def due_count(engine: kv.Engine, universe: sdk.Universe) -> int:
+async def due_count(engine: kv.Engine, universe: Universe) -> int:
     return len((await engine.read(kv.Range(*work_keys.due_all(universe.id)))).page(0).items)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.model.settings import Settings
 from worldline.sim import cluster as clusters
 from worldline.sim import profiles, programs, workloads
@@ -22,13 +23,13 @@ class Calm:
     def __init__(self, cluster: clusters.Cluster, audit: Audit) -> None:
         self.cluster = cluster
         self.audit = audit
-        self.universe: sdk.Universe
+        self.universe: Universe
 
     @property
     def seconds(self) -> float:
         return self.cluster.loop.time()
 
-    def owner_of(self, world: sdk.World) -> str:
+    def owner_of(self, world: World) -> str:
         """The member that has the lease of a world, by name."""
         at = world._at
         assert at is not None
@@ -55,7 +56,7 @@ def calmly(
     async def main() -> None:
         programs.OUTSIDE.set(calm.cluster.outside)
         await calm.cluster.boot([audit.look])
-        calm.universe = sdk.Universe(
+        calm.universe = Universe(
             calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings
         )  # fmt: skip
         for program in programs.PROGRAMS:

@@ -10,7 +10,7 @@ import pytest
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
@@ -155,7 +155,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         meddling = Meddling(store.engine)
         meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.Witness(store.env))
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
-        universe = sdk.Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
+        universe = Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
         await universe.world("counter-0").change(status=status)
         read = await store.engine.read(*leases.reads(at))
         assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None

@@ -16,7 +16,7 @@ from typing import Any
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import cluster, restore, workloads
-from worldline.client import world as sdk
+from worldline.client import open as opening
 from worldline.host import compose
 from worldline.store import kv
 
@@ -67,7 +67,7 @@ def _place(url: str) -> dict[str, Any]:
 async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
-    async with sdk.open(url, host=workloads.app) as universe:
+    async with opening.open(url, host=workloads.app) as universe:
         for index, name in enumerate(wanted):
             progress(index, len(wanted) + 1, TITLES[name])
             if name == "A":

@@ -10,7 +10,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.inspect import doctor, lint, queries, render
 from worldline.inspect import prove as proofs
@@ -80,11 +80,11 @@ async def verify(desk: Desk, *, world: str | None, every: bool) -> int:
     return max(codes, default=0)
 
 
-async def _all(universe: sdk.Universe) -> list[queries.World]:
+async def _all(universe: Universe) -> list[queries.World]:
     return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
 
 
-async def _verify(desk: Desk, universe: sdk.Universe, name: str) -> int:
+async def _verify(desk: Desk, universe: Universe, name: str) -> int:
     at = await universe.world(name).address()
     with desk.out.progress(f"verifying {name}") as progress:
         try:

@@ -20,7 +20,9 @@ import click
 
 from worldline.base import errors
 from worldline.cli import observe, output, places
-from worldline.client import world as sdk
+from worldline.client import open as opening
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.host import compose, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
@@ -54,12 +56,14 @@ class Desk:
     @asynccontextmanager
     async def open(
         self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
-    ) -> AsyncIterator[sdk.Universe]:
+    ) -> AsyncIterator[Universe]:
         """The universe, as a client that knows the project's programs."""
         known = program_files.load_all(self.place.apps) if programs is None else programs
         named = universe or self.place.universe
         with quiet_logs():
-            async with sdk.open(self.place.store, universe=named, objects=self.place.objects, create=create) as opened:
+            async with opening.open(
+                self.place.store, universe=named, objects=self.place.objects, create=create
+            ) as opened:
                 for program in reversed(known):
                     opened.programs[program.name] = program
                 yield opened
@@ -78,7 +82,7 @@ class Desk:
         if not click.confirm(question, err=True):
             raise output.Declined("nothing was done")
 
-    async def program_of(self, universe: sdk.Universe, world: sdk.World) -> Program:
+    async def program_of(self, universe: Universe, world: World) -> Program:
         """The program of a world, for a command that cannot do without."""
         meta = (await world.describe()).meta
         program = universe.programs.get(meta.program)
@@ -89,9 +93,7 @@ class Desk:
             )
         return program
 
-    async def answer(
-        self, universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None
-    ) -> T:
+    async def answer(self, universe: Universe, world: World, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
         """Wait for something that the world must do, as long as somebody is there to do it."""
         return await wait(universe, world, work, timeout, self.option)
 
@@ -108,9 +110,7 @@ def quiet_logs() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def wait(
-    universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None, option: str
-) -> T:
+async def wait(universe: Universe, world: World, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
     """The outcome of `work`. `Nobody` once it is clear that nobody hosts the world, unless a time was given."""
     task = asyncio.ensure_future(work)
     try:
@@ -127,7 +127,7 @@ async def wait(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def nobody(universe: sdk.Universe, at: ids.Address, option: str) -> output.Nobody:
+async def nobody(universe: Universe, at: ids.Address, option: str) -> output.Nobody:
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     if meta.status is not Status.ACTIVE:
         status = meta.status.name.lower()

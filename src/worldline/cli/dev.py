@@ -22,7 +22,8 @@ from rich import text
 from worldline.base import errors
 from worldline.cli import common, look, output, places
 from worldline.cli.common import Desk
-from worldline.client import world as sdk
+from worldline.client import open as opening
+from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.inspect import queries, render
 from worldline.kernel.authoring.program import Program
@@ -85,7 +86,7 @@ class Session:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.muted = bool(before)
-        opened = sdk.open(
+        opened = opening.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress
         )
         async with opened as universe:
@@ -105,7 +106,7 @@ class Session:
             self.say("stopped", "worlds are saved, leases are free")
         return following
 
-    async def _begin(self, universe: sdk.Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
+    async def _begin(self, universe: Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
         for name in self._names:
             await universe.ensure(name, loaded.programs[0])
         if not before:
@@ -118,7 +119,7 @@ class Session:
         else:
             self.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
 
-    async def _adopted(self, universe: sdk.Universe) -> str:
+    async def _adopted(self, universe: Universe) -> str:
         """Take the worlds that were held before, and say what became of them."""
         assert universe.host is not None
         adopted = runs = 0
@@ -146,7 +147,7 @@ class Session:
         return "; ".join([said, *refused[:5]])
 
     async def _watch(
-        self, universe: sdk.Universe, loaded: program_files.Loaded, *, reload: bool
+        self, universe: Universe, loaded: program_files.Loaded, *, reload: bool
     ) -> program_files.Loaded | None:  # fmt: skip
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None
@@ -175,7 +176,7 @@ class Session:
         del built
         self._lines.put_nowait((hosted.at, list(done.entries)))
 
-    async def _print(self, universe: sdk.Universe) -> None:
+    async def _print(self, universe: Universe) -> None:
         while (item := await self._lines.get()) is not None:
             at, entries = item
             if at not in self._known:

@@ -12,7 +12,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client import world as sdk
+from worldline.client.world import World
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.machine import Machine
@@ -139,7 +139,7 @@ def entry_line(entry: journals.Entry, world: str = "") -> str:
     return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<16} {render.line(entry)}".rstrip()
 
 
-async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
+async def _cells(world: World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
     machine = await world.machine(at=at)
     if reducer is not None and reducer not in machine.program.reducers:
         known = ", ".join(machine.program.reducers) or "none"
@@ -187,7 +187,7 @@ def _indented(value: str) -> str:
     return value.strip().replace("\n", "\n           ")
 
 
-async def _export(desk: Desk, world: sdk.World, above: int, file: Path) -> None:
+async def _export(desk: Desk, world: World, above: int, file: Path) -> None:
     """All of a world's journal in one file, for `worldline.testing.replay`."""
     with desk.out.progress(f"exporting {world.name}") as progress:
         exported = await export.collect(world.universe, world, above=above, progress=progress)

@@ -11,7 +11,9 @@ from worldline.base import errors
 from worldline.cli import common, output, payloads
 from worldline.cli.common import Desk
 from worldline.client import delivery
-from worldline.client import world as sdk
+from worldline.client.run import Run
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands
@@ -137,7 +139,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else render.canonical_text(value)
 
 
-def _chosen(universe: sdk.Universe, name: str | None) -> Program:
+def _chosen(universe: Universe, name: str | None) -> Program:
     if name is not None and name in universe.programs:
         return universe.programs[name]
     if name is not None or len(universe.programs) > 1:
@@ -150,12 +152,12 @@ def _chosen(universe: sdk.Universe, name: str | None) -> Program:
     return next(iter(universe.programs.values()))
 
 
-async def _program(universe: sdk.Universe, world: sdk.World) -> Program | None:
+async def _program(universe: Universe, world: World) -> Program | None:
     """The world's program, if it is at hand: then what is sent is checked here."""
     return universe.programs.get((await world.describe()).meta.program)
 
 
-async def _refusal(world: sdk.World, height: int) -> str | None:
+async def _refusal(world: World, height: int) -> str | None:
     """Why the step that took an input could not do anything with it."""
     for entry in await world.journal(above=height - 1, limit=100):
         if entry.kind in (Kind.REJECTED, Kind.FAILED):
@@ -166,14 +168,14 @@ async def _refusal(world: sdk.World, height: int) -> str | None:
     return None
 
 
-def _start(universe: sdk.Universe, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
+def _start(universe: Universe, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
     env = universe.store.env
     return commands.StartRun(
         run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None
     )
 
 
-async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
+async def _enqueue(world: World, wanted: commands.StartRun) -> None:
     universe, data = world.universe, structs.encode(wanted)
     item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
     at = await world.address()
@@ -181,12 +183,12 @@ async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
     await delivery.enqueue(universe, at, item, data=data)
 
 
-async def _result(world: sdk.World, wanted: commands.StartRun) -> Any:
+async def _result(world: World, wanted: commands.StartRun) -> Any:
     since = (await world.head()).height
     standing = structs.decode(commands.Standing, await world.command(commands.RUN, wanted))
     if standing.status is RunStatus.BLOCKED:
         raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
-    found: sdk.Run[Any] = sdk.Run(world, None, wanted.run, standing, since)
+    found: Run[Any] = Run(world, None, wanted.run, standing, since)
     return render.plain(await found.result())
 
 

@@ -12,7 +12,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cli import common, output, roles
 from worldline.cli.common import Desk
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.inspect import queries, render, why
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
@@ -152,7 +152,7 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
 
 
-async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
+async def _told(universe: Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
     read = await universe.store.engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
     return worlds.decode(at, read.value(0)), read.value(1), read.time_us
@@ -239,7 +239,7 @@ def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str
     desk.out.one({"world": world, "letters": letters, "done": what}, [f"{len(letters)} dead letters {what}"])
 
 
-async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
+async def _letters(universe: Universe, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
     if every == (text is not None):
         raise errors.BadInput("name a dead letter by its id, or all with --all")
     found = [each async for each in queries.letters(universe, at)]
@@ -253,7 +253,7 @@ async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *,
     return chosen
 
 
-async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter) -> None:
+async def _retry(universe: Universe, at: ids.Address, letter: inboxes.Letter) -> None:
     engine, env = universe.store.engine, universe.store.env
     read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
     batch = kv.Batch()
@@ -263,7 +263,7 @@ async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter
     await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
 
 
-async def _addresses(universe: sdk.Universe, world: str | None) -> list[ids.Address]:
+async def _addresses(universe: Universe, world: str | None) -> list[ids.Address]:
     if world is not None:
         return [await universe.world(world).address()]
     found: list[ids.Address] = []
@@ -273,7 +273,7 @@ async def _addresses(universe: sdk.Universe, world: str | None) -> list[ids.Addr
     return found
 
 
-async def _commit(universe: sdk.Universe, batch: kv.Batch, lost: str) -> None:
+async def _commit(universe: Universe, batch: kv.Batch, lost: str) -> None:
     [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
     if isinstance(outcome, kv.Conflict):
         raise errors.Conflicted(lost)

@@ -10,7 +10,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, roles
 from worldline.cli.common import Desk
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.inspect import queries
 from worldline.inspect.render import when
 from worldline.layers import leases
@@ -86,7 +86,7 @@ def _ids(lives: list[leases.Life]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: sdk.Universe) -> list[leases.Life]:
+async def _lives(universe: Universe) -> list[leases.Life]:
     found = await operations.list_workers(universe.store.engine)
     return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
 
@@ -103,7 +103,7 @@ def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
     return by_name or by_id
 
 
-async def _shown(universe: sdk.Universe, life: leases.Life) -> Worker:
+async def _shown(universe: Universe, life: leases.Life) -> Worker:
     now_us = (await universe.store.engine.read()).time_us
     held = await operations.list_worker_worlds(universe.store.engine, life.worker)
     gone = queries.is_gone(universe, life.worker)

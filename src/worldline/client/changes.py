@@ -19,7 +19,7 @@ from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
-    from worldline.client.world import Universe
+    from worldline.client.universe import Universe
 
 
 async def change(

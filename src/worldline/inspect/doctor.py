@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client.world import Universe
+from worldline.client.universe import Universe
 from worldline.inspect import queries, queue_check, verify
 from worldline.kernel import values
 from worldline.keys import ready as ready_keys

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldline.base import errors
-from worldline.client.world import Universe, World
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.inspect import verify
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program

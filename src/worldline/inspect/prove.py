@@ -19,7 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from worldline.base import errors
-from worldline.client.world import Universe, World
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.codec import structs
 from worldline.inspect import verify
 from worldline.inspect.verify import Steps

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
-from worldline.client.world import Universe
+from worldline.client.universe import Universe
 from worldline.host import compose, process_lock
 from worldline.inspect import render
 from worldline.inspect.render import when

@@ -17,7 +17,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client.world import Universe
+from worldline.client.universe import Universe
 from worldline.codec import structs
 from worldline.inspect import queries
 from worldline.kernel import commands

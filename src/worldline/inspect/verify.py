@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.client.world import Universe
+from worldline.client.universe import Universe
 from worldline.keys import journal as journal_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import journal as journals

@@ -12,7 +12,8 @@ from datetime import datetime
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client.world import Universe, World
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.codec import structs
 from worldline.inspect import queries
 from worldline.inspect.render import when

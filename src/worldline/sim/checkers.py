@@ -12,7 +12,7 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
-from worldline.client import world as sdk
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.inspect import doctor, prove
 from worldline.keys import work as work_keys
@@ -153,9 +153,9 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
         await promises(universe, _kept(cluster), audit)
 
 
-def reader(cluster: Cluster, store: compose.Store) -> sdk.Universe:
+def reader(cluster: Cluster, store: compose.Store) -> Universe:
     """A universe that hosts nothing and knows every program."""
-    universe = sdk.Universe(store, cluster.universe, "simulated", [], cluster.settings)
+    universe = Universe(store, cluster.universe, "simulated", [], cluster.settings)
     universe.programs.update({program.name: program for program in cluster.programs})
     return universe
 
@@ -179,7 +179,7 @@ def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Au
         audit.broken("K1", f"the store does not hold what was committed: {reading.place(wrong[0])}")
 
 
-async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
+async def replayed(universe: Universe, name: str, audit: Audit) -> None:
     """R3, R4, D1, E2: from birth, and from every snapshot there is."""
     world = universe.world(name)
     proof = await prove.prove(universe, world)
@@ -229,7 +229,7 @@ def _kept(cluster: Cluster) -> Kept:
     )  # fmt: skip
 
 
-async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
+async def promises(universe: Universe, kept: Kept, audit: Audit) -> None:
     """Every operation was answered; its traces must be in the worlds, once."""
     for name in kept.of("counters"):
         await _counted(universe, name, kept, audit)
@@ -245,7 +245,7 @@ async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
     _queue_is_derived(kept, audit)
 
 
-async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+async def _counted(universe: Universe, name: str, kept: Kept, audit: Audit) -> None:
     """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
     counter = await universe.world(name).state(programs.Counter)
     ops = [op for op in kept.ops if op.world == name]
@@ -260,7 +260,7 @@ async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) 
     await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
 
 
-async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+async def _survived(universe: Universe, name: str, kept: Kept, audit: Audit) -> None:
     """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
     victim = await universe.world(name).state(hostile.Victim)
     ops = [op for op in kept.ops if op.world == name]
@@ -269,14 +269,14 @@ async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit)
     await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
 
 
-async def _buried(universe: sdk.Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
+async def _buried(universe: Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
     at = await universe.world(name).address()
     dead = sum(where.what == "dead" and where.at == at for where in map(reading.place, kept.contents))
     if dead != count:
         audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
 
 
-async def _conserved(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
+async def _conserved(universe: Universe, kept: Kept, audit: Audit) -> None:
     held = {name: await universe.world(name).state(programs.Account) for name in kept.of("bank")}
     total = sum(account.balance for account in held.values())
     if total != programs.OPENING * len(held):

@@ -22,7 +22,7 @@ from unittest import mock
 import msgspec
 
 from worldline.base import errors
-from worldline.client.world import Universe
+from worldline.client.universe import Universe
 from worldline.kernel.authoring import scripts
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
