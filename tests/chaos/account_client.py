@@ -127,8 +127,8 @@ async def _work(asked: argparse.Namespace, label: str) -> int:
             hosting = await opened.enter_async_context(
                 opening.open(asked.store, host=account.program, create=False, settings=SETTINGS)
             )
-            assert hosting.host is not None
-            said["worker"] = hosting.host.worker.hex()
+            assert hosting._connection.host is not None
+            said["worker"] = hosting._connection.host.worker.hex()
             doors[HOST_DOOR] = hosting.world(account.WORLD)
         asking = await opened.enter_async_context(opening.open(asked.store, settings=SETTINGS))
         doors[STORE_DOOR] = asking.world(account.WORLD)

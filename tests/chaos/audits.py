@@ -28,16 +28,16 @@ async def check(
     audit.in_stamp_order = is_folder = "://" not in direct
     universe = await opening.plain(direct, crew.objects, of, knows=knows)
     try:
-        committed, contents = history.split(await checkers.contents(universe.store.engine))
+        committed, contents = history.split(await checkers.contents(universe._connection.store.engine))
         if is_folder:
             audit.proven_dead = _proven_dead(committed, crew.killed)
         copy = history.replay(await history.in_order(committed, direct), audit)
         checkers.same_contents(history.but_hints(contents), history.but_hints(copy), audit)
         for name in worlds:
-            await checkers.replayed(universe, name, audit)
+            await checkers.replayed(universe._connection, name, audit)
         if more is not None:
             await more(universe, copy, audit)
-        report = await doctor.examine(universe, repair=False)
+        report = await doctor.examine(universe._connection, repair=False)
     finally:
         await opening.close(universe)
     assert not audit.violations, f"{len(committed)} commits: {audit.violations[:5]}"

@@ -85,10 +85,11 @@ class Field:
 
     async def _steady(self, client: int) -> None:
         """One operation after the other, each repeated under its id until it is answered."""
+        opened = self.universe._connection
         while self._working:
             op = self._draw(client)
             self.history.begun[op.id] = op
-            self.history.answered[op.id] = await workloads.insist(lambda op=op: workloads.do(self.universe, op))  # type: ignore[misc]
+            self.history.answered[op.id] = await workloads.insist(lambda op=op: workloads.do(opened, op))  # type: ignore[misc]
             await asyncio.sleep(0.02)
 
     def _draw(self, client: int) -> workloads.Op:
@@ -171,8 +172,8 @@ class Field:
         """For each world that has something to do: what, and who holds it."""
         left = {}
         for name, _ in _worlds():
-            at = await self.universe.world(name).address()
-            read = await self.universe.store.engine.read(
+            at = await self.universe.world(name)._handle.address()
+            read = await self.universe._connection.store.engine.read(
                 inboxes.read_range(at, count_max=100), works.open_range(at, count_max=100), *leases.reads(at)
             )
             unread, opened = len(read.page(0).items), len(read.page(1).items)
@@ -201,7 +202,7 @@ class Field:
             audit.called(call)
         done: dict[tuple[str, str], object] = {(call.name, call.key): None for call in calls}
         kept = checkers.Kept(dict(_worlds()), list(self.history.begun.values()), self.history.answered, copy, done)
-        await checkers.promises(universe, kept, audit)
+        await checkers.promises(universe._connection, kept, audit)
 
     async def aclose(self) -> None:
         """Whatever happened, nobody is left."""

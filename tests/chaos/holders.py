@@ -17,14 +17,14 @@ def worker_of(process: Process) -> ids.WorkerId:
 
 
 async def state(universe: Universe, world: str) -> leases.State:
-    at = await universe.world(world).address()
-    read = await universe.store.engine.read(*leases.reads(at))
+    at = await universe.world(world)._handle.address()
+    read = await universe._connection.store.engine.read(*leases.reads(at))
     return leases.decode(at, *(read.value(index) for index in range(3)))
 
 
 async def sign_us(universe: Universe, worker: ids.WorkerId) -> int:
     """When a worker has last shown that it lives."""
-    read = await universe.store.engine.read(leases.get_life(worker))
+    read = await universe._connection.store.engine.read(leases.get_life(worker))
     life = leases.decode_life(worker, read.value(0))
     return 0 if life is None else life.sign.heartbeat_us
 

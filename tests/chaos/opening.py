@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.chaos import history
 from worldline.base import env_os
-from worldline.client import open as opening
+from worldline.client import connection
 from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.kernel.authoring.program import Program
@@ -26,7 +26,7 @@ async def recorded(
     await formats.ensure(recording, ENV, create=True)
     bodies = await compose.open_objects(objects, ENV, create=True)
     store = compose.Store(url, recording, bodies, ENV)
-    found = await opening._find_universe(store, opening.DEFAULT_UNIVERSE, create=True)
+    found = await connection.find_universe(store, connection.DEFAULT_UNIVERSE, create=True)
     return _universe(store, found, knows, hosts)
 
 
@@ -34,18 +34,19 @@ async def plain(url: str, objects: str, universe: Universe, *, knows: Sequence[P
     """The same universe, seen without anything in between."""
     engine = await compose.open_engine(url, ENV, create=False)
     bodies = await compose.open_objects(objects, ENV, create=False)
-    return _universe(compose.Store(url, engine, bodies, ENV), universe.id, knows, ())
+    return _universe(compose.Store(url, engine, bodies, ENV), universe._connection.id, knows, ())
 
 
 def _universe(
     store: compose.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
 ) -> Universe:
-    universe = Universe(store, found, opening.DEFAULT_UNIVERSE, hosts, Settings())
-    universe.programs.update({program.name: program for program in knows})
-    universe.start()
-    return universe
+    opened = connection.Connection(store, found, connection.DEFAULT_UNIVERSE, hosts, Settings())
+    for program in knows:
+        opened.knows(program)
+    opened.start()
+    return Universe(opened)
 
 
 async def close(universe: Universe) -> None:
-    await universe.close()
-    await universe.store.close()
+    await universe._connection.close()
+    await universe._connection.store.close()

@@ -114,9 +114,9 @@ class Run:
         found = {}
         for program in scenario.PROGRAMS:
             world = self.universe.world(program.name)
-            root = _root(await world.machine(), program, await world.address())
+            root = _root(await world._handle.machine(), program, await world._handle.address())
             entries = _comparable(await kits.entries(world))
-            found[program.name] = End(root, entries, await kits.ends(world, self.universe.store.engine))
+            found[program.name] = End(root, entries, await kits.ends(world, self.universe._connection.store.engine))
         return found
 
     async def check(self) -> None:
@@ -126,14 +126,14 @@ class Run:
             audit.in_stamp_order = False
         else:
             audit.proven_dead = lambda _, now_us: any(killed <= now_us for killed in self.crew.killed.values())
-        committed, contents = history.split(await checkers.contents(self.universe.store.engine))
+        committed, contents = history.split(await checkers.contents(self.universe._connection.store.engine))
         copy = history.replay(await history.in_order(committed, self.url), audit)
         checkers.same_contents(history.but_hints(contents), history.but_hints(copy), audit)
         for name in ("bank", "shop"):
-            await checkers.replayed(self.universe, name, audit)
-            assert (await prove.prove(self.universe, self.universe.world(name))).holds
+            await checkers.replayed(self.universe._connection, name, audit)
+            assert (await prove.prove(self.universe.world(name)._handle)).holds
         assert audit.violations == []
-        assert (await doctor.examine(self.universe, repair=False)).findings == []
+        assert (await doctor.examine(self.universe._connection, repair=False)).findings == []
         seen = {(call.name, call.key) for call in ledger.read(self.crew.ledger)}
         assert {name: sum(service == name for service, _ in seen) for name in scenario.KEYS} == scenario.KEYS
 

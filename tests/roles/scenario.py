@@ -179,17 +179,17 @@ async def drive(universe: Universe) -> tuple[kits.Ends, kits.Ends]:
     await (await store.send(Poison("poison"), id="poison")).applied()
     await (await store.send(Approved("lamp"), to="order-lamp", id="late")).applied()
     await settled(universe, till, store)
-    engine = universe.store.engine
+    engine = universe._connection.store.engine
     return await kits.ends(till, engine), await kits.ends(store, engine)
 
 
 async def settled(universe: Universe, *worlds: wl.World) -> None:
     """Nothing is open, nothing is unread."""
-    engine = universe.store.engine
+    engine = universe._connection.store.engine
 
     async def quiet() -> bool:
         for world in worlds:
-            at = await world.address()
+            at = await world._handle.address()
             if await kits.unread(engine, at) or await kits.opened(engine, at):
                 return False
         return True

@@ -59,7 +59,7 @@ async def test_scans_start_behind_what_was_consumed(kit: Kit) -> None:
     host, recording = await _host(kit, app)
     client = await kit.process()
     world = await client.universe.create("w", app)
-    recording.prefix = inbox_keys.item_prefix(await world.address())
+    recording.prefix = inbox_keys.item_prefix(await world._handle.address())
     for number in range(1, 6):
         sent = await world.send(Add(1))
         assert await sent.applied(30) == number
@@ -77,7 +77,7 @@ async def test_a_mark_is_dropped_at_every_scan_period_and_with_the_lease(memory_
     host, recording = await _host(memory_kit, app, settings)
     client = await memory_kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     recording.prefix = inbox_keys.item_prefix(at)
     await (await world.send(Add(1))).applied(30)
 
@@ -128,11 +128,11 @@ class Open:
 
 async def _add_one(client: kits.Process, world: wl.World, *, hinted: bool = False) -> kv.Batch:
     """What `world.send(Add(1))` would commit; `hinted`: with a hint, written over one that is there."""
-    at = await world.address()
+    at = await world._handle.address()
     read = await client.engine.read(worlds.get(at))
     batch = kv.Batch()
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    new_id = envs.new_id(client.universe.store.env)
+    new_id = envs.new_id(client.universe._connection.store.env)
     item = inbox.Event(values.schema_name(Add), payload.inline(values.dump(Add(1))))
     index = inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
     if hinted:
@@ -146,7 +146,7 @@ async def test_what_a_slow_producer_commits_late_is_taken(postgres_kit: Kit) -> 
     host, recording = await _host(postgres_kit, app)
     client = await postgres_kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     recording.prefix = inbox_keys.item_prefix(at)
     assert await world.ask(AddUp(1), timeout=30) == 1
     slow = await Open.begin(postgres_kit)
@@ -170,7 +170,7 @@ async def test_an_item_whose_hint_a_step_takes_away_is_found_by_the_second_look(
     app = program()
     client = await postgres_kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     await world.send(Add(1))
     slow = await Open.begin(postgres_kit)
     await slow.write(await _add_one(client, world, hinted=True))

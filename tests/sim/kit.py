@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.client.world import World
 from worldline.model.settings import Settings
@@ -31,7 +32,7 @@ class Calm:
 
     def owner_of(self, world: World) -> str:
         """The member that has the lease of a world, by name."""
-        at = world._at
+        at = world._handle._at
         assert at is not None
         return self.audit.worlds[at].owner.partition("/")[0]
 
@@ -56,11 +57,10 @@ def calmly(
     async def main() -> None:
         programs.OUTSIDE.set(calm.cluster.outside)
         await calm.cluster.boot([audit.look])
-        calm.universe = Universe(
-            calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings
-        )  # fmt: skip
+        opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings)
         for program in programs.PROGRAMS:
-            calm.universe.programs[program.name] = program
+            opened.knows(program)
+        calm.universe = Universe(opened)
         await scenario(calm)
         calm.cluster.check_roles()
         calm.cluster.stop()

@@ -20,18 +20,14 @@ import click
 
 from worldline.base import errors
 from worldline.cli import observe, output, places
-from worldline.client import open as opening
-from worldline.client.universe import Universe
-from worldline.client.world import World
-from worldline.host import compose, program_files
-from worldline.inspect import queries
+from worldline.client import connection, no_host
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.host import compose, holders, program_files
 from worldline.kernel.authoring.program import Program
-from worldline.layers import worlds
-from worldline.model import ids
-from worldline.model.world import Status
 
 LIST_DEFAULT = 50
-NOBODY_AFTER_SECONDS = 2.0
+NOT_HOSTED_AFTER_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 
 T = TypeVar("T")
@@ -56,17 +52,16 @@ class Desk:
     @asynccontextmanager
     async def open(
         self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
-    ) -> AsyncIterator[Universe]:
+    ) -> AsyncIterator[Connection]:
         """The universe, as a client that knows the project's programs."""
         known = program_files.load_all(self.place.apps) if programs is None else programs
         named = universe or self.place.universe
         with quiet_logs():
-            async with opening.open(
-                self.place.store, universe=named, objects=self.place.objects, create=create
-            ) as opened:
-                for program in reversed(known):
-                    opened.programs[program.name] = program
-                yield opened
+            opened = connection.open(
+                self.place.store, universe=named, objects=self.place.objects, create=create, programs=known
+            )
+            async with opened as found:
+                yield found
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[compose.Store]:
@@ -82,7 +77,7 @@ class Desk:
         if not click.confirm(question, err=True):
             raise output.Declined("nothing was done")
 
-    async def program_of(self, universe: Universe, world: World) -> Program:
+    async def program_of(self, universe: Connection, world: Handle) -> Program:
         """The program of a world, for a command that cannot do without."""
         meta = (await world.describe()).meta
         program = universe.programs.get(meta.program)
@@ -93,9 +88,9 @@ class Desk:
             )
         return program
 
-    async def answer(self, universe: Universe, world: World, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Wait for something that the world must do, as long as somebody is there to do it."""
-        return await wait(universe, world, work, timeout, self.option)
+    async def answer(self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        """Wait for something that the world must do, as long as a process runs it."""
+        return await wait(world, work, timeout, self.option)
 
 
 @contextmanager
@@ -110,34 +105,29 @@ def quiet_logs() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def wait(universe: Universe, world: World, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
-    """The outcome of `work`. `Nobody` once it is clear that nobody hosts the world, unless a time was given."""
+async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
+    """The outcome of `work`. `NotHosted` if no process runs the world: after a while, or when the time is over."""
     task = asyncio.ensure_future(work)
     try:
         async with asyncio.timeout(timeout):
             missing = 0.0
             while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                holder = await queries.holder(universe, await world.address())
-                missing = 0.0 if holder is not None and holder.alive else missing + LOOK_SECONDS
-                if timeout is None and missing >= NOBODY_AFTER_SECONDS:
-                    raise await nobody(universe, await world.address(), option)
+                hosted = await holders.is_hosted(world.universe.store, await world.address())
+                missing = 0.0 if hosted else missing + LOOK_SECONDS
+                if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
+                    raise await _not_hosted(world, option)
         return task.result()
+    except TimeoutError:
+        if await holders.is_hosted(world.universe.store, await world.address()):
+            raise
+        raise await _not_hosted(world, option) from None
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def nobody(universe: Universe, at: ids.Address, option: str) -> output.Nobody:
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    if meta.status is not Status.ACTIVE:
-        status = meta.status.name.lower()
-        return output.Nobody(
-            f"world {meta.name!r} is {status}: what was sent waits until `worldline resume {meta.name}{option}`"
-        )
-    return output.Nobody(
-        f"nobody hosts world {meta.name!r} (program {meta.program!r}): what was sent waits until somebody does; "
-        f"type `worldline dev FILE{option}`"
-    )
+async def _not_hosted(world: Handle, option: str) -> errors.NotHosted:
+    return errors.NotHosted(await no_host.reason(world.universe, await world.address(), option=option))
 
 
 # --- Options -------------------------------------------------------------------------------------------------------

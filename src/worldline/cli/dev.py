@@ -22,7 +22,8 @@ from rich import text
 from worldline.base import errors
 from worldline.cli import common, look, output, places
 from worldline.cli.common import Desk
-from worldline.client import open as opening
+from worldline.client import connection
+from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.inspect import queries, render
@@ -86,7 +87,7 @@ class Session:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.muted = bool(before)
-        opened = opening.open(
+        opened = connection.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress
         )
         async with opened as universe:
@@ -106,9 +107,9 @@ class Session:
             self.say("stopped", "worlds are saved, leases are free")
         return following
 
-    async def _begin(self, universe: Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
+    async def _begin(self, universe: Connection, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
         for name in self._names:
-            await universe.ensure(name, loaded.programs[0])
+            await Universe(universe).ensure(name, loaded.programs[0])
         if not before:
             programs = ", ".join(program.name for program in loaded.programs)
             self.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
@@ -119,7 +120,7 @@ class Session:
         else:
             self.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
 
-    async def _adopted(self, universe: Universe) -> str:
+    async def _adopted(self, universe: Connection) -> str:
         """Take the worlds that were held before, and say what became of them."""
         assert universe.host is not None
         adopted = runs = 0
@@ -147,7 +148,7 @@ class Session:
         return "; ".join([said, *refused[:5]])
 
     async def _watch(
-        self, universe: Universe, loaded: program_files.Loaded, *, reload: bool
+        self, universe: Connection, loaded: program_files.Loaded, *, reload: bool
     ) -> program_files.Loaded | None:  # fmt: skip
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None
@@ -176,7 +177,7 @@ class Session:
         del built
         self._lines.put_nowait((hosted.at, list(done.entries)))
 
-    async def _print(self, universe: Universe) -> None:
+    async def _print(self, universe: Connection) -> None:
         while (item := await self._lines.get()) is not None:
             at, entries = item
             if at not in self._known:

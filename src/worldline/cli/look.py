@@ -12,7 +12,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client.world import World
+from worldline.client.handle import Handle
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.machine import Machine
@@ -51,7 +51,7 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
 async def show(desk: Desk, world: str) -> None:
     """Show all there is to know about a world."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.show_world(universe, await universe.world(world).address())
+        found = await queries.show_world(universe, await Handle(universe, world).address())
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
@@ -63,7 +63,7 @@ async def show(desk: Desk, world: str) -> None:
 async def why(desk: Desk, world: str) -> None:
     """Say what a world waits for, since when, what went wrong, and what to type."""
     async with desk.open() as universe:
-        found = await reasons.why(universe, universe.world(world), option=desk.option)
+        found = await reasons.why(Handle(universe, world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
 
@@ -75,7 +75,7 @@ async def why(desk: Desk, world: str) -> None:
 async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
     """Show a world's state: all cells, those of a reducer, or one of them."""
     async with desk.open() as universe:
-        found = universe.world(world)
+        found = Handle(universe, world)
         await desk.program_of(universe, found)
         cells = await _cells(found, reducer, key, at)
     if reducer is not None and key is not None:
@@ -92,7 +92,7 @@ async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None,
 async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
     """Show a world's journal: the last entries, newest first; or those above a height."""
     async with desk.open(programs=[]) as universe:
-        found = universe.world(world)
+        found = Handle(universe, world)
         if file is not None:
             await _export(desk, found, above or 0, file)
             return
@@ -123,7 +123,7 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
-        async for entry in universe.world(world).follow(above=above):
+        async for entry in Handle(universe, world).follow(above=above):
             if isinstance(entry, Chunk):
                 continue
             desk.out.one(render.entry(entry) if desk.out.as_json else None, [entry_line(entry)])
@@ -139,7 +139,7 @@ def entry_line(entry: journals.Entry, world: str = "") -> str:
     return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<16} {render.line(entry)}".rstrip()
 
 
-async def _cells(world: World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
+async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
     machine = await world.machine(at=at)
     if reducer is not None and reducer not in machine.program.reducers:
         known = ", ".join(machine.program.reducers) or "none"
@@ -187,10 +187,10 @@ def _indented(value: str) -> str:
     return value.strip().replace("\n", "\n           ")
 
 
-async def _export(desk: Desk, world: World, above: int, file: Path) -> None:
+async def _export(desk: Desk, world: Handle, above: int, file: Path) -> None:
     """All of a world's journal in one file, for `worldline.testing.replay`."""
     with desk.out.progress(f"exporting {world.name}") as progress:
-        exported = await export.collect(world.universe, world, above=above, progress=progress)
+        exported = await export.collect(world, above=above, progress=progress)
         export.write(exported, file)
     said = {"world": world.name, "file": str(file), "above": exported.start.height, "entries": len(exported.entries)}
     desk.out.one(said, [f"{said['entries']} entries written to {file}"])

@@ -21,7 +21,7 @@ from worldline.inspect import render
 WIDE = 10_000  # where no terminal bounds it, nothing is cut
 CELL_CHARACTERS_MAX = 200
 
-NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, NOBODY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, NOT_HOSTED, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
@@ -30,7 +30,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
-    ((TimeoutError,), NOBODY),
+    ((TimeoutError, errors.NotHosted), NOT_HOSTED),
 ]
 
 _HINTS: list[tuple[type[BaseException], str]] = [
@@ -42,12 +42,6 @@ _HINTS: list[tuple[type[BaseException], str]] = [
 ]
 
 
-class Nobody(errors.Error):
-    """Nobody runs the world, so nothing will come of waiting."""
-
-    code = "nobody_hosting"
-
-
 class Declined(errors.Error):
     """A person was asked and said no, or could not be asked."""
 
@@ -55,8 +49,6 @@ class Declined(errors.Error):
 
 
 def exit_code(error: BaseException) -> int:
-    if isinstance(error, Nobody):
-        return NOBODY
     if isinstance(error, Declined):
         return REFUSED
     for kinds, code in _CODES:

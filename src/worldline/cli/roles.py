@@ -21,7 +21,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.cli import common, observe, places, talk
 from worldline.cli.common import Desk
-from worldline.client import open as opening
+from worldline.client import connection
 from worldline.host import process as hosts
 from worldline.host import program_files
 from worldline.host.process import Role
@@ -222,7 +222,7 @@ async def _serve(
     place = desk.place
     stopped = asyncio.Event()
     with desk.watch.logging() as always, _stopping(stopped):
-        opened = opening.open(
+        opened = connection.open(
             place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
         )
         async with opened as universe:

@@ -7,6 +7,7 @@ import click
 from worldline.cli import common, talk
 from worldline.cli.common import Desk
 from worldline.client import changes
+from worldline.client.handle import Handle
 from worldline.inspect import queries
 from worldline.model.world import Status
 
@@ -37,7 +38,7 @@ async def archive(desk: Desk, world: str) -> None:
 async def delete(desk: Desk, world: str) -> None:
     """Delete a world for good."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         desk.confirm(f"Delete world {world!r} and all that happened to it?")
         await changes.change(universe, at, status=Status.DELETED, alias=world)
     desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
@@ -49,7 +50,7 @@ async def delete(desk: Desk, world: str) -> None:
 async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
     """Label a world: NAME=VALUE or NAME sets a label, NAME- takes it away."""
     async with desk.open(programs=[]) as universe:
-        found = universe.world(world)
+        found = Handle(universe, world)
         wanted = dict((await found.describe()).meta.labels)
         for word in labels:
             if word.endswith("-") and "=" not in word:
@@ -63,7 +64,7 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
 
 async def _change(desk: Desk, world: str, status: Status) -> None:
     async with desk.open(programs=[]) as universe:
-        changed = await changes.change(universe, await universe.world(world).address(), status=status)
+        changed = await changes.change(universe, await Handle(universe, world).address(), status=status)
     name = changed.meta.status.name.lower()
     desk.out.one({"name": changed.meta.name, "status": name}, [f"{changed.meta.name} is {name}"])
 
@@ -83,7 +84,7 @@ async def list_refs(desk: Desk, limit: int) -> None:
 async def set_ref(desk: Desk, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         before = await queries.named(universe, name)
         if before is not None and before != at:
             known = (await queries.world_names(universe, [before]))[before]
@@ -98,7 +99,7 @@ async def set_ref(desk: Desk, name: str, world: str) -> None:
 async def rename_ref(desk: Desk, world: str, name: str) -> None:
     """Give a world another name of its own."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         desk.confirm(f"Rename world {world!r} to {name!r}?")
         await changes.rename(universe, at, name)
     desk.out.one({"name": name, "before": world}, [f"{world} is now {name}"])

@@ -12,7 +12,9 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cli import common, output, roles
 from worldline.cli.common import Desk
-from worldline.client.universe import Universe
+from worldline.client import listing
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.inspect import queries, render, why
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
@@ -50,7 +52,7 @@ class RunShown(msgspec.Struct, frozen=True):
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open() as universe:
-        found = await why.list_runs(universe, universe.world(world))
+        found = await why.list_runs(Handle(universe, world))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
@@ -62,7 +64,7 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
 async def show_run(desk: Desk, *, world: str, run: str) -> None:
     """Show a run: its arguments, what it waits for, its result."""
     async with desk.open() as universe:
-        shown = _shown_run(await why.find_run(universe, universe.world(world), run))
+        shown = _shown_run(await why.find_run(Handle(universe, world), run))
     said = {name: getattr(shown, name) for name in shown.__struct_fields__}
     desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "", [])}))
 
@@ -75,11 +77,11 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
 async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
     """Cancel a run where it waits. It may still clean up."""
     async with desk.open() as universe:
-        found = universe.world(world)
+        found = Handle(universe, world)
         await found.address()
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
-        await desk.answer(universe, found, asked, timeout)
+        await desk.answer(found, asked, timeout)
     desk.out.one({"world": world, "run": run, "cancelled": True}, [f"run {run} is being cancelled"])
 
 
@@ -101,7 +103,7 @@ def _shown_run(run: why.Run) -> RunShown:
 async def list_effects(desk: Desk, *, world: str | None, state: str | None, limit: int) -> None:
     """List open effects, of one world or of all, newest first."""
     async with desk.open(programs=[]) as universe:
-        at = None if world is None else await universe.world(world).address()
+        at = None if world is None else await Handle(universe, world).address()
         found = await queries.list_work(universe, at, kind=WorkKind.EFFECT, limit=limit, state=state)
     columns = {
         "ID": "id", "WORLD": "world", "EFFECT": "name", "STATE": "state", "ATTEMPT": "attempt", "DUE": "due",
@@ -152,7 +154,7 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
 
 
-async def _told(universe: Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
+async def _told(universe: Connection, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
     read = await universe.store.engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
     return worlds.decode(at, read.value(0)), read.value(1), read.time_us
@@ -166,7 +168,7 @@ async def _told(universe: Universe, at: ids.Address) -> tuple[worlds.World, byte
 async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
     """List timers, of one world or of all; the next to fire first."""
     async with desk.open(programs=[]) as universe:
-        at = None if world is None else await universe.world(world).address()
+        at = None if world is None else await Handle(universe, world).address()
         found = await queries.list_work(universe, at, kind=WorkKind.TIMER, limit=limit)
     columns = {"ID": "id", "WORLD": "world", "TIMER": "name", "DUE": "due", "RUN": "run"}
     desk.out.many(found, columns, none="no timers are set")
@@ -182,9 +184,9 @@ async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | 
         opened = await queries.find_work(universe, timer, kind=WorkKind.TIMER)
         name = (await queries.world_names(universe, [opened.at]))[opened.at]
         desk.confirm(f"Cancel timer {opened.work.name!r} of world {name!r}?")
-        found = universe.world(name)
+        found = Handle(universe, name)
         asked = found.command(commands.GIVE_UP, commands.GiveUp(opened.intent, reason))
-        await desk.answer(universe, found, asked, timeout)
+        await desk.answer(found, asked, timeout)
     said = {"id": opened.intent.hex(), "world": name, "cancelled": True}
     desk.out.one(said, [f"timer {opened.work.name} of {name} is cancelled"])
 
@@ -209,7 +211,7 @@ async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
 async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
     """Put a dead letter back into the world's inbox, as a new input."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         chosen = await _letters(universe, at, letter, every=every)
         for each in reversed(chosen):
             await _retry(universe, at, each)
@@ -223,7 +225,7 @@ async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool)
 async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
     """Forget a dead letter."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         chosen = await _letters(universe, at, letter, every=every)
         if chosen:
             desk.confirm(f"Forget {len(chosen)} dead letters of world {world!r}?")
@@ -239,10 +241,10 @@ def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str
     desk.out.one({"world": world, "letters": letters, "done": what}, [f"{len(letters)} dead letters {what}"])
 
 
-async def _letters(universe: Universe, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
+async def _letters(universe: Connection, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
     if every == (text is not None):
         raise errors.BadInput("name a dead letter by its id, or all with --all")
-    found = [each async for each in queries.letters(universe, at)]
+    found = [each async for each in listing.letters(universe, at)]
     if text is None:
         return found
     chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
@@ -253,7 +255,7 @@ async def _letters(universe: Universe, at: ids.Address, text: str | None, *, eve
     return chosen
 
 
-async def _retry(universe: Universe, at: ids.Address, letter: inboxes.Letter) -> None:
+async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
     engine, env = universe.store.engine, universe.store.env
     read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
     batch = kv.Batch()
@@ -263,17 +265,17 @@ async def _retry(universe: Universe, at: ids.Address, letter: inboxes.Letter) ->
     await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
 
 
-async def _addresses(universe: Universe, world: str | None) -> list[ids.Address]:
+async def _addresses(universe: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
-        return [await universe.world(world).address()]
+        return [await Handle(universe, world).address()]
     found: list[ids.Address] = []
     request = worlds.newest_range(universe.id, count_max=queries.PAGE)
-    async for item in queries.items(universe, request):
+    async for item in listing.items(universe, request):
         found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
     return found
 
 
-async def _commit(universe: Universe, batch: kv.Batch, lost: str) -> None:
+async def _commit(universe: Connection, batch: kv.Batch, lost: str) -> None:
     [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
     if isinstance(outcome, kv.Conflict):
         raise errors.Conflicted(lost)

@@ -10,8 +10,9 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, roles
 from worldline.cli.common import Desk
-from worldline.client.universe import Universe
-from worldline.inspect import queries
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.host import holders
 from worldline.inspect.render import when
 from worldline.layers import leases
 from worldline.model import ids
@@ -65,7 +66,7 @@ async def undrain(desk: Desk, worker: str) -> None:
 async def revoke(desk: Desk, world: str) -> None:
     """Take the lease of a world from whoever has it: it can write nothing more, and the next one goes on."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await Handle(universe, world).address()
         epoch = await operations.revoke_lease(universe.store.engine, universe.store.env, at)
     desk.out.one({"name": world, "epoch": epoch}, [f"the lease of {world} is free, at epoch {epoch}"])
 
@@ -86,7 +87,7 @@ def _ids(lives: list[leases.Life]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: Universe) -> list[leases.Life]:
+async def _lives(universe: Connection) -> list[leases.Life]:
     found = await operations.list_workers(universe.store.engine)
     return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
 
@@ -103,10 +104,10 @@ def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
     return by_name or by_id
 
 
-async def _shown(universe: Universe, life: leases.Life) -> Worker:
+async def _shown(universe: Connection, life: leases.Life) -> Worker:
     now_us = (await universe.store.engine.read()).time_us
     held = await operations.list_worker_worlds(universe.store.engine, life.worker)
-    gone = queries.is_gone(universe, life.worker)
+    gone = holders.is_gone(universe.store, life.worker)
     state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
     return Worker(
         life.sign.labels.get(placement.NAME, ""),

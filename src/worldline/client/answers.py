@@ -1,39 +1,32 @@
 """Getting answers out of worlds, wherever they are hosted.
 
-An answer is an entry of the journal: told by the hub if the world is here, found by following the
-journal if not. If the world comes here or leaves while a caller waits, the journal is looked at once more: the entry
-may have been written elsewhere.
+An answer is an entry of the journal: told by the hub if the world is here, found by following the journal if not. If
+the world comes here or leaves while a caller waits, the journal is read once more: the entry may have been written
+elsewhere. If no process runs the world, the wait ends after a while (`no_host`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from worldline.base import errors, failures
-from worldline.client import delivery
+from worldline.client import delivery, no_host
+from worldline.client.connection import Connection
 from worldline.codec import structs
 from worldline.kernel.events import Answer
 from worldline.kernel.runs import Failure
-from worldline.layers import leases, worlds
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.roles.hub import Chunk
 from worldline.roles.world import reader, restore
 
-if TYPE_CHECKING:
-    from worldline.client.universe import Universe
-
-log = logging.getLogger("worldline")
-
-NOBODY_AFTER_SECONDS = 2.0
-ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is looked at
+CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
+ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is read
 
 
-async def applied(universe: Universe, sending: delivery.Sending) -> int:
+async def applied(universe: Connection, sending: delivery.Sending) -> int:
     """The height at which an input was taken."""
     if sending.applied is not None:
         return sending.applied.height
@@ -45,7 +38,7 @@ async def applied(universe: Universe, sending: delivery.Sending) -> int:
 
 
 async def ask(
-    universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
     *, client_id: bytes | str | None = None,
 ) -> tuple[bytes, int]:  # fmt: skip
     """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands."""
@@ -72,14 +65,14 @@ def durable() -> Iterator[None]:
 
 
 def expecting(
-    universe: Universe, at: ids.Address, kind: Kind, correlation: str
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str
 ) -> AbstractContextManager[asyncio.Future[journal.Entry] | None]:
     """An entry that is awaited, asked for before what leads to it is sent. None if no worlds are run here."""
     return nullcontext() if universe.host is None else universe.host.live.expecting(at, kind, correlation)
 
 
 async def entry(
-    universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int,
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
     *, expected: asyncio.Future[journal.Entry] | None = None,
 ) -> journal.Entry:  # fmt: skip
     """The first entry of a kind with a correlation, above a height; waiting for it if need be.
@@ -96,11 +89,11 @@ async def entry(
     return told or await _find(universe, at, kind, correlation, since)
 
 
-async def _told(universe: Universe, at: ids.Address, expected: asyncio.Future[journal.Entry]) -> journal.Entry | None:
+async def _told(universe: Connection, at: ids.Address, expected: asyncio.Future[journal.Entry]) -> journal.Entry | None:
     """What the hub tells. None if the world is not held here, or was not all the time: the journal tells more then."""
     assert universe.host is not None
     while expected.done() or universe.host.worlds.holds(at):
-        done, _ = await asyncio.wait([expected], timeout=NOBODY_AFTER_SECONDS)
+        done, _ = await asyncio.wait([expected], timeout=CHECK_SECONDS)
         if done:
             try:
                 return expected.result()
@@ -111,7 +104,7 @@ async def _told(universe: Universe, at: ids.Address, expected: asyncio.Future[jo
 
 
 async def _already(
-    universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int
 ) -> journal.Entry | None:
     top = await reader.head(universe.store.engine, at)
     if top.height <= since:
@@ -120,52 +113,29 @@ async def _already(
     return next((each for each in found if each.kind is kind and each.correlation == correlation), None)
 
 
-async def _find(universe: Universe, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
+async def _find(universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
     async for each in _entries(universe, at, above=since):
         if each.kind is kind and each.correlation == correlation:
             return each
     raise AssertionError("following a journal does not end")
 
 
-async def _entries(universe: Universe, at: ids.Address, *, above: int) -> AsyncIterator[journal.Entry]:
-    """Follow a journal, and say so when nobody seems to be writing it."""
-    started_us = universe.store.env.monotonic_us()
-    told = False
+async def _entries(
+    universe: Connection, at: ids.Address, *, above: int, patient: bool = False
+) -> AsyncIterator[journal.Entry]:
+    """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
+    watch = no_host.Watch(universe, at, patient=patient)
     async for each in reader.entries(universe.store.engine, at, above=above):
         if each is not None:
             yield each
-        elif not told and universe.store.env.monotonic_us() - started_us > NOBODY_AFTER_SECONDS * 1_000_000:
-            told = await _say_nobody(universe, at)
+        else:
+            await watch.look()
 
 
-async def _say_nobody(universe: Universe, at: ids.Address) -> bool:
-    """Tell the person who waits that no process hosts the world. Returns whether that was so."""
-    if await is_hosted(universe, at):
-        return False
-    world = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
-    log.warning(
-        "nobody hosts world %r (program %r) now: start a process with host=, or `worldline dev FILE --store %s`",
-        world.meta.name, world.meta.program, universe.store.url,
-    )  # fmt: skip
-    return True
-
-
-async def is_hosted(universe: Universe, at: ids.Address) -> bool:
-    """Whether a living worker holds the world."""
-    read = await universe.store.engine.read(*leases.reads(at))
-    state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-    if state.holder is None:
-        return False
-    worker = ids.WorkerId(state.holder.worker)
-    read = await universe.store.engine.read(leases.get_life(worker))
-    life = leases.decode_life(worker, read.value(0))
-    return life is not None and life.sign.incarnation == state.holder.incarnation and life.alive(read.time_us)
-
-
-async def follow(universe: Universe, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
+async def follow(universe: Connection, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
     start = (await reader.head(universe.store.engine, at)).height if above is None else above
     if universe.host is None:
-        async for each in _entries(universe, at, above=start):
+        async for each in _entries(universe, at, above=start, patient=True):
             yield each
         return
     with universe.host.live.following(at) as queue:
@@ -174,7 +144,7 @@ async def follow(universe: Universe, at: ids.Address, above: int | None) -> Asyn
 
 
 async def _both(
-    universe: Universe, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None]
+    universe: Connection, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None]
 ) -> AsyncIterator[journal.Entry | Chunk]:
     """The journal first, then the live queue; back to the journal where the queue has a gap."""
     while True:
@@ -186,7 +156,7 @@ async def _both(
         while True:
             held = universe.host is not None and universe.host.worlds.holds(at)
             try:
-                async with asyncio.timeout(NOBODY_AFTER_SECONDS if held else ELSEWHERE_SECONDS):
+                async with asyncio.timeout(CHECK_SECONDS if held else ELSEWHERE_SECONDS):
                     live = await queue.get()
             except TimeoutError:
                 break
@@ -201,7 +171,7 @@ async def _both(
                 yield live
 
 
-async def payload_of(universe: Universe, found: journal.Entry) -> bytes:
+async def payload_of(universe: Connection, found: journal.Entry) -> bytes:
     return await universe.blobs.get(found.blob) if found.blob else found.payload
 
 

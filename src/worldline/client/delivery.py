@@ -8,13 +8,13 @@ is not sent again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import known_worlds
+from worldline.client.connection import Connection
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import ready, worlds
@@ -24,9 +24,6 @@ from worldline.roles import telemetry
 from worldline.roles.world import step_batch
 from worldline.roles.world.held_world import Applied, Deferred, Handover, Hosted, Repeated, new_stamp, was_handed
 from worldline.store import kv, transact
-
-if TYPE_CHECKING:
-    from worldline.client.universe import Universe
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -38,7 +35,7 @@ class Sending(msgspec.Struct, frozen=True):
     since: int
 
 
-async def hosted(universe: Universe, at: ids.Address) -> Hosted | None:
+async def hosted(universe: Connection, at: ids.Address) -> Hosted | None:
     """The world, if this process holds it or can."""
     if universe.host is None:
         return None
@@ -55,7 +52,7 @@ async def hosted(universe: Universe, at: ids.Address) -> Hosted | None:
 
 
 async def deliver(
-    universe: Universe, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
 ) -> Sending:
     """Get an input to a world. Durable on return."""
     stamp = new_stamp(universe.store.env) if universe.host is not None else b""
@@ -74,7 +71,7 @@ async def deliver(
     return await enqueue(universe, at, item, client_id=client_id, data=data)
 
 
-def _here(universe: Universe, at: ids.Address) -> Hosted | None:
+def _here(universe: Connection, at: ids.Address) -> Hosted | None:
     """The world, if this process holds it already."""
     if universe.host is None:
         return None
@@ -82,7 +79,7 @@ def _here(universe: Universe, at: ids.Address) -> Hosted | None:
     return universe.host.worlds.peek(at)
 
 
-async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Sending | None:
+async def _hand_over(universe: Connection, held: Hosted, handover: Handover) -> Sending | None:
     """Straight into a step of a world that is held here. None: it has left, and is wherever it is now."""
     assert universe.host is not None
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
@@ -106,14 +103,14 @@ async def _hand_over(universe: Universe, held: Hosted, handover: Handover) -> Se
 
 
 def _tell_entered(
-    universe: Universe, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: bytes, since: int
+    universe: Connection, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: bytes, since: int
 ) -> None:
     fact = telemetry.Entered(at, item, data, kv.Stamp(stamp), was_handed(stamp), since, universe.store.env.wall_us())
     universe.telemetry.tell(fact)
 
 
 async def enqueue(
-    universe: Universe, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None, data: bytes = b""
+    universe: Connection, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None, data: bytes = b""
 ) -> Sending:
     """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload, for telemetry."""
     began_us = universe.store.env.wall_us()

@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from worldline.base import errors
-from worldline.client.universe import Universe
-from worldline.client.world import World
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.codec import structs
 from worldline.inspect import verify
 from worldline.inspect.verify import Steps
@@ -64,8 +64,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 async def prove(
-    universe: Universe,
-    world: World,
+    world: Handle,
     *,
     programs: Sequence[Program] = (),
     up_to: int | None = None,
@@ -77,7 +76,7 @@ async def prove(
     `programs`: code that may have written parts of the journal, besides what the universe knows. `up_to`: stop at the
     last step end at or below this height. Not `whole`: begin at the latest snapshot instead of the first.
     """
-    at = await world.address()
+    universe, at = world.universe, await world.address()
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     known = [each for each in [*programs, *universe.programs.values()] if each.name == meta.program]
     if not known:
@@ -106,7 +105,7 @@ class Prover:
 
     def __init__(
         self,
-        universe: Universe,
+        universe: Connection,
         at: ids.Address,
         known: Sequence[Program],
         kept: Sequence[snapshot.Snapshot],
@@ -217,7 +216,7 @@ class Prover:
             await self._in_thread(self._machine.close)
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._universe.readers, do)
+        return await asyncio.get_running_loop().run_in_executor(self._universe.executor, do)
 
 
 def _under(program: Program, before: Machine, at: ids.Address) -> Machine:

@@ -12,22 +12,20 @@ from datetime import datetime
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client.universe import Universe
-from worldline.client.world import World
-from worldline.codec import structs
+from worldline.client import listing, run_list
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.host import holders
 from worldline.inspect import queries
 from worldline.inspect.render import when
-from worldline.kernel import commands, values
-from worldline.kernel.machine import Ended, Machine
-from worldline.kernel.runs import Op, OpKind, Record, RunStatus
+from worldline.kernel.machine import Machine
+from worldline.kernel.runs import ENDED, Op, OpKind, Record, RunStatus
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
-from worldline.model import ids, journal
-from worldline.model.journal import Kind
+from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
-from worldline.roles.cluster import operations, placement
-from worldline.roles.world import reader, refusals, restore
+from worldline.roles.cluster import placement
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
@@ -69,9 +67,9 @@ class Why(msgspec.Struct, frozen=True):
     note: str = ""  # what could not be looked at
 
 
-async def why(universe: Universe, world: World, *, option: str = "") -> Why:
+async def why(world: Handle, *, option: str = "") -> Why:
     """Everything that a world waits for. `option`: what the suggested commands need besides."""
-    at = await world.address()
+    universe, at = world.universe, await world.address()
     meta = (await world.describe()).meta
     head = await world.head()
     opened = [each async for each in queries.open_work(universe, at)]
@@ -94,7 +92,7 @@ async def why(universe: Universe, world: World, *, option: str = "") -> Why:
 class Asking(msgspec.Struct, frozen=True):
     """For whom the commands are written."""
 
-    universe: Universe
+    universe: Connection
     name: str
     option: str
 
@@ -102,7 +100,7 @@ class Asking(msgspec.Struct, frozen=True):
         return f"worldline {text}{self.option}"
 
 
-async def _machine(world: World) -> tuple[Machine | None, str]:
+async def _machine(world: Handle) -> tuple[Machine | None, str]:
     """The world's state, if its program is at hand and does what the journal says."""
     try:
         return await world.machine(), ""
@@ -142,23 +140,18 @@ async def _hosting(
 
 async def _refused(asking: Asking, at: ids.Address) -> list[Reason]:
     """What living workers say of a world that they cannot run."""
-    engine = asking.universe.store.engine
-    now_us = (await engine.read()).time_us
     found: list[Reason] = []
-    for life in await operations.list_workers(engine):
-        why = life.sign.labels.get(refusals.label_of(at))
-        if why is not None and life.alive(now_us) and not queries.is_gone(asking.universe, life.worker):
-            worker = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
-            what = f"worker {worker} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
-            command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
-            found.append(Reason("refused", what, True, error=why, command=command))
+    for each in await holders.refusals_of(asking.universe.store, at):
+        what = f"worker {each.worker} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
+        command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
+        found.append(Reason("refused", what, True, error=each.why, command=command))
     return found
 
 
 async def _dead(asking: Asking, at: ids.Address) -> list[Reason]:
     found: list[Reason] = []
     total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
-    async for letter in queries.letters(asking.universe, at):
+    async for letter in listing.letters(asking.universe, at):
         row = queries.dead_row(letter, asking.name)
         more = f" (one of {total})" if total > 1 else ""
         command = asking.command(f"dead retry {asking.name} {row.id}")
@@ -247,55 +240,39 @@ def _since(record: Record) -> datetime:
     return when(record.log[-1].time_us if record.log else record.started_us)
 
 
-async def list_runs(universe: Universe, world: World) -> list[Run]:
-    """A world's runs, the newest first: from its state if its program is at hand, else from its journal."""
+async def list_runs(world: Handle) -> list[Run]:
+    """A world's runs, the newest first: from its state if its program is known here, else from its journal."""
     machine, _ = await _machine(world)
+    told, _ = await run_list.from_journal(world)
     if machine is None:
-        return await _from_journal(universe, await world.address())
+        return [_run(each) for each in told]
+    ends = {each.id: each.ended_us for each in told}
     records = sorted((run.record for run in machine.runs.values()), key=lambda each: each.number, reverse=True)
-    return [_run(record) for record in records]
+    return [_run_of(record, ends.get(record.id)) for record in records]
 
 
-def _run(record: Record) -> Run:
-    waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
+def _run(run: run_list.Listed) -> Run:
     return Run(
-        record.id, record.workflow, record.status.name.lower(), when(record.started_us), None, record.args, record.data,
-        record.parent, waits, record.blocked,
+        run.id, run.workflow, run.status.name.lower(), when(run.started_us), _when(run.ended_us), run.args, run.data,
+        run.parent, [], run.blocked,
     )  # fmt: skip
 
 
-async def _from_journal(universe: Universe, at: ids.Address) -> list[Run]:
-    """Started, finished and blocked runs, as the entries tell."""
-    engine = universe.store.engine
-    top = await reader.head(engine, at)
-    found: dict[str, Run] = {}
-    for entry in await restore.read_entries(engine, at, above=0, up_to=top.height):
-        loaded = await restore.load_referenced(universe.blobs, [entry]) if entry.blob else {}
-        _note(found, restore.filled(entry, loaded))
-    return list(reversed(found.values()))
+def _run_of(record: Record, ended_us: int | None) -> Run:
+    waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
+    ended = _when(ended_us) if record.status in ENDED else None
+    return Run(
+        record.id, record.workflow, record.status.name.lower(), when(record.started_us), ended, record.args,
+        record.data, record.parent, waits, record.blocked,
+    )  # fmt: skip
 
 
-def _note(found: dict[str, Run], entry: journal.Entry) -> None:
-    if entry.kind is Kind.RUN_STARTED:
-        run_id, workflow, args = values.load(tuple[str, str, bytes], entry.payload)
-        found.pop(run_id, None)  # it continued as new
-        found[run_id] = Run(run_id, workflow, "running", when(entry.time_us), None, args, b"", "", [], "")
-    elif entry.kind is Kind.RUN_FINISHED:
-        ended = structs.decode(Ended, entry.payload)
-        known = found.get(ended.run)
-        if known is not None:
-            status = ended.status.name.lower()
-            found[ended.run] = msgspec.structs.replace(known, status=status, ended=when(entry.time_us), data=ended.data)
-    elif entry.kind is Kind.PROGRAM_CHANGED:
-        blocked = structs.decode(commands.ChangeProgram, entry.payload).blocked
-        for run_id, run in found.items():
-            if run.status in ("running", "blocked"):
-                status = "blocked" if run_id in blocked else "running"
-                found[run_id] = msgspec.structs.replace(run, status=status, blocked=blocked.get(run_id, ""))
+def _when(time_us: int | None) -> datetime | None:
+    return None if time_us is None else when(time_us)
 
 
-async def find_run(universe: Universe, world: World, run_id: str) -> Run:
-    for run in await list_runs(universe, world):
+async def find_run(world: Handle, run_id: str) -> Run:
+    for run in await list_runs(world):
         if run.id == run_id:
             return run
     raise errors.NotFound(f"world {world.name!r} has no run {run_id!r}")

@@ -74,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True):
     pressure: PressureSettings = PressureSettings()
     hang_ms: int = 30_000  # how long a cycle may take before somebody is told
     dedupe_window_ms: int = 24 * 3_600_000
+    host_wait_ms: int = 30_000  # how long a caller waits while no process runs the world (`NotHosted`); 0: for ever
 
 
 assert WorkerSettings().heartbeat_ms * 3 < WorkerSettings().lease_ttl_ms

@@ -1,6 +1,6 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
-Hosts are put together as `client.universe` puts them together, on an engine that misbehaves. A host that dies is
+Hosts are put together as `client.connection` puts them together, on an engine that misbehaves. A host that dies is
 started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (everybody, or only a
 core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
@@ -12,6 +12,8 @@ import random
 from collections.abc import Awaitable, Callable
 
 from worldline.base import env as envs
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.host import process as hosts
@@ -113,9 +115,10 @@ class Cluster:
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
         by_name = {program.name: program for program in self.programs}
-        admin = Universe(calm, self.universe, UNIVERSE, [], self.settings)
+        admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
-            self.addresses[name] = await (await admin.create(name, by_name[program])).address()
+            await Universe(admin).create(name, by_name[program])
+            self.addresses[name] = await Handle(admin, name).address()
         await self._fill(calm.engine)
         self._enlist()
         for member in self.members:
@@ -165,20 +168,20 @@ class Cluster:
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
         return compose.Store("memory://", engine, self.objects, self.env)
 
-    def _client(self, name: str, ops: list[history.Op]) -> Callable[[Universe], Awaitable[None]]:
-        async def main(universe: Universe) -> None:
+    def _client(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
+        async def main(universe: Connection) -> None:
             await workloads.client(universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient)
 
         return main
 
-    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[Universe], Awaitable[None]]:
-        async def main(universe: Universe) -> None:
+    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
+        async def main(universe: Connection) -> None:
             await doors.client(universe, name, ops, self.history, seed=self.seed, members=self.members)
             self.history.finished[name] = None
 
         return main
 
-    async def _drive(self, universe: Universe) -> None:
+    async def _drive(self, universe: Connection) -> None:
         assert self.driven is not None
         await self.driven.begin(universe)
         self.history.finished["scenario"] = None
@@ -207,7 +210,7 @@ class Cluster:
 
     async def _live(self, member: Member, store: compose.Store) -> None:
         hosted = self.programs if member.runs == EMBEDDED else []
-        universe = Universe(store, self.universe, UNIVERSE, hosted, self.settings)
+        universe = Connection(store, self.universe, UNIVERSE, hosted, self.settings)
         if member.runs and not hosted:
             alone = hosts.Host(
                 store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
@@ -413,6 +416,6 @@ class Cluster:
                 self.loop.crash(member.host)
 
 
-async def _serve(universe: Universe) -> None:
+async def _serve(universe: Connection) -> None:
     del universe
     await asyncio.get_running_loop().create_future()

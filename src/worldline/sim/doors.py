@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from worldline.client.universe import Universe
+from worldline.client.connection import Connection
 from worldline.sim import workloads
 from worldline.sim.history import History, Op, Outcome
 from worldline.sim.loop import SimLoop
@@ -22,7 +22,7 @@ PAUSE_SECONDS = (0, 0, 0.01, 0.3)
 
 
 async def client(
-    own: Universe, name: str, ops: list[Op], history: History, *, seed: int, members: Sequence[Member]
+    own: Connection, name: str, ops: list[Op], history: History, *, seed: int, members: Sequence[Member]
 ) -> None:
     """Work through a plan. `members`: the processes that may be the other door."""
     draws = random.Random(f"{seed}:{name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from worldline.client.universe import Universe
+from worldline.client.connection import Connection
 from worldline.host.process import Role
 from worldline.sim.env_sim import SimEnv
 from worldline.sim.faults import HostEngine
@@ -19,7 +19,7 @@ class Member:
     """A machine of the cluster, over all its lives."""
 
     def __init__(
-        self, name: str, main: Callable[[Universe], Awaitable[None]], *, runs: Sequence[Role] = (),
+        self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
         client: bool = False, steady: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
@@ -31,7 +31,7 @@ class Member:
         self.host: Host | None = None
         self.engine: HostEngine | None = None
         self.env: SimEnv | None = None
-        self.universe: Universe | None = None  # of this life, once it has one
+        self.universe: Connection | None = None  # of this life, once it has one
         self.failed: Callable[[], BaseException | None] = lambda: None
         self.bugs: list[BaseException] = []
         self.stays_dead = False
