@@ -13,7 +13,7 @@ import pytest
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
 from tests.cli.role_kit import running
-from worldline.client import open as opening
+from worldline.client import connection
 from worldline.model import settings as settings_model
 from worldline.model.settings import PressureSettings
 
@@ -120,7 +120,7 @@ def test_overload_is_one_line_and_a_code(tmp_path: Path, app_file: Path, monkeyp
     class Tight(settings_model.Settings, frozen=True):
         pressure: PressureSettings = PressureSettings(inbox_items_max=2, sample_ms=0)
 
-    monkeypatch.setattr(opening, "Settings", Tight)
+    monkeypatch.setattr(connection, "Settings", Tight)
     assert run("create", "w", "--app", app_file, "--store", "s", cwd=tmp_path).code == 0
     send = ["send", "w", "Anything", "--data", "{}", "--store", "s"]
     for _ in range(2):

@@ -89,7 +89,7 @@ async def test_who_waits_for_a_run_is_told_when_its_world_moves(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait goes on at the world's new place, at once."""
-    monkeypatch.setattr(answers, "NOBODY_AFTER_SECONDS", 1_000.0)
+    monkeypatch.setattr(answers, "CHECK_SECONDS", 1_000.0)
     first, pausing, second = await two(memory_kit)
     run = await first.universe.world("w").start(app.workflows["wait"](), id="r")
     waiting = asyncio.ensure_future(run.result(20))

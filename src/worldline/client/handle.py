@@ -91,6 +91,7 @@ class Handle:
         return (await self.machine_and_head(at=at))[0]
 
     async def machine_and_head(self, *, at: int | None = None) -> tuple[Machine, journals.Head]:
+        _check_height(at)
         where = await self.address()
         if at is None:
             held = None if self.universe.host is None else self.universe.host.worlds.peek(where)
@@ -103,3 +104,8 @@ class Handle:
             raise errors.NotFound(f"program {meta.program!r} is not known here; open the universe with it")
         reader = self.universe.reader(where, program)
         return await reader.latest() if at is None else await reader.at_height(at)
+
+
+def _check_height(at: object) -> None:
+    if at is not None and (not isinstance(at, int) or isinstance(at, bool)):
+        raise errors.BadInput(f"a height is a number, not {at!r}")

@@ -32,17 +32,17 @@ class Watch:
         self._warned = False
 
     async def look(self) -> None:
-        """To be called while nothing comes. `NotHosted` after too long."""
-        env = self._universe.store.env
-        alone_us = env.monotonic_us() - self._since_us
+        """For a caller to await while nothing comes. `NotHosted` after too long."""
+        now_us = self._universe.store.env.monotonic_us()
+        alone_us = now_us - self._since_us
         too_long = 0 < self._limit_us < alone_us
-        if (self._warned and not too_long) or alone_us <= min(WARN_SECONDS * 1_000_000, self._limit_us or alone_us):
+        if not too_long and (alone_us <= WARN_SECONDS * 1_000_000 or (self._warned and not self._limit_us)):
             return
         if await holders.is_hosted(self._universe.store, self._at):
-            self._since_us, self._warned = env.monotonic_us(), False
+            self._since_us, self._warned = now_us, False
         elif too_long:
             raise errors.NotHosted(await reason(self._universe, self._at))
-        else:
+        elif not self._warned:
             self._warned = True
             log.warning("%s", await reason(self._universe, self._at))
 
@@ -60,7 +60,7 @@ async def reason(universe: Connection, at: ids.Address, *, option: str | None = 
     refused = await holders.refusals_of(universe.store, at)
     if refused:
         return (
-            f"worker {refused[0].worker} cannot run world {meta.name!r} (program {meta.program!r}): {refused[0].why}; "
+            f"worker {refused[0].name} cannot run world {meta.name!r} (program {meta.program!r}): {refused[0].why}; "
             f"what was sent is durable and waits until it can be run; see `worldline why {meta.name}{option}`"
         )
     return (

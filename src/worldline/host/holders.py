@@ -29,9 +29,10 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A living worker that does not run a world, by the worker's name, and why."""
+    """A living worker that does not run a world, and why."""
 
-    worker: str
+    worker: ids.WorkerId
+    name: str
     why: str
 
 
@@ -50,6 +51,8 @@ async def is_hosted(store: compose.Store, at: ids.Address) -> bool:
 async def of_states(store: compose.Store, states: Sequence[leases.State]) -> list[Holder | None]:
     """The holders that these leases name."""
     workers = [ids.WorkerId(worker) for worker in dict.fromkeys(each.holder.worker for each in states if each.holder)]
+    if not workers:
+        return [None] * len(states)
     read = await store.engine.read(*(leases.get_life(worker) for worker in workers))
     lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
     gone = {worker: is_gone(store, worker) for worker in workers}
@@ -81,5 +84,6 @@ async def refusals_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
     for life in await operations.list_workers(store.engine):
         why = life.sign.labels.get(refusals.label_of(at))
         if why is not None and life.alive(now_us) and not is_gone(store, life.worker):
-            found.append(Refusal(life.sign.labels.get(placement.NAME) or life.worker.hex()[:8], why))
+            name = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
+            found.append(Refusal(life.worker, name, why))
     return found

@@ -11,6 +11,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -73,7 +75,8 @@ class Cluster:
         self.plan = plan
         self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
-        self.settings = ablations.settings_without(profile.settings, without)
+        settings = ablations.settings_without(profile.settings, without)
+        self.settings = msgspec.structs.replace(settings, host_wait_ms=0)  # clients wait until everything has healed
         self.faults = Faults(loop, seed, profile, without=without)
         self.faults.on_crash = self._crashed
         self.faults.on_revoke = self._revoke
