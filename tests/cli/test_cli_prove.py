@@ -237,7 +237,7 @@ def test_large_payloads_are_verified_and_proved(tmp_path: Path) -> None:
 def test_a_proof_needs_the_program(stocked: Path) -> None:
     async def attempt(universe: wl.Universe) -> None:
         universe._connection.programs.clear()
-        with pytest.raises(wl.BadInput, match="not at hand"):
+        with pytest.raises(wl.BadInput, match="not loaded"):
             await proofs.prove(universe.world("alice")._handle)
 
     with_universe(stocked, attempt)

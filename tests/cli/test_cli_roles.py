@@ -153,7 +153,7 @@ def test_why_a_pinned_world_does_not_run(store: Path) -> None:
     assert run("label", "bob", "pin=elsewhere", "needs:disk=fast", "--store", store).code == 0
     assert run("send", "bob", "Deposited", "account=a", "cents=1", "--store", store).code == 0
     reason = run("why", "bob", "--store", store, "--json").json["reasons"][0]
-    assert reason["kind"] == "nobody"
+    assert reason["kind"] == "not_hosted"
     assert reason["what"].endswith("host program 'shop', where its labels allow: pin=elsewhere, needs:disk=fast")
 
 

@@ -1,8 +1,8 @@
 """Changing what a world is: its status, its labels, its names. One commit each, with everything that follows from it.
 
-A world that must not run any more loses its lease in the very commit that says so: whoever holds it is fenced and can
-write no further step. One that may run again gets a hint, so that somebody looks. Deleting a world frees its names and
-forgets its open work.
+A world that must not run any more loses its lease in the same commit: its holder is fenced and can write no further
+step. One that may run again gets a ready hint, so that a worker takes it. Deleting a world frees its names and deletes
+its open work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def change(
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=_stamp(env), seen=read.value(1))
-        elif status is not None:  # also from nobody: somebody may be about to take it
+        elif status is not None:  # also without a holder: a worker may be taking the lease now
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:
             batch.delete_range(*work_keys.open_work(at))

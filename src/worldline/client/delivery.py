@@ -1,8 +1,8 @@
 """Getting inputs into worlds, wherever they are hosted.
 
 An input goes straight to a world held in this process; else into the world's inbox, with a hint that it is ready. An
-input that is acked was taken or is in the inbox; if neither can be found out, that is said (`StoreUncertain`), and it
-is not sent again.
+input that is acked was taken or is in the inbox; if neither can be found out, that is an error (`StoreUncertain`), and
+the input is not sent again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ async def deliver(
         if universe.pressure.effects_doubtful(item):
             await universe.pressure.check_effects(at, item)
         try:
-            handed = await _hand_over(universe, held, Handover(item, data, client_id=client_id, stamp=stamp))
+            done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+            handover = Handover(item, data, done, client_id=client_id, stamp=stamp)
+            handed = await _hand_over(universe, held, handover, done)
         except Deferred:
             break
         if handed is not None:
@@ -79,11 +81,12 @@ def _here(universe: Connection, at: ids.Address) -> Hosted | None:
     return universe.host.worlds.peek(at)
 
 
-async def _hand_over(universe: Connection, held: Hosted, handover: Handover) -> Sending | None:
-    """Straight into a step of a world that is held here. None: it has left, and is wherever it is now."""
+async def _hand_over(
+    universe: Connection, held: Hosted, handover: Handover, done: asyncio.Future[Applied]
+) -> Sending | None:
+    """Straight into a step of a world that is held here. None: this process has lost it."""
     assert universe.host is not None
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
-    done = handover.done = asyncio.get_running_loop().create_future()
     universe.pressure.enter(held, handover.item)
     try:
         if not universe.host.worlds.hand_over(held.at, handover):

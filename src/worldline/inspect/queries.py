@@ -1,4 +1,4 @@
-"""What there is to see of a universe without any program: worlds, leases, open work, dead letters, names.
+"""What a universe shows without any program: worlds, leases, open work, dead letters, names.
 
 Records made for showing: ids as hexadecimal text, times as `datetime`. Everything is read from the store; nothing here
 writes, and nothing needs the code of a world.
@@ -31,12 +31,12 @@ from worldline.model.work import WorkKind, WorkState
 from worldline.store import kv
 
 PAGE = 500
-COUNT_MAX = 10_000  # how far things are counted before "or more" is said
+COUNT_MAX = 10_000  # counting stops here
 ID_CHARACTERS_MIN = 4
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who has the lease. `alive`: its life sign has not run out, and its process is not known to be gone."""
+    """The worker that has the lease. `alive`: its heartbeat has not run out, and its process is not proven dead."""
 
     worker: str
     epoch: int
@@ -46,7 +46,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A line of the listing."""
+    """A row of the listing."""
 
     name: str
     id: str
@@ -215,7 +215,7 @@ async def show_world(universe: Connection, at: ids.Address) -> Whole:
 
 
 async def holder(universe: Connection, at: ids.Address) -> Holder | None:
-    """Who has the world's lease, if any worker has."""
+    """The worker that has the world's lease, if one has."""
     return _shown(await holders.find(universe.store, at))
 
 
@@ -298,7 +298,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
 
 
 async def world_names(universe: Connection, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:
-    """The name of each world; its id for one that is gone."""
+    """The name of each world; its id for one that is deleted."""
     known = list(dict.fromkeys(addresses))
     found: dict[ids.Address, str] = {}
     for start in range(0, len(known), PAGE):

@@ -51,7 +51,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def no_progress(done: int, total: int) -> None:
-    """Where nobody watches."""
+    """No progress is shown."""
     del done, total
 
 

@@ -156,7 +156,6 @@ class Hosted:
         self.handed: deque[Handover] = deque()
         self.unread = True  # the inbox may hold something
         self.unread_us = now_us  # since when that is known
-        self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
         self.reads_in_a_row = 0  # of the inbox that found something
