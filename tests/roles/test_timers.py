@@ -18,7 +18,7 @@ from worldline.model import inbox
 from worldline.model.journal import Entry, Kind
 from worldline.model.work import WorkKind
 from worldline.model.world import Status
-from worldline.roles.world import step_batch
+from worldline.roles import queue_names
 from worldline.store import kv
 
 
@@ -290,7 +290,7 @@ async def test_a_pointer_without_its_timer_is_garbage(memory_kit: Kit) -> None:
         await world.send(Arm(["x"], 1_000))
         [timer] = await kits.opened(universe._connection.store.engine, await world._handle.address())
         batch = kv.Batch()
-        key = work_keys.due_key(timer.at, timer.intent, queue=step_batch.TIMER_QUEUE, shard=0, due_us=1)
+        key = work_keys.due_key(timer.at, timer.intent, queue=queue_names.TIMER_QUEUE, shard=0, due_us=1)
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.TIMER)))
         await universe._connection.store.engine.commit(batch)
@@ -305,6 +305,6 @@ async def test_a_pointer_without_its_timer_is_garbage(memory_kit: Kit) -> None:
             timer.intent
         ]
         read = await universe._connection.store.engine.read(
-            works.next_range(universe._connection.id, queue=step_batch.TIMER_QUEUE, shard=0)
+            works.next_range(universe._connection.id, queue=queue_names.TIMER_QUEUE, shard=0)
         )
         assert works.decode_due(universe._connection.id, read.page(0))[0].pointer.due_us == timer.work.due_us
