@@ -411,7 +411,7 @@ async def test_a_workflow_makes_requests_with_one_key_for_all_attempts(tmp_path:
         await world.run(fetch(server.url, "order-7"))
         assert server.seen[-1].key == "order-7"
         assert await world.run(refuse("http://169.254.169.254/")) == "egress_refused after 1"
-        intents = [each for each in await world.journal() if each.kind.name == "INTENT"]
+        intents = [each for each in await world.journal() if each.kind.name == "EFFECT_REQUESTED"]
         assert len(intents) == 4
         assert all(b"http.request" in each.payload for each in intents)
 

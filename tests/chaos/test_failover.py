@@ -158,7 +158,7 @@ def _comparable(entries: list[journal.Entry]) -> list[tuple[Kind, bytes]]:
     steps: dict[int, list[journal.Entry]] = {}
     for entry in entries:
         steps.setdefault(entry.step, []).append(entry)
-    kept = [step for step in steps.values() if not any(entry.kind is Kind.IGNORED for entry in step)]
+    kept = [step for step in steps.values() if not any(entry.kind is Kind.LATE_ANSWER for entry in step)]
     return [(entry.kind, entry.state) for step in kept for entry in step]
 
 

@@ -110,8 +110,11 @@ class Dev:
         self.seen += (found or b"").decode()
         return self.seen
 
-    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+    def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.send(number)
         code = self._process.wait(SECONDS)
         self._read()
         return code

@@ -63,7 +63,7 @@ def test_ctrl_c_leaves_everything_in_order(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with cli_kit.dev("app.py", "--store", "s", "--world", "alice", cwd=tmp_path) as host:
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
-        host.wait_for("data=FIRST")
+        host.wait_for('shout(text="first") = "FIRST"')
         assert holder(store, "alice") is not None
         assert host.end(signal.SIGINT) == 130
         assert "[stopped] worlds are saved, leases are free" in host.seen
@@ -95,7 +95,7 @@ def test_ctrl_c_gives_effects_back(tmp_path: Path) -> None:
     assert row["state"] == "waiting"
     write(tmp_path)
     with cli_kit.dev("app.py", "--store", "s", cwd=tmp_path) as host:
-        host.wait_for("result=HELLO X")
+        host.wait_for('finished "HELLO X"')
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with cli_kit.dev("app.py", "--store", "s", "--world", "alice", cwd=tmp_path) as host:
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
-        host.wait_for("data=FIRST")
+        host.wait_for('shout(text="first") = "FIRST"')
         host.end(signal.SIGKILL)
     assert run("show", "alice", "--store", store, "--json").json["holder"]["alive"] is False
     assert run("doctor", "--store", store, "--app", tmp_path / "app.py").code == 0
@@ -118,11 +118,11 @@ def test_an_edit_is_adopted(tmp_path: Path) -> None:
     with cli_kit.dev("app.py", "--store", "s", "--world", "alice", cwd=tmp_path) as host:
         assert run("run", "alice", "greet", "name=x", "--store", store).out == "HELLO X\n"
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
-        host.wait_for("data=FIRST")
+        host.wait_for('shout(text="first") = "FIRST"')
         write(tmp_path, APP.replace('f"{found.word} {name}"', 'f"{found.word}, {name}"'))
         host.wait_for("[reloaded] app.py: 1 worlds adopted it, 1 runs go on, 0 blocked")
         assert run("send", "alice", "Go", "word=well", "--store", store).code == 0
-        host.wait_for("result=well, x")
+        host.wait_for('finished "well, x"')
         write(tmp_path, APP, greeting="goodbye")
         host.wait_for("[reloaded]", count=2)
         assert run("run", "alice", "greet", "name=x", "--store", store).out == "GOODBYE X\n", "neighbours are reloaded"
@@ -134,7 +134,7 @@ def test_an_edit_that_runs_do_not_fit_blocks_them(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with cli_kit.dev("app.py", "--store", "s", "--world", "alice", cwd=tmp_path) as host:
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
-        host.wait_for("data=FIRST")
+        host.wait_for('shout(text="first") = "FIRST"')
         write(tmp_path, APP.replace('await shout("first")', 'await shout("other")'))
         host.wait_for("0 runs go on, 1 blocked (alice/o; see `worldline why alice --store s`)")
         why = run("why", "alice", "--store", store, "--app", tmp_path / "app.py", "--json").json
@@ -145,7 +145,7 @@ def test_an_edit_that_runs_do_not_fit_blocks_them(tmp_path: Path) -> None:
         write(tmp_path)
         host.wait_for("1 runs go on, 0 blocked")
         assert run("send", "alice", "Go", "word=back", "--store", store).code == 0
-        host.wait_for("result=back x")
+        host.wait_for('finished "back x"')
         assert host.end() == 130
 
 

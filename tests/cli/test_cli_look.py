@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.cli import cli_kit, shop
+from tests.cli import cli_kit, role_kit, shop
 from tests.cli.cli_kit import SHOP, run
 from worldline import testing
+from worldline.cli import output
 
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -64,7 +65,39 @@ def test_show(stocked: Path) -> None:
         assert len(bytes.fromhex(shown[name])) == 32
     assert shown["baseline"]["height"] == shown["height"]
     lines = run("show", "alice", "--store", stocked).out
-    assert "holder        nobody" in lines
+    assert "holder        none" in lines
+
+
+def test_people_see_dates_and_ages(stocked: Path) -> None:
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.search(
+        rf"^created +{stamp} \(\d+ (s|min) ago\)$", run("show", "alice", "--store", stocked).out, re.MULTILINE
+    )
+    why = run("why", "alice", "--store", stocked, "--app", SHOP).out
+    assert re.search(rf"^    since  {stamp} \(\d+ (s|min) ago\)$", why, re.MULTILINE)
+    assert re.search(rf"^    next   {stamp} \(in \d+ (min|h)\)$", why, re.MULTILINE)
+    for line in run("journal", "alice", "--store", stocked).out.splitlines():
+        assert re.match(rf"{stamp}\.\d{{3}} +\d+ [a-z_]+", line)
+
+
+def test_names_stand_beside_ids(store: Path, tmp_path: Path) -> None:
+    entries = run("journal", "alice", "--store", store).out
+    assert re.search(r" effect_result +of=shout intent=[0-9a-f]{32} status=ok", entries)
+    assert re.search(r" timer_fired +of=sleep intent=[0-9a-f]{32} ", entries)
+    with role_kit.running(["worker", SHOP, "--store", store, "--name", "w7"], cwd=tmp_path) as [worker]:
+        assert (
+            run("send", "bob", "Deposited", "account=a", "cents=1", "--wait", "--app", SHOP, "--store", store).code == 0
+        )
+        shown = run("show", "bob", "--store", store).out
+        assert f"worker w7 ({worker.worker.hex()}) at epoch " in shown
+        assert re.search(r", last heartbeat \d{4}-.* ago\)$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7_300, "2 h"), (200_000, "2 d")]
+)  # fmt: skip
+def test_ages(seconds: int, text: str) -> None:
+    assert output.lasting(seconds, units_max=1) == text
 
 
 def test_show_says_when_it_was_made(stocked: Path) -> None:
@@ -130,7 +163,10 @@ def test_why_no_process_hosts_it(store: Path) -> None:
 
 
 def test_why_nothing(stocked: Path) -> None:
-    assert "it waits for nothing" in run("why", "bob", "--store", stocked, "--app", SHOP).out
+    assert (
+        "it waits for no event, timer or effect: send it an event, or run a workflow"
+        in run("why", "bob", "--store", stocked, "--app", SHOP).out
+    )
 
 
 def test_state(stocked: Path) -> None:

@@ -64,7 +64,7 @@ def test_roles_offer_metrics_and_write_logs_as_json(tmp_path: Path, app_file: Pa
 
         def all_told() -> bool:
             told = {
-                'worldline_inputs_total{kind="receipt"} 1.0': ports[0],
+                'worldline_inputs_total{kind="effect_result"} 1.0': ports[0],
                 'worldline_effects_answered_total{effect="echo",status="ok"} 1.0': ports[1],
             }
             return all(line in scrape(port) for line, port in told.items())

@@ -64,7 +64,7 @@ def test_the_first_divergence_is_named(store: Path, tmp_path: Path) -> None:
     assert said.code == 1
     difference = said.json["difference"]
     entries = run("journal", "alice", "--above", 0, "--limit", 1000, "--store", store, "--json").lines
-    assert difference["height"] == next(entry["height"] for entry in entries if entry["kind"] == "intent")
+    assert difference["height"] == next(entry["height"] for entry in entries if entry["kind"] == "effect_requested")
     assert "hello Alice" in difference["journal"]
     assert "hullo Alice" in difference["code"]
     people = run("replay", "alice", "--prove", "--store", store, "--app", edited)

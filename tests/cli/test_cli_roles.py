@@ -90,7 +90,7 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
     try:
         worker.wait_for("worker w is ready for shop in s; Ctrl-C ends it\n")
         assert worker.end() == 0
-        assert "worker w has stopped: nothing is left undone\n" in worker.seen
+        assert "worker w has stopped: leases are free\n" in worker.seen
     finally:
         worker.close()
 

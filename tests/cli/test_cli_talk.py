@@ -60,7 +60,11 @@ def test_a_run_can_be_started_and_left(hosted: Path) -> None:
 
 
 def test_a_run_that_takes_too_long(hosted: Path) -> None:
-    assert run("run", "alice", "nap", "--timeout", "0.3", "--store", hosted).code == 6
+    said = run("run", "alice", "nap", "--timeout", "0.3", "--store", hosted)
+    assert said.code == 6
+    assert (
+        f"no answer within 0.3 s; world 'alice' goes on with it: see `worldline why alice --store {hosted}`" in said.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_run_that_takes_too_long(hosted: Path) -> None:
     [
         (["greet"], "missing a required argument: 'name'"),
         (["greet", "name=a", "seconds=soon"], "seconds: not a float"),
-        (["greet", "name=a", "nome=b"], "unexpected keyword argument 'nome'"),
+        (["greet", "name=a", "nome=b"], "greet() has no parameter 'nome'; it has name, seconds; did you mean 'name'?"),
         (["greet", "name=a", "name=b"], "name is given twice"),
         (["greet", "--data", "[1]"], "must be a JSON object"),
         (["greet", "--data", '{"name": 5}'], "not a str"),
@@ -113,7 +117,11 @@ def test_the_same_id_is_the_same_event(hosted: Path) -> None:
         (["Deposited", "account=x", "cents=many"], 2, "cents: not a int"),
         (["Deposited", "account=x", "cents=1", "sents=2"], 2, "has no field 'sents'; it has account, cents"),
         (["Deposited", "x"], 2, "write FIELD=VALUE"),
-        (["Deposit", "account=x"], 3, "takes no Deposit; it takes Deposited"),
+        (
+            ["Deposit", "account=x"],
+            3,
+            "has no event 'Deposit'; it has Deposited, Withdraw, Approved; did you mean 'Deposited'?",
+        ),
     ],
 )
 def test_events_are_checked_where_the_program_is_known(
@@ -173,9 +181,11 @@ def test_create(hosted: Path) -> None:
     assert typed(hosted, "run", "dora", "greet", "name=Dora").out == "HELLO DORA\n"
 
 
-def test_what_was_sent_to_nobody_waits(store: Path, tmp_path: Path) -> None:
+def test_what_was_sent_without_a_host_waits(store: Path, tmp_path: Path) -> None:
+    """It says the same with and without a time limit, and is sent once."""
     said = run("run", "bob", "greet", "name=Later", "--id", "later", "--store", store)
+    assert said == run("run", "bob", "greet", "name=Later", "--id", "later", "--timeout", "0.1", "--store", store)
     assert said.code == 6
     assert f"type `worldline dev FILE --store {store}`" in said.err
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
-        host.wait_for("result=HELLO LATER")
+        host.wait_for('finished "HELLO LATER"')

@@ -44,7 +44,7 @@ def test_cancel_a_run(store: Path, tmp_path: Path) -> None:
     assert run("runs", "cancel", "alice", "nap", "--store", store).code == 2, "it asks"
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
         assert run("runs", "cancel", "alice", "nap", "--yes", "--reason", "enough", "--store", store).code == 0
-        host.wait_for("run=nap status=cancelled")
+        host.wait_for("    cancelled enough")
         assert run("runs", "cancel", "alice", "nope", "--yes", "--store", store).code == 3
     assert run("runs", "show", "alice", "nap", "--store", store, "--json").json["status"] == "cancelled"
 
@@ -110,12 +110,12 @@ def test_cancel_timers(store: Path, tmp_path: Path) -> None:
     assert run("timer", "cancel", nap, "--store", store).code == 2, "it asks"
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
         assert run("timer", "cancel", nap, "--yes", "--store", store).code == 0
-        host.wait_for("result=woken: cancelled")
+        host.wait_for('finished "woken: cancelled"')
         assert run("timer", "cancel", limit[:10], "--yes", "--store", store, "--json").json["world"] == "alice"
         assert run("timer", "list", "-q", "--store", store).out == ""
         assert run("timer", "cancel", nap, "--yes", "--store", store).code == 3
         assert run("send", "alice", "Approved", "by=me", "--store", store).code == 0
-        host.wait_for("result=o1 by me")
+        host.wait_for('finished "o1 by me"')
     assert run("replay", "alice", "--prove", "--store", store, "--app", SHOP).code == 0
     assert run("doctor", "--store", store, "--app", SHOP).code == 0
 
@@ -137,7 +137,7 @@ def test_retry_a_dead_letter(store: Path, tmp_path: Path) -> None:
     assert run("dead", "retry", "alice", "ffff", "--store", store).code == 3
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path) as host:
         assert run("dead", "retry", "alice", letter, "--store", store).code == 0
-        host.wait_for("failed ")
+        host.wait_for("handler failed: ")
     again = run("dead", "list", "-q", "--store", store).out.strip()
     assert again not in ("", letter), "it is a new input, and fails anew"
 

@@ -74,7 +74,7 @@ async def test_without_approval_nothing_is_paid(
             for call in await waiting(world):
                 await world.send(support.Decided(call, yes=False))
         assert "could not refund order B2: nobody approved it" in await run.result(timeout=20)
-        performed = [entry for entry in await world.journal() if entry.kind.name == "INTENT"]
+        performed = [entry for entry in await world.journal() if entry.kind.name == "EFFECT_REQUESTED"]
         assert not any(b"refund" in entry.payload[:20] for entry in performed)
         assert (await world.state(support.Desk)).open == {}
 

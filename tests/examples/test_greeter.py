@@ -42,4 +42,6 @@ async def test_it_greets_after_it_was_killed_and_remembers_that_it_did(tmp_path:
         assert await process.communicate() == (b"HELLO ALICE\n", b"")
         assert process.returncode == 0
     found = await kinds(tmp_path)
-    assert [found.count(kind) for kind in (Kind.RUN_STARTED, Kind.TIMER_SET, Kind.INTENT, Kind.RUN_FINISHED)] == [1] * 4
+    assert [
+        found.count(kind) for kind in (Kind.RUN_STARTED, Kind.TIMER_SET, Kind.EFFECT_REQUESTED, Kind.RUN_FINISHED)
+    ] == [1] * 4

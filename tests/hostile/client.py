@@ -31,7 +31,7 @@ SOON_SECONDS = 0.5
 AT_ONCE = 12
 REFUSED = "cannot make its step"
 BLOCKED = "blocked: "
-BAD = (Kind.FAILED, Kind.REJECTED)
+BAD = (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)
 
 
 class NoEnd(Exception):

@@ -29,7 +29,7 @@ from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 
 HANG_SECONDS = 60.0
-BAD = (Kind.FAILED, Kind.REJECTED)
+BAD = (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)
 
 
 class Stuck(Exception):

@@ -149,7 +149,7 @@ def test_a_replay_has_the_same_due_times() -> None:
 def test_bytes_that_no_world_can_take_say_nothing_of_the_clock() -> None:
     life = ahead()
     stepped = life.step(None, b"x", time_us=NOW_US, error="not decodable")
-    assert [draft.kind for draft in stepped.drafts] == [Kind.REJECTED]
+    assert [draft.kind for draft in stepped.drafts] == [Kind.UNDECODABLE_INPUT]
     life.restore()
 
 

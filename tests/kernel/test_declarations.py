@@ -172,7 +172,7 @@ def test_a_step_may_raise_so_many_events_and_then_says_so_once() -> None:
         world.send(Echo("x"))
         kinds = [entry.kind for entry in world.journal()]
         assert kinds.count(Kind.EVENT_RAISED) == limits.STEP_EVENTS_MAX
-        assert kinds.count(Kind.FAILED) == 1
+        assert kinds.count(Kind.HANDLER_FAILED) == 1
         assert world.machine.cells["Round", ""].value.count == limits.STEP_EVENTS_MAX + 1
         world.prove()
 

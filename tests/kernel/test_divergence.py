@@ -247,7 +247,7 @@ def hidden(kind: str) -> wl.Program:
     [
         ("state", ["cell Cell", "first: {'names': [], 'number': ", "again: {'names': [], 'number': "]),
         ("emit", ["entry 2", "first: event_raised ['Go'", "again: event_raised ['Go'"]),
-        ("argument", ["entry 4", "first: intent [0, 'echo', 'r'", "again: intent [0, 'echo', 'r'"]),
+        ("argument", ["entry 4", "first: effect_requested [0, 'echo', 'r'", "again: effect_requested [0, 'echo', 'r'"]),
         ("result", ["entry 4", "first: run_finished ['r'", "again: run_finished ['r'"]),
         ("branch", ["entry 4", "timer_set", "run_finished"]),
         ("replay", ["entry", "echo"]),
@@ -320,5 +320,5 @@ def test_replay_compares_missing_and_extra_entries_and_the_state() -> None:
     assert "state" in str(again(second))
     with pytest.raises(wl.Corrupt, match="ends inside step 1"):
         list(replay.steps([first[0].__class__(1, 1, Kind.EVENT, 1, first[0].payload)]))
-    with pytest.raises(wl.Corrupt, match="cannot begin with INTENT"):
-        replay.input_of(first[0].__class__(1, 1, Kind.INTENT, 1, b""), lambda _: b"")
+    with pytest.raises(wl.Corrupt, match="cannot begin with EFFECT_REQUESTED"):
+        replay.input_of(first[0].__class__(1, 1, Kind.EFFECT_REQUESTED, 1, b""), lambda _: b"")

@@ -88,7 +88,7 @@ def test_a_cancelled_run(call: wl.Call[str]) -> None:
         assert run.done
         assert (len(world.machine.open), len(world.machine.closing)) == (0, 0)
         kinds = [entry.kind for entry in world.journal()]
-        assert kinds.count(Kind.INTENT_CANCELLED) + kinds.count(Kind.TIMER_CANCELLED) == MANY
+        assert kinds.count(Kind.EFFECT_CANCELLED) + kinds.count(Kind.TIMER_CANCELLED) == MANY
         assert max(steps(world)) <= ENTRIES + 5, "what cannot wait comes on top"
         world.prove()
 
@@ -124,7 +124,7 @@ def test_answers_to_what_is_being_closed_come_too_late() -> None:
         before = world.head.state
         receipt = inbox.Receipt(left[-1], ReceiptStatus.OK, payload.inline(values.dump(1)), 1)
         stepped = world._stage.step(world._actor, receipt, values.dump(1))
-        assert stepped.drafts[1].kind is Kind.IGNORED
+        assert stepped.drafts[1].kind is Kind.LATE_ANSWER
         assert stepped.cancelled, "each step closes as much as it has room for"
         assert world.head.state == before
         world.advance(0)

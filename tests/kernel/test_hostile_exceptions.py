@@ -338,7 +338,7 @@ def test_in_a_schedule(name: str) -> None:
         world.schedule("fold", Fold(1), every=1)
         world.advance(3)
         assert world.state(Counter).n == 0
-        failed = [entry for entry in world.journal() if entry.kind is Kind.FAILED]
+        failed = [entry for entry in world.journal() if entry.kind is Kind.HANDLER_FAILED]
         assert len(failed) == 3
         tell(world)
 

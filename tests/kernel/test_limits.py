@@ -165,7 +165,9 @@ def steps(world: testing.TestWorld) -> list[list[Entry]]:
 def check(world: testing.TestWorld) -> None:
     """Every step is within the bounds: sealing it would have refused more bytes."""
     for entries in steps(world):
-        assert sum(entry.kind in (Kind.INTENT, Kind.TIMER_SET) for entry in entries) <= limits.STEP_EFFECTS_MAX
+        assert (
+            sum(entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET) for entry in entries) <= limits.STEP_EFFECTS_MAX
+        )
         assert len(entries) <= limits.STEP_ENTRIES_MAX + 100
     assert not world.machine.unfinished
     saved = snapshots.save(world.machine)
@@ -265,7 +267,7 @@ def test_giving_up_what_was_held_back(stay: bool) -> None:
         assert world.run(gives_up(1_000, stay)) == "boom"
         world.advance(1)
         assert not world.machine.open
-        assert sum(entry.kind is Kind.INTENT for entry in world.journal()) < 500
+        assert sum(entry.kind is Kind.EFFECT_REQUESTED for entry in world.journal()) < 500
         check(world)
 
 
@@ -305,7 +307,7 @@ def test_events_beyond_what_a_step_may_raise_are_named_and_not_raised(count: int
         assert world.run(emits(count, size)) == "done"
         kinds = [entry.kind for entry in world.journal()]
         assert abs(world.state(Heard).count - heard) < 5
-        assert kinds.count(Kind.FAILED) == (1 if world.state(Heard).count < count else 0)
+        assert kinds.count(Kind.HANDLER_FAILED) == (1 if world.state(Heard).count < count else 0)
         check(world)
 
 

@@ -112,7 +112,7 @@ def test_late_and_double_ones_are_ignored(forge: Callable[[testing.TestWorld], i
         world.start(call("1"), id="r")
         item = forge(world)
         before, saved = world.head.state, snapshots.save(world.machine)
-        assert give(world, item) == [Kind.CONTROL, Kind.IGNORED]
+        assert give(world, item) == [Kind.CONTROL, Kind.LATE_ANSWER]
         assert (world.head.state, snapshots.save(world.machine)) == (before, saved)
         assert world.dead == []
         world.prove()
@@ -134,5 +134,5 @@ def test_parking_changes_no_digest() -> None:
 @pytest.mark.parametrize("command", [commands.PARK, commands.RETRY])
 def test_what_is_no_such_command_is_rejected(command: str) -> None:
     with testing.world(app) as world:
-        assert give(world, inbox.Control(command, payload.inline(b"\xf6"))) == [Kind.CONTROL, Kind.REJECTED]
+        assert give(world, inbox.Control(command, payload.inline(b"\xf6"))) == [Kind.CONTROL, Kind.UNDECODABLE_INPUT]
         assert len(world.dead) == 1

@@ -95,7 +95,7 @@ def test_late_double_and_forged_ones_are_ignored(forge: Callable[..., tuple[inbo
         item, data = forge(world)
         before, saved = world.head.state, snapshots.save(world.machine)
         stepped = world.step(item, data)
-        assert [draft.kind for draft in stepped.drafts][1:] == [Kind.IGNORED]
+        assert [draft.kind for draft in stepped.drafts][1:] == [Kind.LATE_ANSWER]
         assert (stepped.dead, stepped.closed, stepped.cancelled, stepped.wanted) == ("", [], [], [])
         assert world.head.state == before
         assert snapshots.save(world.machine) == saved
@@ -153,4 +153,4 @@ def test_what_is_no_reply_is_rejected(correlation: str, data: bytes) -> None:
             b"m" * 16, b"u" * 16, b"w" * 16, 1, MessageMode.TYPED, REPLY, payload.inline(data), {}, correlation
         )
         stepped = world.step(message, data)
-        assert [draft.kind for draft in stepped.drafts] == [Kind.MESSAGE, Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.MESSAGE, Kind.UNDECODABLE_INPUT]

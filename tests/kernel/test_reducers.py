@@ -64,7 +64,7 @@ def test_a_handler_that_raises_leaves_everything_as_it_was() -> None:
         assert world.head.state == before
         assert world.state(shop.Account, "a") == shop.Account(5, [5])
         assert ("Account", "new") not in world.machine.cells
-        failed = [entry for entry in world.journal() if entry.kind is Kind.FAILED]
+        failed = [entry for entry in world.journal() if entry.kind is Kind.HANDLER_FAILED]
         why = structs.decode(Failure, failed[0].payload)
         assert (why.code, why.message) == ("ValueError", "ValueError: a deposit cannot be negative")
         world.send(shop.Deposited("a", 1))
@@ -84,7 +84,7 @@ def test_a_handler_that_raises_leaves_everything_as_it_was() -> None:
 def test_undecodable_and_unknown_events_are_rejected(schema: str, data: bytes, reason: str) -> None:
     with testing.world(shop.app) as world:
         stepped = world.step(inbox.Event(schema, payload.inline(data)), data)
-        assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         assert reason in stepped.dead
         assert world.head.state == bytes(32)
         world.prove()
@@ -93,12 +93,12 @@ def test_undecodable_and_unknown_events_are_rejected(schema: str, data: bytes, r
 def test_undecodable_items_and_unknown_commands_are_rejected() -> None:
     with testing.world(shop.app) as world:
         stepped = world.step(None, b"garbage", error="not an item")
-        assert [draft.kind for draft in stepped.drafts] == [Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.UNDECODABLE_INPUT]
         assert stepped.dead == "not an item"
         stepped = world.step(inbox.Control("dance", payload.EMPTY), b"\xf6")
-        assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.UNDECODABLE_INPUT]
         stepped = world.step(inbox.Control("run", payload.EMPTY), b"\xf6")
-        assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.UNDECODABLE_INPUT]
         assert stepped.dead
         world.prove()
 
@@ -288,7 +288,7 @@ def test_nothing_a_failed_handler_asked_for_happens() -> None:
             world.send(Started("x"))
         world.advance(10)
         assert world.state(First).count == 0
-        assert [entry.kind.name for entry in world.journal()] == ["EVENT", "FAILED"]
+        assert [entry.kind.name for entry in world.journal()] == ["EVENT", "HANDLER_FAILED"]
 
 
 def test_two_handlers_of_one_event_and_one_event_raised_twice_start_runs_of_their_own() -> None:
@@ -388,7 +388,7 @@ def test_an_odd_refusal_of_an_event_type_is_journaled_all_the_same() -> None:
     with testing.world(app) as world:
         data = values.dump({"number": -1})
         world.step(inbox.Event("Odd", payload.inline(data)), data)
-        assert [entry.kind for entry in world.journal()] == [Kind.EVENT, Kind.REJECTED]
+        assert [entry.kind for entry in world.journal()] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         world.prove()
 
 

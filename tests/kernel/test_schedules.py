@@ -480,7 +480,7 @@ def test_a_late_firing_of_a_schedule_that_is_gone_is_ignored() -> None:
     life.sleep(10)
     before = life.machine.state
     stepped = life.give(inbox.TimerFired(intent, due_us))
-    assert [each.kind for each in stepped.drafts] == [Kind.TIMER_FIRED, Kind.IGNORED]
+    assert [each.kind for each in stepped.drafts] == [Kind.TIMER_FIRED, Kind.LATE_ANSWER]
     assert life.machine.state == before
     life.prove()
 
@@ -525,7 +525,7 @@ def test_a_workflow_that_is_gone_is_reported_and_the_schedule_goes_on() -> None:
     life.app = program(without_report=True)
     life.restart()
     life.advance(25)
-    failed = [entry for entries in life.steps for entry in entries if entry.kind is Kind.FAILED]
+    failed = [entry for entries in life.steps for entry in entries if entry.kind is Kind.HANDLER_FAILED]
     assert len(failed) == 2
     assert b"no workflow 'report' any more" in failed[0].payload
     assert life.schedules == {"r": 2}

@@ -144,7 +144,7 @@ def test_a_cancelled_run_compensates_behind_a_shield() -> None:
         with pytest.raises(wl.RunCancelled, match="the customer called"):
             run.result()
         assert world.now - START == timedelta(seconds=55)
-        asked = [entry.payload for entry in world.journal() if entry.kind.name == "INTENT"]
+        asked = [entry.payload for entry in world.journal() if entry.kind.name == "EFFECT_REQUESTED"]
         assert b"o1: the customer called" in asked[1]
         world.prove()
 
@@ -157,7 +157,7 @@ def test_a_second_cancellation_waits_for_the_shield_too() -> None:
         assert run.status is RunStatus.RUNNING
         with pytest.raises(wl.RunCancelled, match=r"first|second"):
             run.result()
-        assert [entry.kind.name for entry in world.journal()].count("INTENT") == 2
+        assert [entry.kind.name for entry in world.journal()].count("EFFECT_REQUESTED") == 2
 
 
 def test_a_shield_holds_a_cancellation_back_until_it_ends() -> None:

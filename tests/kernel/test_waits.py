@@ -128,7 +128,7 @@ def test_an_event_and_the_timeout_race_by_the_journal() -> None:
         world.send(shop.Approved("o1"))
         assert run.result() == "Ada"
         late_one = world.step(inbox.TimerFired(intent, due_us), b"")
-        assert [draft.kind for draft in late_one.drafts] == [Kind.TIMER_FIRED, Kind.IGNORED]
+        assert [draft.kind for draft in late_one.drafts] == [Kind.TIMER_FIRED, Kind.LATE_ANSWER]
 
 
 def test_a_condition_that_raises_fails_the_wait_and_not_the_world() -> None:
@@ -146,7 +146,7 @@ def test_what_is_not_such_an_event_is_rejected(to: str | None) -> None:
         before = world.head.state
         data = values.dump({"order": 5})
         stepped = world.step(inbox.Event("Approved", payload.inline(data), to or ""), data)
-        assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.REJECTED]
+        assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         assert "Approved" in stepped.dead
         assert world.head.state == before
         assert not run.done

@@ -26,8 +26,8 @@ def test_an_effect_and_a_sleep_are_journaled_and_proved() -> None:
         assert world.now == START + timedelta(seconds=5)
         assert kinds(world) == [
             "CONTROL", "RUN_STARTED", "ANSWERED", "TIMER_SET",
-            "TIMER_FIRED", "INTENT",
-            "RECEIPT", "RUN_FINISHED",
+            "TIMER_FIRED", "EFFECT_REQUESTED",
+            "EFFECT_RESULT", "RUN_FINISHED",
         ]  # fmt: skip
         assert world.prove() == 3
 
@@ -61,7 +61,7 @@ def test_gather_of_fifty_finishing_in_random_order_replays_identically() -> None
         ) as world:
             assert world.run(squares(50)) == [number * number for number in range(50)]
             world.prove()
-            orders.append([entry.payload for entry in world.journal() if entry.kind is Kind.RECEIPT])
+            orders.append([entry.payload for entry in world.journal() if entry.kind is Kind.EFFECT_RESULT])
     assert len(orders[0]) == 50
     assert orders[0] != orders[1] != orders[2]
 
@@ -81,7 +81,7 @@ def test_gather_of_two_hundred_is_held_back_to_what_a_step_may_ask_for() -> None
         assert world.run(squares()) == sum(number * number for number in range(200))
         asked: dict[int, int] = {}
         for entry in world.journal():
-            if entry.kind is Kind.INTENT:
+            if entry.kind is Kind.EFFECT_REQUESTED:
                 asked[entry.step] = asked.get(entry.step, 0) + 1
         assert max(asked.values()) == 64
         assert sum(asked.values()) == 200
@@ -112,7 +112,7 @@ def test_a_failed_part_of_a_gather_cancels_the_others() -> None:
     script = wl.Script().on(slow, wl.Script.later(60, 1)).on(broken, wl.Fatal("no", code="broken"))
     with testing.world(app, script) as world:
         assert world.run(both()) == "broken 1"
-        assert kinds(world).count("INTENT_CANCELLED") == 2
+        assert kinds(world).count("EFFECT_CANCELLED") == 2
         assert not world.machine.open
 
 

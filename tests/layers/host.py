@@ -44,10 +44,10 @@ class State:
 
     def fold(self, entry: journal_model.Entry | Draft) -> None:
         match entry.kind:
-            case Kind.INTENT | Kind.TIMER_SET:
+            case Kind.EFFECT_REQUESTED | Kind.TIMER_SET:
                 wanted = structs.decode(Work, entry.payload)
                 self.open[ids.IntentId(bytes.fromhex(entry.correlation))] = wanted
-            case Kind.RECEIPT | Kind.TIMER_FIRED | Kind.INTENT_CANCELLED | Kind.TIMER_CANCELLED:
+            case Kind.EFFECT_RESULT | Kind.TIMER_FIRED | Kind.EFFECT_CANCELLED | Kind.TIMER_CANCELLED:
                 del self.open[ids.IntentId(bytes.fromhex(entry.correlation))]
             case _:
                 pass
@@ -175,7 +175,7 @@ class Worker:
         done.entries += sealed.entries
         done.data += sealed.data
         done.consumed.append(unread.stamp)
-        if drafts[0].kind is Kind.REJECTED:
+        if drafts[0].kind is Kind.UNDECODABLE_INPUT:
             done.buried.append(commit.Buried(unread, "poison", step, after.time_us))
         return after
 
@@ -186,9 +186,9 @@ class Worker:
         if isinstance(item, inbox_model.Receipt | inbox_model.TimerFired):
             intent = ids.IntentId(item.intent)
             if intent not in state.open:
-                return [Draft(Kind.IGNORED, b"", unread.stamp, intent.hex())]
+                return [Draft(Kind.LATE_ANSWER, b"", unread.stamp, intent.hex())]
             done.closed.append(intent)
-            kind = Kind.RECEIPT if isinstance(item, inbox_model.Receipt) else Kind.TIMER_FIRED
+            kind = Kind.EFFECT_RESULT if isinstance(item, inbox_model.Receipt) else Kind.TIMER_FIRED
             return [Draft(kind, b"", unread.stamp, intent.hex())]
         if isinstance(item, inbox_model.Message):
             return [Draft(Kind.MESSAGE, item.message, unread.stamp)]
@@ -197,7 +197,7 @@ class Worker:
         text = item.payload.inline.decode()
         command = text.partition(":")[0]
         if command == "poison":
-            return [Draft(Kind.REJECTED, text.encode(), unread.stamp)]
+            return [Draft(Kind.UNDECODABLE_INPUT, text.encode(), unread.stamp)]
         made = Draft(Kind.EVENT, text.encode(), unread.stamp)
         if command in ("effect", "claimed", "timer"):
             return [made, self._ask(at, command, step, done, time_us)]
@@ -226,13 +226,15 @@ class Worker:
         if command == "claimed":
             claim = commit.Claim(self.worker, ids.Token(self.env.random_bytes(16)), time_us + CLAIM_US)
         done.opened[intent] = commit.Opened(intent, wanted, claim)
-        return Draft(Kind.TIMER_SET if is_timer else Kind.INTENT, structs.encode(wanted), correlation=intent.hex())
+        return Draft(
+            Kind.TIMER_SET if is_timer else Kind.EFFECT_REQUESTED, structs.encode(wanted), correlation=intent.hex()
+        )
 
     def _cancel(self, at: ids.Address, done: Done) -> Draft:
         intent, wanted = next(iter(self.states[at].open.items()))
         if done.opened.pop(intent, None) is None:  # opened by this very commit: then it never is
             done.cancelled.append(commit.Cancelled(intent, wanted))
-        kind = Kind.TIMER_CANCELLED if wanted.kind is WorkKind.TIMER else Kind.INTENT_CANCELLED
+        kind = Kind.TIMER_CANCELLED if wanted.kind is WorkKind.TIMER else Kind.EFFECT_CANCELLED
         return Draft(kind, b"", correlation=intent.hex())
 
     def _send(self, at: ids.Address, step: int, done: Done, peer: worlds.World) -> Draft:

@@ -252,7 +252,7 @@ def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World,
     """A step of as many entries and bytes as one may have, all of them also in queues or in the other's inbox."""
     params = bytes(limits.STEP_BYTES_MAX // limits.STEP_EFFECTS_MAX - 64)
     assert len(params) <= limits.INLINE_BYTES_MAX
-    kind = Kind.INTENT if effects else Kind.MESSAGE_SENT
+    kind = Kind.EFFECT_REQUESTED if effects else Kind.MESSAGE_SENT
     drafts = [Draft(Kind.EVENT, b"input", bytes(limits.STAMP_BYTES))]
     drafts += [Draft(kind, params, correlation="order 7") for _ in range(limits.STEP_EFFECTS_MAX)]
     rest = limits.STEP_BYTES_MAX - sum(len(draft.payload) for draft in drafts)

@@ -28,7 +28,7 @@ from worldline.store import kv, memory
 A, B = scenario.address(0), scenario.address(1)
 ROUNDS_MAX = 400
 IDLE_ROUNDS = 16  # longer than any claim, timer or heartbeat lasts
-ANSWERS = (Kind.RECEIPT, Kind.TIMER_FIRED, Kind.INTENT_CANCELLED, Kind.TIMER_CANCELLED)
+ANSWERS = (Kind.EFFECT_RESULT, Kind.TIMER_FIRED, Kind.EFFECT_CANCELLED, Kind.TIMER_CANCELLED)
 COMMANDS = [
     (A, "effect:1"),
     (A, "timer:2"),
@@ -186,12 +186,12 @@ async def check_end(engine: kv.Engine, calls: list[ids.IntentId]) -> None:
         times = [entry.time_us for entry in entries]
         assert times == sorted(times), "J8"
         taken = sorted(entry.payload.decode() for entry in entries if entry.kind is Kind.EVENT)
-        rejected = sorted(entry.payload.decode() for entry in entries if entry.kind is Kind.REJECTED)
+        rejected = sorted(entry.payload.decode() for entry in entries if entry.kind is Kind.UNDECODABLE_INPUT)
         wanted = [text for world, text in COMMANDS if world == at]
         assert taken == sorted(text for text in wanted if not text.startswith("poison")), "J1"
         assert rejected == sorted(text for text in wanted if text.startswith("poison"))
         await check_dead(engine, at, entries)
-        asked = [entry.correlation for entry in entries if entry.kind in (Kind.INTENT, Kind.TIMER_SET)]
+        asked = [entry.correlation for entry in entries if entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET)]
         answers = [entry.correlation for entry in entries if entry.kind in ANSWERS]
         assert sorted(asked) == sorted(answers), "E1: one answer for each intent"
         assert len(asked) == len(set(asked))
@@ -201,12 +201,14 @@ async def check_end(engine: kv.Engine, calls: list[ids.IntentId]) -> None:
         assert sent == arrived, "F1: every message arrives once, in order"
         assert len(sent) == len([text for world, text in COMMANDS if world == at and text.startswith("send")])
     assert await scan(engine, *work_keys.due_all(scenario.UNIVERSE)) == []
-    journaled = [entry.correlation for entries in journals.values() for entry in entries if entry.kind is Kind.INTENT]
+    journaled = [
+        entry.correlation for entries in journals.values() for entry in entries if entry.kind is Kind.EFFECT_REQUESTED
+    ]
     assert {intent.hex() for intent in calls} <= set(journaled), "E3: nothing outside the journal is called"
 
 
 async def check_dead(engine: kv.Engine, at: ids.Address, entries: list[Entry]) -> None:
-    rejected = [(entry.stamp, entry.step, entry.time_us) for entry in entries if entry.kind is Kind.REJECTED]
+    rejected = [(entry.stamp, entry.step, entry.time_us) for entry in entries if entry.kind is Kind.UNDECODABLE_INPUT]
     page = (await engine.read(inbox.dead_range(at, count_max=100))).page(0)
     letters = inbox.decode_dead(page.items)
     assert [(each.stamp, each.dead.step, each.dead.time_us) for each in letters] == rejected

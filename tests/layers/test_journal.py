@@ -360,7 +360,9 @@ def test_what_is_no_frame_is_refused(raw: bytes) -> None:
 
 def test_golden_chain() -> None:
     """Worked out by hand from the definition: lengths in eight bytes, the domain first, the last chain left empty."""
-    entries, head = sealed(model.GENESIS, [[draft("a"), model.Draft(model.Kind.INTENT, b"b", b"stampstamp12", "c")]])
+    entries, head = sealed(
+        model.GENESIS, [[draft("a"), model.Draft(model.Kind.EFFECT_REQUESTED, b"b", b"stampstamp12", "c")]]
+    )
     first = bytes.fromhex("8a010101054161" + "4060404040")
     last = bytes.fromhex("8a020118210541624c" + b"stampstamp12".hex() + "61635820" + STATE.hex() + "4040")
     parts = [b"chain", bytes(32), first, last]

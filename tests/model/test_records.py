@@ -94,10 +94,10 @@ def test_the_journal_begins_with_nothing() -> None:
 
 NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
     journal.Kind: {
-        "EVENT": 1, "RECEIPT": 2, "TIMER_FIRED": 3, "MESSAGE": 4, "CONTROL": 5,
-        "EVENT_RAISED": 32, "INTENT": 33, "TIMER_SET": 34, "TIMER_CANCELLED": 35, "MESSAGE_SENT": 36,
-        "RUN_STARTED": 37, "RUN_FINISHED": 38, "FAILED": 39, "REJECTED": 40, "IGNORED": 41,
-        "SNAPSHOT": 42, "BASELINE": 43, "PROGRAM_CHANGED": 44, "ANSWERED": 45, "INTENT_CANCELLED": 46,
+        "EVENT": 1, "EFFECT_RESULT": 2, "TIMER_FIRED": 3, "MESSAGE": 4, "CONTROL": 5,
+        "EVENT_RAISED": 32, "EFFECT_REQUESTED": 33, "TIMER_SET": 34, "TIMER_CANCELLED": 35, "MESSAGE_SENT": 36,
+        "RUN_STARTED": 37, "RUN_FINISHED": 38, "HANDLER_FAILED": 39, "UNDECODABLE_INPUT": 40, "LATE_ANSWER": 41,
+        "SNAPSHOT": 42, "BASELINE": 43, "PROGRAM_CHANGED": 44, "ANSWERED": 45, "EFFECT_CANCELLED": 46,
         "CLOCK": 47,
     },
     inbox.ReceiptStatus: {"OK": 1, "ERROR": 2, "TIMEOUT": 3, "CANCELLED": 4},

@@ -353,9 +353,9 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     machine = await world._handle.machine()
     finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
     answers: list[tuple[str, int]] = []
-    ignored = {entry.step for entry in found if entry.kind is Kind.IGNORED}
+    ignored = {entry.step for entry in found if entry.kind is Kind.LATE_ANSWER}
     for entry in found:
-        if entry.kind is Kind.RECEIPT and entry.step not in ignored:
+        if entry.kind is Kind.EFFECT_RESULT and entry.step not in ignored:
             receipt = item(entry)
             assert isinstance(receipt, inbox.Receipt)
             answers.append((receipt.correlation, receipt.status))

@@ -66,8 +66,8 @@ class Outside:
 async def receipts(world: wl.World) -> tuple[int, int]:
     """How many receipts were taken, and how many ignored."""
     found = await kits.kinds(world)
-    ignored = sum(1 for one, two in itertools.pairwise(found) if (one, two) == (Kind.RECEIPT, Kind.IGNORED))
-    return found.count(Kind.RECEIPT) - ignored, ignored
+    ignored = sum(1 for one, two in itertools.pairwise(found) if (one, two) == (Kind.EFFECT_RESULT, Kind.LATE_ANSWER))
+    return found.count(Kind.EFFECT_RESULT) - ignored, ignored
 
 
 # Moving the clock on is about claims here; the leases outlast it.
@@ -423,7 +423,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)
-        assert [each.kind for each in found].count(Kind.IGNORED) == len(items)
+        assert [each.kind for each in found].count(Kind.LATE_ANSWER) == len(items)
         assert [each.intent for each in await kits.opened(engine, at)] == [timer.intent]
         await kits.prove(world, app)
 

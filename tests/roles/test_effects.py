@@ -394,7 +394,7 @@ async def test_chunks_reach_followers_in_order(kit: Kit) -> None:
             if isinstance(each, Chunk):
                 assert (each.run, each.attempt) == ("r", 1)
                 heard.append(each.value)
-            elif each.kind in (Kind.RECEIPT, Kind.RUN_FINISHED):
+            elif each.kind in (Kind.EFFECT_RESULT, Kind.RUN_FINISHED):
                 heard.append(each.kind)
             if heard and heard[-1] is Kind.RUN_FINISHED:
                 return
@@ -406,7 +406,17 @@ async def test_chunks_reach_followers_in_order(kit: Kit) -> None:
         assert await kits.run(world, go(), id="r") == ["said", "shouted"]
         async with asyncio.timeout(10):
             await listening
-    assert heard == ["one", "two", "three", Kind.RECEIPT, "ONE", "TWO", "THREE", Kind.RECEIPT, Kind.RUN_FINISHED]
+    assert heard == [
+        "one",
+        "two",
+        "three",
+        Kind.EFFECT_RESULT,
+        "ONE",
+        "TWO",
+        "THREE",
+        Kind.EFFECT_RESULT,
+        Kind.RUN_FINISHED,
+    ]
 
 
 async def test_plain_functions_run_in_threads(kit: Kit) -> None:
@@ -468,8 +478,8 @@ async def test_an_effect_is_cancelled_with_its_scope(kit: Kit) -> None:
 
         await aio.until(stopped)
         assert await kits.opened(universe._connection.store.engine, await world._handle.address()) == []
-        assert Kind.RECEIPT not in await kits.kinds(world)
-        assert (await kits.kinds(world)).count(Kind.INTENT_CANCELLED) == 2
+        assert Kind.EFFECT_RESULT not in await kits.kinds(world)
+        assert (await kits.kinds(world)).count(Kind.EFFECT_CANCELLED) == 2
         await kits.prove(world, app)
     thread_ended.set()
 

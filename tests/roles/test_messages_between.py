@@ -185,7 +185,7 @@ async def test_a_world_that_is_paused_takes_messages_and_answers_later(kit: Kit)
         await there.change(status=Status.ACTIVE)
         assert await run.result(20) == 1
         found = await kits.kinds(here)
-        assert found.count(Kind.IGNORED) == 1, "the answer that came too late"
+        assert found.count(Kind.LATE_ANSWER) == 1, "the answer that came too late"
         await kits.prove(here, sender)
 
 

@@ -126,7 +126,7 @@ async def test_a_step_that_cannot_be_put_away_is_tried_again(memory_kit: Kit) ->
         objects.down = False
         async with asyncio.timeout(20):
             assert await running == 30_000
-        assert (await kits.kinds(large)).count(Kind.RECEIPT) == 1
+        assert (await kits.kinds(large)).count(Kind.EFFECT_RESULT) == 1
         await kits.prove(large, app)
 
 

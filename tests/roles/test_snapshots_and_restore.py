@@ -338,7 +338,7 @@ async def test_a_run_with_a_long_record_is_warned_of_once(memory_kit: Kit, caplo
         await kits.begin(world, long(), id="long")
 
         async def waiting() -> bool:
-            return (await kits.kinds(world)).count(Kind.RECEIPT) == 20
+            return (await kits.kinds(world)).count(Kind.EFFECT_RESULT) == 20
 
         await aio.until(waiting)
         with caplog.at_level(logging.WARNING, "worldline.worker"):

@@ -91,12 +91,15 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
     process = await kit.process(app, settings=PATIENT, observed=listening(meter.tell))
     found = await live(process.universe, app)
     kinds = Count(entry.kind for entry in found)
-    inputs = {Kind.EVENT: "event", Kind.CONTROL: "control", Kind.RECEIPT: "receipt", Kind.TIMER_FIRED: "timer"}
+    inputs = {
+        Kind.EVENT: "event", Kind.CONTROL: "control", Kind.EFFECT_RESULT: "effect_result",
+        Kind.TIMER_FIRED: "timer_fired",
+    }  # fmt: skip
     for kind, name in inputs.items():
         assert meter.value("worldline_inputs_total", name) == kinds[kind] > 0, name
-    for kind, name in {Kind.FAILED: "failed", Kind.REJECTED: "rejected"}.items():
+    for kind, name in {Kind.HANDLER_FAILED: "handler_failed", Kind.UNDECODABLE_INPUT: "undecodable_input"}.items():
         assert meter.value("worldline_inputs_bad_total", name) == kinds[kind], name
-    assert kinds[Kind.FAILED] == 1
+    assert kinds[Kind.HANDLER_FAILED] == 1
     at = await process.universe.world("w")._handle.address()
     letters = await kits.dead(process.engine, at)
     assert meter.value("worldline_dead_letters_total") == len(letters) >= 1

@@ -154,7 +154,7 @@ async def test_enqueue_step_effect_and_receipt_are_one_trace_across_processes(ki
     assert [on(span, "outcome") for span in (first, second)] == ["retried", "ok"]
     assert [span.status.status_code for span in (first, second)] == [trace.StatusCode.ERROR, trace.StatusCode.UNSET]
     assert on(began, "input") == "control run"
-    assert on(received, "input") == "receipt"
+    assert on(received, "input") == "effect_result"
     for span in (enqueue, began, first, second, received):
         assert span.start_time is not None
         assert span.end_time is not None

@@ -56,7 +56,7 @@ def test_failures_show_the_journals_of_their_worlds(tmp_path: Path) -> None:
     assert "2 failed, 2 passed" in out, out + done.stderr
     assert out.count("journal of world 'alice' (8 entries)") == 1
     assert out.count("journal of world 'bob' (6 entries)") == 1
-    assert "run_finished     run-1 finished 'quiet'" in out
+    assert "run_finished      run-1 finished 'quiet'" in out
     assert "effect shout('hello Bob') was called and the script has no answer for it" in out
 
 

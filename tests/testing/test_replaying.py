@@ -31,7 +31,7 @@ def test_an_exported_journal_replays(tmp_path: Path, large: bool) -> None:
     header = json.loads(lines[0])
     assert (header["worldline"], header["version"], header["name"], header["program"]) == (
         "journal",
-        1,
+        2,
         "alice",
         "shop",
     )
@@ -67,7 +67,7 @@ def test_other_code_is_found_out(tmp_path: Path) -> None:
         testing.replay(tmp_path / "j", edited)
     assert "at height 5 (step 2)" in caught.value.report
     assert "journal: timer_set" in caught.value.report
-    assert "code:    intent" in caught.value.report
+    assert "code:    effect_requested" in caught.value.report
 
 
 def test_another_program_is_refused(tmp_path: Path) -> None:
@@ -111,7 +111,8 @@ DAMAGE: dict[str, Callable[[list[str]], list[str]]] = {
     "something after the end": lambda lines: [*lines, lines[1]],
     "not JSON": lambda lines: [lines[0], "{", *lines[2:]],
     "not an object": lambda lines: [lines[0], "[1]", *lines[2:]],
-    "newer": change(0, lambda record: record.update(version=2)),
+    "newer": change(0, lambda record: record.update(version=3)),
+    "older": change(0, lambda record: record.update(version=1)),
     "of something else": change(0, lambda record: record.update(worldline="photo")),
     "an id cut": change(0, lambda record: record.update(world=record["world"][2:])),
     "a flipped byte": change(1, lambda record: record.update(payload="A" + record["payload"][1:])),

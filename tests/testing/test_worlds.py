@@ -235,13 +235,13 @@ def test_the_tail_reads_like_what_happened() -> None:
         assert len(lines) == world.head.height
         assert bank.tail() == ""
         for text in [
-            "control          run hello: greet {'name': 'Ada'}",
-            "timer_fired      for hello",
-            "receipt          ok 'HELLO ADA' for hello",
-            "run_finished     hello finished 'HELLO ADA'",
-            "event            Deposited {'cents': 5, 'account': 'a'}",
-            "answered         ok 2",
-            "failed           ValueError: ValueError: a deposit cannot be negative",
+            "control           run hello: greet {'name': 'Ada'}",
+            "timer_fired       for hello",
+            "effect_result     ok 'HELLO ADA' for hello",
+            "run_finished      hello finished 'HELLO ADA'",
+            "event             Deposited {'cents': 5, 'account': 'a'}",
+            "answered          ok 2",
+            "handler_failed    ValueError: ValueError: a deposit cannot be negative",
         ]:
             assert any(text in line for line in lines), text
         assert world.tail(2).splitlines()[0] == f"... {world.head.height - 2} entries before"

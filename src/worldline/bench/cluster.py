@@ -1,12 +1,12 @@
 """`worldline bench --cluster`: roles as processes of their own on one server, under a steady load.
 
 Two workers, an adapter, a timer worker and an orchestrator are started by the command line, as an operator would; this
-process is a client. First a steady load is offered: events at a fixed rate whatever happens to them, and among them
-some whose way is followed. Then everything is sent that goes in, until the workers have taken it all. Then one worker
-is killed, and every world asked until it answers again.
+process is a client. First a steady load is offered: events at a fixed rate, whether or not they are applied in time;
+one in fifty is timed from sending to its entry. Then as many events as possible are sent, until all are applied. Then
+one worker is killed, and every world asked until it answers again.
 
 `inbox_to_journal` is what the client sees: from before it sends until it has seen the entry, so more than the way
-itself. `heartbeat` and `effect` (from the step that asked until the receipt was journaled) are what the workers
+itself. `heartbeat` and `effect` (from the step that asked until the result was journaled) are what the workers
 measured, read from their own metrics; percentiles there are interpolated between the bounds of their histograms.
 """
 
@@ -242,7 +242,7 @@ async def _fail_over(members: list[Member], worlds: list[wl.World], env: envs.En
 
     log = logging.getLogger("worldline")
     before = log.level
-    log.setLevel(logging.ERROR)  # that nobody hosts them for a while is what is measured
+    log.setLevel(logging.ERROR)  # that no worker hosts them for a while is what is measured
     try:
         async with asyncio.timeout(SETTLED_SECONDS):
             took_us: list[int] = await _gather([answer(world) for world in worlds])

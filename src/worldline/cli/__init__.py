@@ -2,7 +2,7 @@
 
 Worlds are the default noun (`worldline list`, `worldline send alice ...`); runs, effects, timers, dead letters and
 names have nouns of their own. Exit codes: 0 yes; 1 a negative answer; 2 usage; 3 not found; 4 refused or conflict; 5
-the store is out of reach or corrupt; 6 timeout, or nobody hosts the world; 130 interrupted.
+the store is out of reach or corrupt; 6 timeout, or no worker hosts the world; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,41 @@ import worldline
 from worldline.base import errors
 from worldline.cli import checks, common, dev, look, output, projects, roles, simulate, talk, tend, work, workers
 
-COMMANDS = [
-    *look.COMMANDS, *talk.COMMANDS, *tend.COMMANDS, *work.COMMANDS, *projects.COMMANDS, *dev.COMMANDS, *checks.COMMANDS,
-    *roles.COMMANDS, *workers.COMMANDS,
-    *simulate.COMMANDS,
-]  # fmt: skip
+SECTIONS = {
+    "Look at worlds": [*look.COMMANDS, *work.COMMANDS],
+    "Talk to worlds": talk.COMMANDS,
+    "Tend worlds": [*tend.COMMANDS, *workers.LEASES],
+    "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
+    "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
+}
+ALIASES = {"log": "journal"}
+COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}
+COMMANDS |= {alias: COMMANDS[name] for alias, name in ALIASES.items()}
 
 
-@click.group("worldline", commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class Sections(click.Group):
+    """The top level: its help lists commands by what they are for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        also = {name: alias for alias, name in ALIASES.items()}
+        wide = max(len(_title(each, also)) for each in self.commands.values())
+        for title, commands in SECTIONS.items():
+            room = formatter.width - wide - 6
+            rows = [(_title(each, also).ljust(wide), each.get_short_help_str(room)) for each in commands]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _title(command: click.Command, also: dict[str, str]) -> str:
+    name = str(command.name)
+    return f"{name}, {also[name]}" if name in also else name
+
+
+@click.group(
+    "worldline", cls=Sections, commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(worldline.__version__, message="worldline %(version)s")
 @common.shared
 def group(**shared: Any) -> None:

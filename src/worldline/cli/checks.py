@@ -11,7 +11,6 @@ from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
 from worldline.host import program_files
 from worldline.inspect import doctor, lint, queries, render
 from worldline.inspect import prove as proofs
@@ -25,10 +24,10 @@ from worldline.store import kv
 @click.option("--prove", is_flag=True, help="From the very beginning, and every snapshot on the way.")
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="Up to this height.")
 async def replay(desk: Desk, *, world: str, prove: bool, at: int | None) -> int:
-    """Run a world's journal through its code again and compare every digest."""
+    """Run a world's journal again and compare every digest."""
     programs = program_files.load_all(desk.place.apps)
     async with desk.open(programs=programs) as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         await desk.program_of(universe, found)
         with desk.out.progress(f"replaying {world}") as progress:
             try:
@@ -51,7 +50,7 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
     for span in proof.unverifiable:
         lines.append(
             f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
-            f"{span.program_hash[:12]}, which is not at hand (name it with another --app); their chain holds"
+            f"{span.program_hash[:12]}, which is not loaded (name its file with another --app); their chain holds"
         )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
@@ -86,7 +85,7 @@ async def _all(universe: Connection) -> list[queries.World]:
 
 
 async def _verify(desk: Desk, universe: Connection, name: str) -> int:
-    at = await Handle(universe, name).address()
+    at = await desk.address(universe, name)
     with desk.out.progress(f"verifying {name}") as progress:
         try:
             found = await verification.verify(universe, at, progress)
@@ -101,7 +100,10 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
 @common.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 async def check(desk: Desk, *, files: tuple[Path, ...]) -> int:
-    """Read a program's source for what would not replay: clocks, randomness, sets, I/O."""
+    """Find code that would not replay.
+
+    Clocks, randomness, sets, I/O. The source is read and not run.
+    """
     found: list[lint.Finding] = []
     for file in files:
         found += lint.lint(_source(file), str(file))
@@ -124,7 +126,10 @@ def _source(file: Path) -> str:
 @common.command("doctor", app=True)
 @click.option("--repair", is_flag=True, help="Write the derived queues anew where they are wrong.")
 async def doctor_(desk: Desk, *, repair: bool) -> int:
-    """Check the whole store: records, history, leases, and queues against journals."""
+    """Check the whole store; with --repair, rebuild queues.
+
+    Records, history, leases, and derived queues against journals.
+    """
     reports: list[doctor.Report] = []
     for name in await _universes(desk):
         with desk.out.progress("looking") as progress:

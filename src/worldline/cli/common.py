@@ -19,12 +19,16 @@ from typing import Any, TypeVar
 import click
 
 from worldline.base import errors
-from worldline.cli import observe, output, places
+from worldline.cli import observe, output, places, suggest
 from worldline.client import connection, no_host
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import compose, holders, program_files
+from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.work import WorkKind
 
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
@@ -73,9 +77,28 @@ class Desk:
         if self._yes:
             return
         if not sys.stdin.isatty():
-            raise errors.BadInput(f"{question} Nobody can be asked here: add --yes")
+            raise errors.BadInput(f"{question} No terminal to ask at: pass --yes")
         if not click.confirm(question, err=True):
-            raise output.Declined("nothing was done")
+            raise output.Declined("declined: nothing was changed")
+
+    async def world(self, universe: Connection, name: str) -> Handle:
+        """The world of this name. One that is missing is said with names like it."""
+        found = Handle(universe, name)
+        try:
+            await found.address()
+        except errors.NotFound as error:
+            raise errors.NotFound(f"{error}{await suggest.worlds(universe, name)}") from error
+        return found
+
+    async def address(self, universe: Connection, name: str) -> ids.Address:
+        return await (await self.world(universe, name)).address()
+
+    async def find_work(self, universe: Connection, text: str, kind: WorkKind) -> works.Open:
+        """The open effect or timer whose id begins so."""
+        try:
+            return await queries.find_work(universe, text, kind=kind)
+        except errors.NotFound as error:
+            raise errors.NotFound(f"{error}{await suggest.work(universe, text, kind)}") from error
 
     async def program_of(self, universe: Connection, world: Handle) -> Program:
         """The program of a world, for a command that cannot do without."""
@@ -83,13 +106,13 @@ class Desk:
         program = universe.programs.get(meta.program)
         if program is None:
             raise errors.BadInput(
-                f"the program {meta.program!r} of world {meta.name!r} is not at hand; name its file with --app FILE, "
-                f'or as app = "FILE" in {places.FILE}'
+                f"the program {meta.program!r} of world {meta.name!r} is not loaded; name its file with --app FILE, "
+                f'or as app = "FILE" in {places.FILE}{suggest.near(meta.program, universe.programs)}'
             )
         return program
 
     async def answer(self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Wait for something that the world must do, as long as a process runs it."""
+        """Wait for something that the world must do, as long as a process hosts it."""
         return await wait(world, work, timeout, self.option)
 
 
@@ -106,28 +129,35 @@ def quiet_logs() -> Iterator[None]:
 
 
 async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
-    """The outcome of `work`. `NotHosted` if no process runs the world: after a while, or when the time is over."""
+    """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
+    time as soon as that is clear.
+    """
     task = asyncio.ensure_future(work)
+    store, at = world.universe.store, await world.address()
+    missing = 0.0
     try:
-        async with asyncio.timeout(timeout):
-            missing = 0.0
-            while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                hosted = await holders.is_hosted(world.universe.store, await world.address())
-                missing = 0.0 if hosted else missing + LOOK_SECONDS
-                if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
-                    raise await _not_hosted(world, option)
+        try:
+            async with asyncio.timeout(timeout):
+                while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+                    missing = 0.0 if await holders.is_hosted(store, at) else missing + LOOK_SECONDS
+                    if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
+                        raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+        except TimeoutError:
+            if not task.done():
+                raise await _timed_out(world, timeout, option) from None
         return task.result()
-    except TimeoutError:
-        if await holders.is_hosted(world.universe.store, await world.address()):
-            raise
-        raise await _not_hosted(world, option) from None
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _not_hosted(world: Handle, option: str) -> errors.NotHosted:
-    return errors.NotHosted(await no_host.reason(world.universe, await world.address(), option=option))
+async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
+    """Why no answer came in time: no process hosts the world, or it takes longer."""
+    at = await world.address()
+    if not await holders.is_hosted(world.universe.store, at):
+        return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+    why = f"worldline why {world.name}{option}"
+    return TimeoutError(f"no answer within {timeout:g} s; world {world.name!r} goes on with it: see `{why}`")
 
 
 # --- Options -------------------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, output
+from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
+from worldline.cli.entries import Names
+from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.machine import Machine
-from worldline.model import journal as journals
 from worldline.model.world import Status
 from worldline.roles.hub import Chunk
 
@@ -39,19 +40,30 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
     """List worlds, newest first."""
     async with desk.open(programs=[]) as universe:
         found = await queries.list_worlds(universe, label=label, status=status, program=program, limit=limit)
+        none = "no worlds here; make one with `worldline create NAME`"
+        if not found and (label or status or program):
+            none = f"no worlds match{await _programs_like(universe, program)}"
     columns = {
         "NAME": "name", "PROGRAM": "program", "STATUS": "status", "HOSTED": "hosted", "HEIGHT": "height",
         "CHANGED": "changed", "LABELS": "labels",
     }  # fmt: skip
-    desk.out.many(found, columns, none="no worlds here; make one with `worldline create NAME`", key="name")
+    desk.out.many(found, columns, none=none, key="name")
+
+
+async def _programs_like(universe: Connection, program: str | None) -> str:
+    if program is None:
+        return ""
+    newest = await queries.list_worlds(universe, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX)
+    known = {each.program: None for each in newest}
+    return "" if program in known else suggest.near(program, known)
 
 
 @common.command("show")
 @click.argument("world")
 async def show(desk: Desk, world: str) -> None:
-    """Show all there is to know about a world."""
+    """Show a world: its program, head, lease and open work."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.show_world(universe, await Handle(universe, world).address())
+        found = await queries.show_world(universe, await desk.address(universe, world))
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
@@ -61,9 +73,12 @@ async def show(desk: Desk, world: str) -> None:
 @common.command("why", app=True)
 @click.argument("world")
 async def why(desk: Desk, world: str) -> None:
-    """Say what a world waits for, since when, what went wrong, and what to type."""
+    """Say what a world waits for, and what to type.
+
+    Each reason says since when, what went wrong, when the next attempt is, and the command that helps.
+    """
     async with desk.open() as universe:
-        found = await reasons.why(Handle(universe, world), option=desk.option)
+        found = await reasons.why(await desk.world(universe, world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
 
@@ -73,9 +88,12 @@ async def why(desk: Desk, world: str) -> None:
 @click.argument("key", required=False)
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="As it was at this height.")
 async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
-    """Show a world's state: all cells, those of a reducer, or one of them."""
+    """Show a world's state.
+
+    All cells, those of REDUCER, or the one cell KEY of it.
+    """
     async with desk.open() as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         await desk.program_of(universe, found)
         cells = await _cells(found, reducer, key, at)
     if reducer is not None and key is not None:
@@ -90,15 +108,20 @@ async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None,
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Entries above a height, oldest first.")
 @click.option("--export", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it all to a file.")
 async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
-    """Show a world's journal: the last entries, newest first; or those above a height."""
+    """Show a world's journal, newest entries first.
+
+    With --above, the entries above a height, oldest first. `log` is the same command.
+    """
     async with desk.open(programs=[]) as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         if file is not None:
             await _export(desk, found, above or 0, file)
             return
         head = await found.head()
         start = max(0, head.height - limit) if above is None else above
         entries = await found.journal(above=start, limit=limit)
+        names = Names(await found.address())
+        await names.learn(universe, entries)
     if above is None:
         entries.reverse()
     if desk.out.as_json:
@@ -109,7 +132,7 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
             desk.out.line(str(entry.height))
     else:
         for entry in entries:
-            desk.out.line(entry_line(entry))
+            desk.out.line(names.line(entry))
         if not entries:
             desk.out.note("nothing has happened to it yet" if above is None else f"nothing above height {above}")
 
@@ -123,27 +146,24 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
-        async for entry in Handle(universe, world).follow(above=above):
+        found = await desk.world(universe, world)
+        names = Names(await found.address())
+        async for entry in found.follow(above=above):
             if isinstance(entry, Chunk):
                 continue
-            desk.out.one(render.entry(entry) if desk.out.as_json else None, [entry_line(entry)])
+            await names.learn(universe, [entry])
+            desk.out.one(render.entry(entry) if desk.out.as_json else None, [names.line(entry)])
             seen += 1
             if seen == count:
                 return
-
-
-def entry_line(entry: journals.Entry, world: str = "") -> str:
-    """An entry on one line."""
-    name = f"{world:<16} " if world else ""
-    time = render.when(entry.time_us).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{time} {name}{entry.height:>6} {entry.kind.name.lower():<16} {render.line(entry)}".rstrip()
 
 
 async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
     machine = await world.machine(at=at)
     if reducer is not None and reducer not in machine.program.reducers:
         known = ", ".join(machine.program.reducers) or "none"
-        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}")
+        meant = suggest.near(reducer, machine.program.reducers)
+        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}{meant}")
     if reducer is not None and key is not None:
         return [_one_cell(machine, reducer, key)]
     return [
@@ -156,26 +176,28 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
 def _one_cell(machine: Machine, reducer: str, key: str) -> Cell:
     cell = machine.cells.get((reducer, key))
     if cell is None:
-        raise errors.NotFound(f"{reducer} has no cell {key!r}")
+        meant = suggest.near(key, (label for name, label in machine.cells if name == reducer))
+        raise errors.NotFound(f"{reducer} has no cell {key!r}{meant}")
     return Cell(reducer, key, render.decoded(cell.data))
 
 
 def _holder(holder: queries.Holder | None) -> str:
     if holder is None:
-        return "nobody"
-    sign = "" if holder.last_sign is None else f", last sign {output.local(holder.last_sign)}"
-    return f"worker {holder.worker[:8]} at epoch {holder.epoch}{sign}{'' if holder.alive else ', gone'}"
+        return "none"
+    sign = "" if holder.last_sign is None else f", last heartbeat {output.aged(holder.last_sign)}"
+    worker = f"{holder.name} ({holder.worker})" if holder.name else holder.worker
+    return f"worker {worker} at epoch {holder.epoch}{sign}{'' if holder.alive else ', dead'}"
 
 
 def _why_lines(found: reasons.Why) -> list[str]:
     lines = [f"{found.world} is {found.status} at height {found.height}"]
     if not found.reasons:
-        lines.append("it waits for nothing: send it something")
+        lines.append("it waits for no event, timer or effect: send it an event, or run a workflow")
     for reason in found.reasons:
         lines.append(f"{'!' if reason.stuck else '-'} {reason.what}")
         details = {
-            "since": reason.since and output.local(reason.since),
-            "next": reason.until and output.local(reason.until),
+            "since": reason.since and output.aged(reason.since),
+            "next": reason.until and output.aged(reason.until),
             "error": reason.error,
             "type": reason.command,
         }

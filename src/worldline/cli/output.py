@@ -6,22 +6,22 @@ With `--json`, a get is one object, a list and a stream are one object a line, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import msgspec
-from rich import box, console, progress, table, text
 
-from worldline.base import errors, failures
+from worldline.base import env_os, errors, failures
 from worldline.inspect import render
 
-WIDE = 10_000  # where no terminal bounds it, nothing is cut
 CELL_CHARACTERS_MAX = 200
+SECONDS_OF_MINUTE = 60
 
-NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, NOT_HOSTED, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
@@ -30,7 +30,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
-    ((TimeoutError, errors.NotHosted), NOT_HOSTED),
+    ((TimeoutError, errors.NotHosted), TIMEOUT),
 ]
 
 _HINTS: list[tuple[type[BaseException], str]] = [
@@ -73,7 +73,8 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
         said = {"error": {"code": code, "message": message, "hint": hint}}
         click.echo(msgspec.json.encode(said).decode(), err=True)
         return
-    line = " ".join(f"{message}; {hint}".split() if hint else message.split())
+    join = " " if message.endswith("?") else "; "
+    line = " ".join(f"{message}{join}{hint}".split() if hint else message.split())
     click.echo(f"error: {line}", err=True)
 
 
@@ -103,12 +104,10 @@ class Out:
         elif not records:
             self.note(none)
         else:
-            made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-            for title in columns:
-                made.add_column(title, overflow="fold")
-            for record in records:
-                made.add_row(*(text.Text(cell(getattr(record, field))) for field in columns.values()))
-            screen().print(made)
+            from worldline.cli import terminal  # noqa: PLC0415 - loads rich, which most commands do without
+
+            rows = [[cell(getattr(record, field)) for field in columns.values()] for record in records]
+            terminal.print_table(list(columns), rows)
 
     def json(self, record: Any) -> None:
         click.echo(msgspec.json.encode(render.plain(record)).decode())
@@ -123,41 +122,25 @@ class Out:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """A bar on stderr, where somebody can see it."""
-        shown = screen(err=True)
-        if self.as_json or self.quiet or not shown.is_terminal:
-            yield Progress(None, None)
+        """A bar on stderr, if that is a terminal."""
+        if self.as_json or self.quiet or not sys.stderr.isatty():
+            yield Progress()
             return
-        columns = (
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-        )
-        with progress.Progress(*columns, console=shown, transient=True) as bar:
-            yield Progress(bar, bar.add_task(title, total=None))
+        from worldline.cli import terminal  # noqa: PLC0415 - loads rich, which most commands do without
+
+        with terminal.progress_bar(title) as update:
+            yield Progress(update)
 
 
 class Progress:
     """How far something long has come."""
 
-    def __init__(self, bar: progress.Progress | None, task: progress.TaskID | None) -> None:
-        self._bar = bar
-        self._task = task
+    def __init__(self, update: Callable[[int, int, str], None] | None = None) -> None:
+        self._update = update
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
-            if what:
-                self._bar.update(self._task, description=what)
-
-
-def screen(*, err: bool = False, file: TextIO | None = None) -> console.Console:
-    """A console that takes text as it is: what users write is never markup."""
-    made = console.Console(stderr=err, file=file, markup=False, highlight=False, emoji=False)
-    return made if made.is_terminal else console.Console(
-        stderr=err, file=file, markup=False, highlight=False, emoji=False, width=WIDE
-    )  # fmt: skip
+        if self._update is not None:
+            self._update(done, total, what)
 
 
 def cell(value: Any) -> str:
@@ -177,11 +160,31 @@ def cell(value: Any) -> str:
 
 
 def local(time: datetime) -> str:
-    """A time as the person at the terminal tells it."""
+    """A date and time in the time zone of the terminal."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def aged(time: datetime) -> str:
+    """A date and time, and how far away that is: `2026-11-17 09:30:00 (5 min ago)`."""
+    now = render.when(env_os.OsEnv().wall_us())
+    seconds = round((now - time).total_seconds())
+    away = lasting(abs(seconds), units_max=1)
+    return f"{local(time)} ({f'in {away}' if seconds < 0 else f'{away} ago'})"
+
+
+def lasting(seconds: float, *, units_max: int = 4) -> str:
+    """A length of time in at most so many units, the largest first."""
+    if seconds < SECONDS_OF_MINUTE:
+        return f"{seconds:g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    named = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join([f"{count} {unit}" for count, unit in named if count][:units_max])
 
 
 def pairs(said: Mapping[str, Any]) -> list[str]:
     """Names and values under each other."""
     width = max((len(name) for name in said), default=0)
-    return [f"{name.ljust(width)}  {cell(value)}" for name, value in said.items()]
+    shown = {name: aged(value) if isinstance(value, datetime) else cell(value) for name, value in said.items()}
+    return [f"{name.ljust(width)}  {value}" for name, value in shown.items()]

@@ -7,6 +7,7 @@ be read so, else text.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import typing
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
+from worldline.cli import suggest
 from worldline.kernel import values
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.authoring.program import Program
@@ -93,7 +95,8 @@ def event(program: Program | None, schema: str, said: Given) -> bytes:
     found: dict[str, Any] = {}
     for name, text in said.named.items():
         if name not in hints:
-            raise errors.BadInput(f"{schema} has no field {name!r}; it has {', '.join(hints) or 'none'}")
+            known = ", ".join(hints) or "none"
+            raise errors.BadInput(f"{schema} has no field {name!r}; it has {known}{suggest.near(name, hints)}")
         found[name] = values.plain(_field(hints[name], text, name))
     return values.dump(_checked(kind, found, schema))
 
@@ -117,11 +120,13 @@ def arguments(program: Program | None, workflow: str, said: Given) -> bytes:
     flow = program.workflows.get(workflow)
     if flow is None:
         known = ", ".join(program.workflows) or "none"
-        raise errors.NotFound(f"program {program.name!r} has no workflow {workflow!r}; it has {known}")
+        meant = suggest.near(workflow, program.workflows)
+        raise errors.NotFound(f"program {program.name!r} has no workflow {workflow!r}; it has {known}{meant}")
     if said.data is not None:
         return _bound(flow.signature, [], _as_object(said.data), workflow)
     hints = flow.signature.hints
     parameters = list(flow.signature.parameters.parameters)
+    _check_names(flow.signature, workflow, said.named)
     words = [
         _field(hints.get(parameters[min(index, len(parameters) - 1)], Any) if parameters else Any, text, str(index + 1))
         for index, text in enumerate(said.words)
@@ -130,6 +135,17 @@ def arguments(program: Program | None, workflow: str, said: Given) -> bytes:
         flow.signature, words, {name: _field(hints.get(name, Any), text, name) for name, text in said.named.items()},
         workflow,
     )  # fmt: skip
+
+
+def _check_names(signature: Signature, workflow: str, named: dict[str, str]) -> None:
+    known = signature.parameters.parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+        return
+    for name in named:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            meant = suggest.near(name, known)
+            raise errors.BadInput(f"{workflow}() has no parameter {name!r}; it has {listed}{meant}")
 
 
 def _bound(signature: Signature, words: list[Any], named: dict[str, Any], workflow: str) -> bytes:
@@ -172,7 +188,10 @@ def _event_type(program: Program, schema: str) -> Any:
         return known[schema]
     if program.routes.any_flows:
         return None  # some workflow waits for events that its source does not name
-    raise errors.NotFound(f"program {program.name!r} takes no {schema}; it takes {', '.join(known) or 'nothing'}")
+    listed = ", ".join(known) or "none"
+    raise errors.NotFound(
+        f"program {program.name!r} has no event {schema!r}; it has {listed}{suggest.near(schema, known)}"
+    )
 
 
 def _fields(kind: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Each says one line when it is ready, with `--json` one object, and then nothing until it ends but what goes wrong, on
 stderr. SIGTERM and Ctrl-C end it in order: effects under way are given back, worlds are saved, leases are free, and the
-exit code is 0. A second one does not wait. A role that is stopped by a bug ends its process with a traceback.
+exit code is 0. A second one ends it at once. A role that is stopped by a bug ends its process with a traceback.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import errors
-from worldline.cli import common, observe, places, talk
+from worldline.cli import common, observe, places, shutdown, talk
 from worldline.cli.common import Desk
 from worldline.client import connection
 from worldline.host import process as hosts
@@ -40,7 +39,7 @@ Function = Callable[..., Any]
 class RoleGroup(click.Group):
     """A noun that is also a role: `worldline timer` runs it, `worldline timer list` looks at timers.
 
-    Whatever does not begin with one of its words is meant for `start`.
+    Arguments that do not begin with one of its commands are those of `start`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -75,9 +74,9 @@ def _seconds(name: str, what: str) -> Callable[[Function], Function]:
     return click.option(name, type=click.FloatRange(min=0.05), metavar="SECONDS", help=what)
 
 
-_scan = _seconds("--scan", "How long a lost hint can go unnoticed.")
-_lease_ttl = _seconds("--lease-ttl", "How long a worker that is silent counts as alive.")
-_claim_ttl = _seconds("--claim-ttl", "How long an effect whose adapter is silent is left to it.")
+_scan = _seconds("--scan", "Between two scans, which find what a lost hint did not announce.")
+_lease_ttl = _seconds("--lease-ttl", "How long a worker without a heartbeat counts as alive.")
+_claim_ttl = _seconds("--claim-ttl", "How long a claim holds without being renewed.")
 _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host that `wl.http.request` may reach.")
 
 
@@ -92,7 +91,10 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 @_scan
 @observe.options
 async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
-    """Run worlds of the programs in FILE. Their effects are left to adapters, their timers to timer workers."""
+    """Run worlds of the programs in FILE.
+
+    Adapters perform their effects, timer workers fire their timers.
+    """
     await _serve(desk, "worker", [Role.WORLDS], _settings(**options), _load(desk, targets))
 
 
@@ -107,7 +109,10 @@ async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> Non
 async def adapter(
     desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
 ) -> None:
-    """Perform effects of the programs in FILE, for worlds wherever they run."""
+    """Perform effects of the programs in FILE.
+
+    The worlds may run in any process on the same store.
+    """
     settings = _settings(effects=capacity, **options)
     programs = _load(desk, targets)
     await _serve(desk, "adapter", [Role.ADAPTER], settings, programs, egress=_egress(desk, targets, allow))
@@ -118,17 +123,20 @@ async def adapter(
 @_scan
 @observe.options
 async def timer(desk: Desk, **options: Any) -> None:
-    """Fire timers when they are due, for worlds wherever they run."""
+    """Fire timers when they are due, for all worlds of the universe."""
     await _serve(desk, "timer", [Role.TIMERS], _settings(**options))
 
 
 @common.command("orchestrator")
 @_called
-@_seconds("--turn", "Between two looks at everything.")
+@_seconds("--turn", "Between two turns.")
 @click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
 @observe.options
 async def orchestrator(desk: Desk, **options: Any) -> None:
-    """Say which worker runs which world: by capacity, labels, pins and load. Any number may run."""
+    """Place worlds on workers.
+
+    By capacity, labels, pins and load. Any number of orchestrators may run.
+    """
     await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(**options))
 
 
@@ -138,7 +146,10 @@ async def orchestrator(desk: Desk, **options: Any) -> None:
 @_seconds("--round", "Between two rounds.")
 @observe.options
 async def janitor(desk: Desk, **options: Any) -> None:
-    """Clear away what has had its time: ids beyond the dedupe window, what dead workers have left."""
+    """Delete what has expired.
+
+    Ids beyond the dedupe window, leases and claims of dead workers, leftover files.
+    """
     await _serve(desk, "janitor", [Role.JANITOR], _settings(**options))
 
 
@@ -152,7 +163,7 @@ async def janitor(desk: Desk, **options: Any) -> None:
 @_allow
 @observe.options
 async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
-    """All roles in one process, for the programs in FILE."""
+    """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)
     await _serve(desk, "up", hosts.ALL, _settings(**options), programs, egress=_egress(desk, targets, allow))
 
@@ -220,8 +231,8 @@ async def _serve(
 ) -> None:  # fmt: skip
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
     place = desk.place
-    stopped = asyncio.Event()
-    with desk.watch.logging() as always, _stopping(stopped):
+    ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
+    with desk.watch.logging() as always, ending.signals():
         opened = connection.open(
             place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
         )
@@ -235,13 +246,20 @@ async def _serve(
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
             record = {"ready": what, "metrics_port": universe.metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
+            ending.doing = host.doing
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, observe.dump, host)
             try:
-                await _until_stopped(desk, record, host, programs, stopped)
+                await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
                 await host.close()
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-    desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: nothing is left undone"])
+    left = shutdown.abandoned()
+    desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
+    shutdown.leave(0)
+
+
+def _say_ending(desk: Desk, what: str, detail: str) -> None:
+    desk.out.note(f"[{what}] {detail}")
 
 
 async def _until_stopped(
@@ -269,25 +287,6 @@ def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: S
     }  # fmt: skip
     of = f" for {', '.join(names)}" if names else ""
     desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.store}; Ctrl-C ends it"])
-
-
-@contextmanager
-def _stopping(stopped: asyncio.Event) -> Iterator[None]:
-    """Signals end the process in order. The second of a kind is the system's again."""
-    loop = asyncio.get_running_loop()
-
-    def stop(number: signal.Signals) -> None:
-        stopped.set()
-        loop.remove_signal_handler(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    for each in wanted:
-        loop.add_signal_handler(each, stop, each)
-    try:
-        yield
-    finally:
-        for each in wanted:
-            loop.remove_signal_handler(each)
 
 
 COMMANDS: list[click.Command] = [adapter, orchestrator, janitor, up]

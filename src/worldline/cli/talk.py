@@ -1,4 +1,4 @@
-"""Talking to worlds: create, send, ask, run. What is sent is durable, whether or not anybody waits for the answer."""
+"""Talking to worlds: create, send, ask, run. What is sent is durable, whether or not a caller waits for the answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, output, payloads
+from worldline.cli import common, output, payloads, suggest
 from worldline.cli.common import Desk
 from worldline.client import answers, delivery
 from worldline.client import run as runs
@@ -65,9 +65,12 @@ async def send(
     desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
     client_id: str | None, waits: bool, timeout: float | None,
 ) -> int:  # fmt: skip
-    """Send an event: `worldline send alice Deposited account=bob cents=5`."""
+    """Send an event to a world.
+
+    `worldline send alice Deposited account=bob cents=5`
+    """
     async with desk.open() as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         program = await _program(universe, found)
         body = payloads.event(program, event, payloads.given(fields, data))
         sent = await found.send(event, body, to=to, id=client_id)
@@ -94,9 +97,12 @@ async def ask(
     desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
     timeout: float | None,
 ) -> None:  # fmt: skip
-    """Ask a world and show its answer: `worldline ask alice Withdraw account=bob cents=5`."""
+    """Ask a world and show its answer.
+
+    `worldline ask alice Withdraw account=bob cents=5`
+    """
     async with desk.open() as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         program = await _program(universe, found)
         body = payloads.event(program, request, payloads.given(fields, data))
         asked = found.ask(request, body, id=client_id)
@@ -117,9 +123,12 @@ async def run(
     desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
     detach: bool, timeout: float | None,
 ) -> None:  # fmt: skip
-    """Run a workflow and show its result: `worldline run alice greet name=Alice`."""
+    """Run a workflow and show its result.
+
+    `worldline run alice greet name=Alice`
+    """
     async with desk.open() as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         program = await _program(universe, found)
         packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
         wanted = _start(universe, workflow, packed, run_id)
@@ -145,7 +154,9 @@ def _chosen(universe: Connection, name: str | None) -> Program:
         return universe.programs[name]
     if name is not None or len(universe.programs) > 1:
         known = ", ".join(universe.programs) or "none"
-        raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
+        if name is None:
+            raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
+        raise errors.BadInput(f"no program {name!r}; there are {known}{suggest.near(name, universe.programs)}")
     if not universe.programs:
         raise errors.BadInput(
             'a world needs its program: name its file with --app FILE, or app = "FILE" in worldline.toml'
@@ -154,14 +165,14 @@ def _chosen(universe: Connection, name: str | None) -> Program:
 
 
 async def _program(universe: Connection, world: Handle) -> Program | None:
-    """The world's program, if it is at hand: then what is sent is checked here."""
+    """The world's program, if it is loaded: then what is sent is checked here."""
     return universe.programs.get((await world.describe()).meta.program)
 
 
 async def _refusal(world: Handle, height: int) -> str | None:
     """Why the step that took an input could not do anything with it."""
     for entry in await world.journal(above=height - 1, limit=100):
-        if entry.kind in (Kind.REJECTED, Kind.FAILED):
+        if entry.kind in (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED):
             said = render.fields(entry)
             return str(said.get("reason") or said.get("message"))
         if entry.chain:

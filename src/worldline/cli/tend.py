@@ -7,7 +7,6 @@ import click
 from worldline.cli import common, talk
 from worldline.cli.common import Desk
 from worldline.client import changes
-from worldline.client.handle import Handle
 from worldline.inspect import queries
 from worldline.model.world import Status
 
@@ -15,7 +14,7 @@ from worldline.model.world import Status
 @common.command("pause")
 @click.argument("world")
 async def pause(desk: Desk, world: str) -> None:
-    """Stop a world where it stands. It still takes input, and goes on when it is resumed."""
+    """Stop a world. Its inbox still accepts input, and it goes on when it is resumed."""
     await _change(desk, world, Status.PAUSED)
 
 
@@ -36,10 +35,10 @@ async def archive(desk: Desk, world: str) -> None:
 @common.command("delete", asks=True)
 @click.argument("world")
 async def delete(desk: Desk, world: str) -> None:
-    """Delete a world for good."""
+    """Delete a world and its history."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
-        desk.confirm(f"Delete world {world!r} and all that happened to it?")
+        at = await desk.address(universe, world)
+        desk.confirm(f"Delete world {world!r} and its whole history?")
         await changes.change(universe, at, status=Status.DELETED, alias=world)
     desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
 
@@ -48,9 +47,12 @@ async def delete(desk: Desk, world: str) -> None:
 @click.argument("world")
 @click.argument("labels", nargs=-1, metavar="[NAME=VALUE | NAME-]...")
 async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
-    """Label a world: NAME=VALUE or NAME sets a label, NAME- takes it away."""
+    """Set and remove labels of a world.
+
+    NAME=VALUE or NAME sets a label, NAME- removes it.
+    """
     async with desk.open(programs=[]) as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         wanted = dict((await found.describe()).meta.labels)
         for word in labels:
             if word.endswith("-") and "=" not in word:
@@ -64,7 +66,7 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
 
 async def _change(desk: Desk, world: str, status: Status) -> None:
     async with desk.open(programs=[]) as universe:
-        changed = await changes.change(universe, await Handle(universe, world).address(), status=status)
+        changed = await changes.change(universe, await desk.address(universe, world), status=status)
     name = changed.meta.status.name.lower()
     desk.out.one({"name": changed.meta.name, "status": name}, [f"{changed.meta.name} is {name}"])
 
@@ -84,7 +86,7 @@ async def list_refs(desk: Desk, limit: int) -> None:
 async def set_ref(desk: Desk, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
+        at = await desk.address(universe, world)
         before = await queries.named(universe, name)
         if before is not None and before != at:
             known = (await queries.world_names(universe, [before]))[before]
@@ -99,7 +101,7 @@ async def set_ref(desk: Desk, name: str, world: str) -> None:
 async def rename_ref(desk: Desk, world: str, name: str) -> None:
     """Give a world another name of its own."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
+        at = await desk.address(universe, world)
         desk.confirm(f"Rename world {world!r} to {name!r}?")
         await changes.rename(universe, at, name)
     desk.out.one({"name": name, "before": world}, [f"{world} is now {name}"])
@@ -108,15 +110,17 @@ async def rename_ref(desk: Desk, world: str, name: str) -> None:
 @common.command("delete", asks=True)
 @click.argument("name")
 async def delete_ref(desk: Desk, name: str) -> None:
-    """Take a name away. The world stays."""
+    """Remove a name. The world stays."""
     async with desk.open(programs=[]) as universe:
-        desk.confirm(f"Take the name {name!r} away?")
+        desk.confirm(f"Remove the name {name!r}?")
         await changes.free(universe, name)
     desk.out.one({"name": name, "deleted": True}, [f"{name} is free"])
 
 
 ref = click.Group(
-    "ref", commands=[list_refs, set_ref, rename_ref, delete_ref], help="Names: any number of them may point to a world."
+    "ref",
+    commands=[list_refs, set_ref, rename_ref, delete_ref],
+    help="List and change names. Any number of names may point to a world.",
 )
 
 COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, ref]

@@ -1,4 +1,4 @@
-"""What worlds have under way: runs, effects, timers, dead letters."""
+"""Open work of worlds: runs, effects, timers, dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.cli import common, output, roles
+from worldline.cli import common, output, roles, suggest
 from worldline.cli.common import Desk
 from worldline.client import listing
 from worldline.client.connection import Connection
@@ -51,7 +51,7 @@ class RunShown(msgspec.Struct, frozen=True):
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open() as universe:
-        found = await why.list_runs(Handle(universe, world))
+        found = await why.list_runs(await desk.world(universe, world))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
@@ -63,7 +63,7 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
 async def show_run(desk: Desk, *, world: str, run: str) -> None:
     """Show a run: its arguments, what it waits for, its result."""
     async with desk.open() as universe:
-        shown = _shown_run(await why.find_run(Handle(universe, world), run))
+        shown = _shown_run(await _find_run(await desk.world(universe, world), run))
     said = {name: getattr(shown, name) for name in shown.__struct_fields__}
     desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "", [])}))
 
@@ -76,12 +76,20 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
 async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
     """Cancel a run where it waits. It may still clean up."""
     async with desk.open() as universe:
-        found = Handle(universe, world)
+        found = await desk.world(universe, world)
         await found.address()
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
         await desk.answer(found, asked, timeout)
     desk.out.one({"world": world, "run": run, "cancelled": True}, [f"run {run} is being cancelled"])
+
+
+async def _find_run(world: Handle, run: str) -> why.Run:
+    try:
+        return await why.find_run(world, run)
+    except errors.NotFound as error:
+        known = [each.id for each in await why.list_runs(world)]
+        raise errors.NotFound(f"{error}{suggest.near(run, known)}") from error
 
 
 def _shown_run(run: why.Run) -> RunShown:
@@ -102,7 +110,7 @@ def _shown_run(run: why.Run) -> RunShown:
 async def list_effects(desk: Desk, *, world: str | None, state: str | None, limit: int) -> None:
     """List open effects, of one world or of all, newest first."""
     async with desk.open(programs=[]) as universe:
-        at = None if world is None else await Handle(universe, world).address()
+        at = None if world is None else await desk.address(universe, world)
         found = await queries.list_work(universe, at, kind=WorkKind.EFFECT, limit=limit, state=state)
     columns = {
         "ID": "id", "WORLD": "world", "EFFECT": "name", "STATE": "state", "ATTEMPT": "attempt", "DUE": "due",
@@ -116,7 +124,7 @@ async def list_effects(desk: Desk, *, world: str | None, state: str | None, limi
 async def show_effect(desk: Desk, *, effect: str) -> None:
     """Show an open effect, by its id or the beginning of it."""
     async with desk.open(programs=[]) as universe:
-        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
         [shown] = await queries.work_rows(universe, [opened])
     said = {name: getattr(shown, name) for name in shown.__struct_fields__}
     desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "")}))
@@ -127,10 +135,10 @@ async def show_effect(desk: Desk, *, effect: str) -> None:
 async def retry_effect(desk: Desk, *, effect: str) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     async with desk.open(programs=[]) as universe:
-        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
         world, now_us = await _told(universe, opened.at)
         if opened.work.state is WorkState.WAITING and opened.work.due_us <= now_us:
-            raise errors.Closed(f"effect {effect} is due already; it is tried as soon as somebody hosts its program")
+            raise errors.Closed(f"effect {effect} is due already; it is tried as soon as a worker hosts its program")
         batch = kv.Batch()
         if opened.work.state is WorkState.PARKED:
             parking.retry(batch, world, opened, now_us=now_us)
@@ -143,9 +151,9 @@ async def retry_effect(desk: Desk, *, effect: str) -> None:
 @common.command("park")
 @click.argument("effect")
 async def park_effect(desk: Desk, *, effect: str) -> None:
-    """Set an effect aside before it is tried again. `effect retry` brings it back."""
+    """Park an effect before its next attempt. `effect retry` tries it again."""
     async with desk.open(programs=[]) as universe:
-        opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
+        opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
         world, now_us = await _told(universe, opened.at)
         batch = kv.Batch()
         parking.set_aside(batch, world, opened, now_us=now_us)
@@ -167,7 +175,7 @@ async def _told(universe: Connection, at: ids.Address) -> tuple[worlds.World, in
 async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
     """List timers, of one world or of all; the next to fire first."""
     async with desk.open(programs=[]) as universe:
-        at = None if world is None else await Handle(universe, world).address()
+        at = None if world is None else await desk.address(universe, world)
         found = await queries.list_work(universe, at, kind=WorkKind.TIMER, limit=limit)
     columns = {"ID": "id", "WORLD": "world", "TIMER": "name", "DUE": "due", "RUN": "run"}
     desk.out.many(found, columns, none="no timers are set")
@@ -180,10 +188,10 @@ async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
 async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | None) -> None:
     """Cancel a timer. A run that sleeps gets an error, a limit is lifted, a schedule ends."""
     async with desk.open(programs=[]) as universe:
-        opened = await queries.find_work(universe, timer, kind=WorkKind.TIMER)
+        opened = await desk.find_work(universe, timer, WorkKind.TIMER)
         name = (await queries.world_names(universe, [opened.at]))[opened.at]
         desk.confirm(f"Cancel timer {opened.work.name!r} of world {name!r}?")
-        found = Handle(universe, name)
+        found = await desk.world(universe, name)
         asked = found.command(commands.GIVE_UP, commands.GiveUp(opened.intent, reason))
         await desk.answer(found, asked, timeout)
     said = {"id": opened.intent.hex(), "world": name, "cancelled": True}
@@ -198,7 +206,7 @@ async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | 
 async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
     """List dead letters, of one world or of all, newest first."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.list_dead(universe, await _addresses(universe, world), limit=limit)
+        found = await queries.list_dead(universe, await _addresses(desk, universe, world), limit=limit)
     columns = {"ID": "id", "WORLD": "world", "TIME": "time", "REASON": "reason", "ITEM": "item"}
     desk.out.many(found, columns, none="no dead letters")
 
@@ -210,7 +218,7 @@ async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
 async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
     """Put a dead letter back into the world's inbox, as a new input."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
+        at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
         for each in reversed(chosen):
             await _retry(universe, at, each)
@@ -222,12 +230,12 @@ async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool)
 @click.argument("letter", required=False)
 @click.option("--all", "every", is_flag=True, help="All of them.")
 async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
-    """Forget a dead letter."""
+    """Delete a dead letter."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
+        at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
         if chosen:
-            desk.confirm(f"Forget {len(chosen)} dead letters of world {world!r}?")
+            desk.confirm(f"Delete {len(chosen)} dead letters of world {world!r}?")
         for each in chosen:
             batch = kv.Batch()
             inboxes.drop_dead(batch, at, each)
@@ -248,7 +256,7 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
         return found
     chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
     if not chosen:
-        raise errors.NotFound(f"no dead letter has an id that begins with {text!r}")
+        raise errors.NotFound(f"no dead letter has an id that begins with {text!r}{suggest.letters(text, found)}")
     if len(chosen) > 1:
         raise errors.BadInput(f"{len(chosen)} dead letters have ids that begin with {text!r}; give more of it")
     return chosen
@@ -264,9 +272,9 @@ async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) 
     await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
 
 
-async def _addresses(universe: Connection, world: str | None) -> list[ids.Address]:
+async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
-        return [await Handle(universe, world).address()]
+        return [await desk.address(universe, world)]
     found: list[ids.Address] = []
     request = worlds.newest_range(universe.id, count_max=queries.PAGE)
     async for item in listing.items(universe, request):
@@ -281,11 +289,17 @@ async def _commit(universe: Connection, batch: kv.Batch, lost: str) -> None:
 
 
 COMMANDS: list[click.Command] = [
-    click.Group("runs", commands=[list_runs, show_run, cancel_run], help="Workflow runs of a world."),
-    click.Group("effect", commands=[list_effects, show_effect, retry_effect, park_effect], help="Open effects."),
+    click.Group("runs", commands=[list_runs, show_run, cancel_run], help="List, show and cancel a world's runs."),
+    click.Group(
+        "effect", commands=[list_effects, show_effect, retry_effect, park_effect],
+        help="List, show, retry and park open effects.",
+    ),
     roles.RoleGroup(
         "timer", commands=[roles.timer, list_timers, cancel_timer],
-        help="Timers that are set. `worldline timer` by itself fires them: see `worldline timer start --help`.",
+        help="List and cancel timers; fire them. `worldline timer` fires them: see `worldline timer start --help`.",
     ),
-    click.Group("dead", commands=[list_dead, retry_dead, drop_dead], help="Inputs that a world could not take."),
+    click.Group(
+        "dead", commands=[list_dead, retry_dead, drop_dead],
+        help="List, retry and drop dead letters. A dead letter is an input that a world could not take.",
+    ),
 ]  # fmt: skip

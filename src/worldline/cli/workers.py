@@ -8,10 +8,9 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, roles
+from worldline.cli import common, roles, suggest
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
 from worldline.host import holders
 from worldline.inspect.render import when
 from worldline.layers import leases
@@ -32,17 +31,17 @@ class Worker(msgspec.Struct, frozen=True):
     capacity: int
     programs: list[str]
     labels: dict[str, str]
-    last_sign: datetime
+    last_heartbeat: datetime
 
 
 @common.command("list", many=True)
 async def list_workers(desk: Desk, limit: int) -> None:
-    """List the workers of this universe: how they are, what they run."""
+    """List the workers of this universe: their state, and what they run."""
     async with desk.open(programs=[]) as universe:
         found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
     columns = {
         "NAME": "name", "STATE": "state", "WORLDS": "worlds", "CAPACITY": "capacity", "PROGRAMS": "programs",
-        "LABELS": "labels", "LAST SIGN": "last_sign", "ID": "id",
+        "LABELS": "labels", "LAST HEARTBEAT": "last_heartbeat", "ID": "id",
     }  # fmt: skip
     desk.out.many(found, columns, none="no workers here")
 
@@ -50,23 +49,23 @@ async def list_workers(desk: Desk, limit: int) -> None:
 @common.command("drain")
 @click.argument("worker")
 async def drain(desk: Desk, worker: str) -> None:
-    """Empty a worker: it gives its worlds back, saved, and takes none. WORKER is its name or its id."""
+    """Drain a worker: it saves and releases its worlds and takes none. WORKER is a name or an id."""
     await _drain(desk, worker, draining=True)
 
 
 @common.command("undrain")
 @click.argument("worker")
 async def undrain(desk: Desk, worker: str) -> None:
-    """Let a worker that was emptied take worlds again."""
+    """Let a drained worker take worlds again."""
     await _drain(desk, worker, draining=False)
 
 
 @common.command("revoke")
 @click.argument("world")
 async def revoke(desk: Desk, world: str) -> None:
-    """Take the lease of a world from whoever has it: it can write nothing more, and the next one goes on."""
+    """Take the lease of a world from its holder, which can write no more. Another worker goes on."""
     async with desk.open(programs=[]) as universe:
-        at = await Handle(universe, world).address()
+        at = await desk.address(universe, world)
         epoch = await operations.revoke_lease(universe.store.engine, universe.store.env, at)
     desk.out.one({"name": world, "epoch": epoch}, [f"the lease of {world} is free, at epoch {epoch}"])
 
@@ -100,7 +99,9 @@ def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
     if not by_name and len(by_id) > 1:
         raise errors.BadInput(f"{len(by_id)} workers have ids that begin with {named!r}; give more of it")
     if not by_name and not by_id:
-        raise errors.NotFound(f"no worker {named!r} in this universe; see `worldline worker list`")
+        meant = suggest.near(named, (life.sign.labels.get(placement.NAME, "") for life in lives))
+        meant = meant or suggest.ids(text, (life.worker.hex() for life in lives))
+        raise errors.NotFound(f"no worker {named!r} in this universe; see `worldline worker list`{meant}")
     return by_name or by_id
 
 
@@ -124,7 +125,7 @@ async def _shown(universe: Connection, life: leases.Life) -> Worker:
 COMMANDS: list[click.Command] = [
     roles.RoleGroup(
         "worker", commands=[roles.worker, list_workers, drain, undrain],
-        help="Workers. `worldline worker FILE` is one itself: see `worldline worker start --help`.",
+        help="Run worlds; list and drain workers. `worldline worker FILE` runs them: see `worker start --help`.",
     ),
-    click.Group("lease", commands=[revoke], help="Who may write a world."),
 ]  # fmt: skip
+LEASES: list[click.Command] = [click.Group("lease", commands=[revoke], help="Revoke the lease of a world.")]

@@ -72,7 +72,7 @@ async def show_entries(world: wl.World, seen: list[Entry]) -> None:
         if isinstance(entry, Entry):
             seen.append(entry)
             style = "cyan" if world.name == "orders" else "magenta"
-            text = f"{entry.kind.name.lower().replace('_', ' '):<12} {render.line(entry)}"
+            text = f"{entry.kind.name.lower().replace('_', ' '):<16} {render.line(entry)}"
             say(world.name, f"{entry.height:>3}  {escape(text[:108])}", style)
 
 
@@ -124,7 +124,7 @@ async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: w
     say("orders", f"returned: {await shipping.result(timeout=30)}", "bold cyan")
     assert outside.count("/ship") == 2
     assert len(outside.keys("/ship")) == len(outside.parcels) == 1
-    say("outside", "shipping: 2 requests, 1 key, 1 parcel — at least once outside, honestly", "yellow")
+    say("outside", "shipping: 2 requests, 1 key, 1 parcel — effects run at least once", "yellow")
     await agent.send(program.Approved("you"), to="trip")
     say("agent", f"returned: {await travel.result(timeout=30)}", "bold magenta")
     assert (await orders.state(program.Orders)).parcels == {"o-1": "parcel-1"}
@@ -133,14 +133,14 @@ async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: w
 
 
 def count_answers(entries: list[Entry], figures: Figures) -> None:
-    """Every effect that a world asked for has one receipt in its journal; every run one end."""
-    asked = sum(1 for entry in entries if entry.kind is Kind.INTENT)
-    answers = [entry.payload for entry in entries if entry.kind is Kind.RECEIPT]
-    ignored = sum(1 for entry in entries if entry.kind is Kind.IGNORED)
+    """Every effect that a world asked for has one result in its journal; every run one end."""
+    asked = sum(1 for entry in entries if entry.kind is Kind.EFFECT_REQUESTED)
+    answers = [entry.payload for entry in entries if entry.kind is Kind.EFFECT_RESULT]
+    late = sum(1 for entry in entries if entry.kind is Kind.LATE_ANSWER)
     ends = sum(1 for entry in entries if entry.kind is Kind.RUN_FINISHED)
     starts = sum(1 for entry in entries if entry.kind is Kind.RUN_STARTED)
     figures.lost += max(0, asked - len(answers)) + (starts - ends)
-    figures.twice += max(0, len(answers) - ignored - asked)
+    figures.twice += max(0, len(answers) - late - asked)
 
 
 async def prove(folder: Path, worlds: list[Handle], figures: Figures) -> None:

@@ -75,7 +75,7 @@ class Outside:
                     self.end_headers()
                     self.wfile.write(data)
                 except ConnectionError:
-                    outside._say(f"     {self.path:<7} nobody is there any more to take the answer")
+                    outside._say(f"     {self.path:<7} the caller is gone: the answer is not delivered")
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -26,6 +26,7 @@ class Holder(msgspec.Struct, frozen=True):
     acquired_us: int
     heartbeat_us: int | None
     alive: bool
+    name: str = ""  # as its heartbeat says
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -65,10 +66,12 @@ async def of_states(store: compose.Store, states: Sequence[leases.State]) -> lis
         worker = ids.WorkerId(held.worker)
         life = lives[worker]
         if life is None or life.sign.incarnation != held.incarnation:
-            found.append(Holder(worker, held.epoch, held.acquired_us, None, alive=False))
+            name = "" if life is None else life.sign.labels.get(placement.NAME, "")
+            found.append(Holder(worker, held.epoch, held.acquired_us, None, False, name))
             continue
         alive = life.alive(read.time_us) and not gone[worker]
-        found.append(Holder(worker, held.epoch, held.acquired_us, life.sign.heartbeat_us, alive=alive))
+        name = life.sign.labels.get(placement.NAME, "")
+        found.append(Holder(worker, held.epoch, held.acquired_us, life.sign.heartbeat_us, alive, name))
     return found
 
 

@@ -183,6 +183,11 @@ class Host:
             "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
         }
 
+    def doing(self) -> list[str]:
+        """What closing this process would interrupt, for people: the effects that are being performed."""
+        claims = [] if self._adapter is None else self._adapter.claims()
+        return [f"effect {each.work.name}" for each in sorted(claims, key=lambda each: each.intent)]
+
     def dump(self) -> dumps.Dump:
         """What this process is doing now."""
         return dumps.dump(

@@ -4,16 +4,21 @@ The file is imported as a module of its own name, with its folder on the path, a
 does not run. Loading it again imports it and its neighbours anew. Hashes are taken at once, while the source on disk is
 the one that was imported.
 
-Whatever the user's file raises becomes one `BadInput` that names the line.
+Whatever the user's file raises becomes one `BadInput` that names the line. A file that runs itself when it is imported
+(`asyncio.run(...)` or `sys.exit(...)` outside a main guard) is refused with that advice: the import always happens
+while an event loop runs, where asyncio refuses to start another.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib.util
+import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -133,13 +138,49 @@ def _import(path: Path) -> ModuleType:
     sys.modules[name] = module
     before = dict.fromkeys(sys.modules)
     try:
-        spec.loader.exec_module(module)
+        _execute(functools.partial(spec.loader.exec_module, module))
     except (Exception, SystemExit) as error:
+        if _runs_itself(error):
+            raise errors.BadInput(_main_guard_missing(path, error)) from error
         raise errors.BadInput(f"{path.name} cannot be loaded: {_where(path, error)}") from error
     finally:
         sys.dont_write_bytecode = writes
         _loaded[path] = [name, *(each for each in sys.modules if each not in before and _is_neighbour(each, path))]
     return module
+
+
+def _execute(code: Callable[[], None]) -> None:
+    """Run a module's code where an event loop runs, so that starting one in it fails and does not run the program."""
+
+    async def within_a_loop() -> None:
+        code()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(within_a_loop())
+    else:
+        code()
+
+
+def _runs_itself(error: BaseException) -> bool:
+    """Whether the file tried to start an event loop, or to end the process. Coroutines made for that are closed."""
+    if isinstance(error, SystemExit):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    folder = str(Path(asyncio.__file__).parent)
+    if not isinstance(error, RuntimeError) or not frames[-1].f_code.co_filename.startswith(folder):
+        return False
+    for value in [value for frame in frames for value in frame.f_locals.values()]:
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+            value.close()  # else Python warns that it was never awaited
+    return True
+
+
+def _main_guard_missing(path: Path, error: BaseException) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    at = f" (line {lines[0]})" if lines else ""
+    return f'{path.name} runs itself when it is imported{at}: put that under `if __name__ == "__main__":`'
 
 
 def _forget(path: Path) -> None:

@@ -43,6 +43,7 @@ class Holder(msgspec.Struct, frozen=True):
     since: datetime
     last_sign: datetime | None
     alive: bool
+    name: str = ""  # the worker's, as its heartbeat says
 
 
 class World(msgspec.Struct, frozen=True):
@@ -223,7 +224,7 @@ def _shown(found: holders.Holder | None) -> Holder | None:
     if found is None:
         return None
     last = None if found.heartbeat_us is None else when(found.heartbeat_us)
-    return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive)
+    return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
 
 
 async def count(universe: Connection, request: kv.Range) -> int:

@@ -97,9 +97,12 @@ def fields(found: journal.Entry) -> Fields:
 
 def line(found: journal.Entry) -> str:
     """What an entry says, in a few words."""
-    said = fields(found)
-    parts = [f"{name}={_short(value)}" for name, value in said.items() if value not in (None, "", {}, [])]
-    return " ".join(parts)
+    return parts(fields(found))
+
+
+def parts(said: Fields) -> str:
+    """Names and values on one line; those without a value are left out."""
+    return " ".join(f"{name}={_short(value)}" for name, value in said.items() if value not in (None, "", {}, []))
 
 
 def item(given: inbox.Item) -> Fields:
@@ -226,7 +229,11 @@ def _rejected(data: bytes) -> Fields:
 
 def _ignored(data: bytes) -> Fields:
     what, intent, why = values.load(tuple[str, bytes, str], data)
+    what = _LATE.get(what, what)
     return {"what": what, "intent": intent.hex(), "reason": why}
+
+
+_LATE = {"receipt": Kind.EFFECT_RESULT.name.lower(), "timer": Kind.TIMER_FIRED.name.lower()}  # stored -> shown
 
 
 def _answered(data: bytes) -> Fields:
@@ -240,16 +247,16 @@ def _clock(data: bytes) -> Fields:
 
 _DERIVED = {
     Kind.EVENT_RAISED: _event_raised,
-    Kind.INTENT: _intent,
+    Kind.EFFECT_REQUESTED: _intent,
     Kind.TIMER_SET: _timer_set,
     Kind.TIMER_CANCELLED: _cancelled,
-    Kind.INTENT_CANCELLED: _cancelled,
+    Kind.EFFECT_CANCELLED: _cancelled,
     Kind.MESSAGE_SENT: _message_sent,
     Kind.RUN_STARTED: _run_started,
     Kind.RUN_FINISHED: _run_finished,
-    Kind.FAILED: failure,
-    Kind.REJECTED: _rejected,
-    Kind.IGNORED: _ignored,
+    Kind.HANDLER_FAILED: failure,
+    Kind.UNDECODABLE_INPUT: _rejected,
+    Kind.LATE_ANSWER: _ignored,
     Kind.PROGRAM_CHANGED: _program_changed,
     Kind.ANSWERED: _answered,
     Kind.CLOCK: _clock,

@@ -80,7 +80,7 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
     handler = _COMMANDS.get(item.command)
     if handler is None:
         reason = f"no command {item.command!r}"
-        machine.draft(Kind.REJECTED, values.dump([reason]))
+        machine.draft(Kind.UNDECODABLE_INPUT, values.dump([reason]))
         return reason
     try:
         answer = Answer(True, handler(machine, data))
@@ -89,7 +89,7 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
         if not item.correlation:
-            machine.draft(Kind.REJECTED, values.dump([runs.storable(str(error))]))
+            machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(str(error))]))
             return f"{item.command}: {error}"
     if item.correlation:
         machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=item.correlation)
@@ -242,7 +242,7 @@ def _open_effect(machine: Machine, intent: bytes) -> Pending | None:
 
 
 def _too_late(machine: Machine, command: str, intent: bytes, why: str) -> bytes:
-    machine.draft(Kind.IGNORED, values.dump([command, intent, why]))
+    machine.draft(Kind.LATE_ANSWER, values.dump([command, intent, why]))
     return values.NONE
 
 

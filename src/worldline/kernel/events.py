@@ -93,7 +93,7 @@ def scheduled(machine: Machine, schedule: schedules.Schedule) -> None:
         driver.start(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
     else:
         why = f"schedule {schedule.id!r}: program {machine.program.name!r} has no workflow {spec.name!r} any more"
-        machine.draft(Kind.FAILED, runs.failure("not_found", why))
+        machine.draft(Kind.HANDLER_FAILED, runs.failure("not_found", why))
 
 
 def drain_raised(machine: Machine) -> None:
@@ -106,7 +106,7 @@ def drain_raised(machine: Machine) -> None:
             if not now.overflowed:  # said once: whatever goes round in circles must not fill the journal
                 now.overflowed = True
                 reason = f"a step may raise {limits.STEP_EVENTS_MAX} events and {EVENTS_BYTES_MAX} bytes"
-                machine.draft(Kind.FAILED, runs.failure("limit_exceeded", f"{schema} was not raised: {reason}"))
+                machine.draft(Kind.HANDLER_FAILED, runs.failure("limit_exceeded", f"{schema} was not raised: {reason}"))
             continue
         machine.draft(Kind.EVENT_RAISED, values.pack([schema, data]))
         _dispatch(machine, schema, data, to="")
@@ -141,7 +141,7 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
         return Answer(False, runs.failure("refused", user_errors.text_of(cause))), ""
     message = user_errors.message_of(cause)
     why = runs.failure(user_errors.code_of(cause), message)
-    machine.draft(Kind.FAILED, why)
+    machine.draft(Kind.HANDLER_FAILED, why)
     return Answer(False, why), f"{failed.handler.reducer}.{failed.handler.method} raised {message}"
 
 
@@ -241,7 +241,7 @@ def _do_asked(machine: Machine, hands: handling.Handling) -> None:
         if known is None:
             driver.start(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
         elif not runs.is_same(known.record, workflow, args):  # started by another handler of the same event
-            machine.draft(Kind.FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
+            machine.draft(Kind.HANDLER_FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
 
 
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
@@ -280,7 +280,7 @@ def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
 
 
 def _reject(machine: Machine, reason: str) -> str:
-    machine.draft(Kind.REJECTED, values.dump([runs.storable(reason)]))
+    machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(reason)]))
     return reason
 
 
@@ -345,7 +345,7 @@ def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
         return _reject(machine, f"not a reply: {error}")
     pending = machine.take_question(asked)
     if pending is None:
-        machine.draft(Kind.IGNORED, values.dump(["reply", item.message, "nothing waits for it"]))
+        machine.draft(Kind.LATE_ANSWER, values.dump(["reply", item.message, "nothing waits for it"]))
         return ""
     status = ReceiptStatus.OK if answer.ok else ReceiptStatus.ERROR
     machine.arrive(pending.run, pending.op, Outcome(status, answer.data))

@@ -157,7 +157,9 @@ class Machine:
         now = self._now = Now(context)
         self.counters = {}
         if given.item is None:
-            self.draft(Kind.REJECTED, values.dump([runs.storable(given.error), given.raw_digest]), stamp=given.stamp)
+            self.draft(
+                Kind.UNDECODABLE_INPUT, values.dump([runs.storable(given.error), given.raw_digest]), stamp=given.stamp
+            )
             dead = given.error or "not decodable"
         else:
             self.draft(
@@ -202,7 +204,7 @@ class Machine:
     def _receipt(self, item: inbox.Receipt, data: bytes) -> str:
         key = self.by_intent.get(ids.IntentId(item.intent))
         if key is None or self.open[key].kind is WorkKind.TIMER:
-            self.draft(Kind.IGNORED, values.dump(["receipt", item.intent, "nothing waits for it"]))
+            self.draft(Kind.LATE_ANSWER, values.dump(["receipt", item.intent, "nothing waits for it"]))
             return ""
         pending = self._settle(ids.IntentId(item.intent))
         assert pending is not None
@@ -213,7 +215,7 @@ class Machine:
         key = self.by_intent.get(ids.IntentId(item.intent))
         pending = None if key is None else self.open[key]
         if pending is None or pending.kind is not WorkKind.TIMER or item.due_us < pending.due_us:
-            self.draft(Kind.IGNORED, values.dump(["timer", item.intent, "nothing waits for it"]))
+            self.draft(Kind.LATE_ANSWER, values.dump(["timer", item.intent, "nothing waits for it"]))
             return ""
         self._settle(ids.IntentId(item.intent))
         if pending.event:
@@ -290,7 +292,7 @@ class Machine:
         self.open[key] = Pending(kind, name, params, *key, now.context.store_us, due_us, deadline_us, run, op, event)
         self.by_intent[intent] = key
         self.draft(
-            Kind.INTENT if kind is WorkKind.EFFECT else Kind.TIMER_SET,
+            Kind.EFFECT_REQUESTED if kind is WorkKind.EFFECT else Kind.TIMER_SET,
             values.pack([key[1], name, run, op, params, max(0, due_us - now.context.store_us)]),
         )
         now.wanted.append(
@@ -445,7 +447,7 @@ class Machine:
 
     def _close_now(self, pending: Pending) -> None:
         self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
-        kind = Kind.INTENT_CANCELLED if pending.kind is WorkKind.EFFECT else Kind.TIMER_CANCELLED
+        kind = Kind.EFFECT_CANCELLED if pending.kind is WorkKind.EFFECT else Kind.TIMER_CANCELLED
         self.draft(kind, values.dump([pending.step, pending.ordinal, pending.name]))
 
     @staticmethod
@@ -554,7 +556,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
 
 _KINDS: dict[type, Kind] = {
     inbox.Event: Kind.EVENT,
-    inbox.Receipt: Kind.RECEIPT,
+    inbox.Receipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
     inbox.Control: Kind.CONTROL,

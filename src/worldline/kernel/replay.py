@@ -48,7 +48,7 @@ def steps(entries: Sequence[journal.Entry]) -> Iterator[list[journal.Entry]]:
 
 def input_of(first: journal.Entry, load: Load) -> step.Input:
     """The input that a step's first entry records."""
-    if first.kind is Kind.REJECTED:
+    if first.kind is Kind.UNDECODABLE_INPUT:
         error, digest = values.load(tuple[str, bytes], first.payload)
         return step.Input(None, b"", first.stamp, raw_digest=digest, error=error)
     if first.kind not in journal.INPUTS:

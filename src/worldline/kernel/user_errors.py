@@ -12,6 +12,7 @@ are hosted in threads that get none, so there it was raised by the code itself, 
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ HINT: Final = (
     "a workflow can await only what Worldline records: effects, workflows, wl.sleep, wl.wait, wl.gather and the like; "
     "put asyncio and other I/O into an @effect"
 )
+
+_OWN: Final = (__file__.rpartition("/kernel/")[0], logging.__file__.rpartition("/logging/")[0], "<")
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_log: Final = logging.getLogger("worldline.failures")
 
 _ADDRESS: Final = re.compile(r"(?<= at )0x[0-9a-fA-F]{6,16}\b")
 _THREAD: Final = re.compile(r" in thread '[^']*'")  # asyncio names it, and a replay runs in another
@@ -92,11 +97,34 @@ def message_of(error: BaseException) -> str:
 def text_of(error: BaseException) -> str:
     """What an exception says: empty if it says nothing, or cannot."""
     try:
-        return plain_text(str(error))
+        text = plain_text(str(error))
     except BaseException as raised:
         if let_pass(raised):
             raise
-        return ""
+        text = ""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s: %s", name_of(type(error)), text, extra={"text": text, "place": place_of(error)})
+    return text
+
+
+def place_of(error: BaseException) -> str:
+    """The file and line of the innermost user code that an exception passed through; empty if there is none.
+
+    It is for people at a terminal and in no journal: the same program may stand in another file.
+    """
+    found = ""
+    trace = _traceback(error)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if is_user_code(file):
+            found = f"{file.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def is_user_code(file: str) -> bool:
+    """Whether code of this file is the user's own: neither this package's, nor Python's, nor an installed library's."""
+    return not file.startswith(_OWN) and not any(each in file for each in _INSTALLED)
 
 
 def repr_of(value: object) -> str:

@@ -2,7 +2,7 @@
 
 ::
 
-    {"worldline": "journal", "version": 1, "name": ..., "program": ..., "universe": ..., "world": ..., "start": ...}
+    {"worldline": "journal", "version": 2, "name": ..., "program": ..., "universe": ..., "world": ..., "start": ...}
     {"height": 1, "step": 1, "kind": "control", "time_us": ..., "payload": "<base64>", ...}
     {"blob": "<sha256>", "data": "<base64>"}                payloads that entries name by address, before their use
     {"end": {"step": ..., "height": ..., "chain": ...}}
@@ -29,7 +29,7 @@ from worldline.codec import digest, structs
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal
 
-VERSION = 1
+VERSION = 2  # 1 had other names for kinds of entries
 
 
 class Exported(msgspec.Struct, frozen=True):

@@ -14,30 +14,30 @@ class Kind(enum.IntEnum):
     """What an entry records. Numbers are stored and never reused; below 32: inputs; from 32 on: what a step derives."""
 
     EVENT = 1
-    RECEIPT = 2
+    EFFECT_RESULT = 2
     TIMER_FIRED = 3
     MESSAGE = 4
     CONTROL = 5
 
     EVENT_RAISED = 32
-    INTENT = 33
+    EFFECT_REQUESTED = 33
     TIMER_SET = 34
     TIMER_CANCELLED = 35
     MESSAGE_SENT = 36
     RUN_STARTED = 37
     RUN_FINISHED = 38
-    FAILED = 39
-    REJECTED = 40
-    IGNORED = 41
+    HANDLER_FAILED = 39
+    UNDECODABLE_INPUT = 40
+    LATE_ANSWER = 41
     SNAPSHOT = 42  # this and the next are reserved: saving a state is no part of a world's history
     BASELINE = 43
     PROGRAM_CHANGED = 44
     ANSWERED = 45
-    INTENT_CANCELLED = 46
+    EFFECT_CANCELLED = 46
     CLOCK = 47  # right behind the input: how far the store's time of this step was behind its logical time
 
 
-INPUTS = (Kind.EVENT, Kind.RECEIPT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)
+INPUTS = (Kind.EVENT, Kind.EFFECT_RESULT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)
 
 
 class Draft(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What a process is doing right now, for whoever wonders why nothing happens: `kill -USR1`, `Host.dump()`.
+"""What a process is doing now, to find out why it makes no progress: `kill -USR1`, `Host.dump()`.
 
 Counts, names and ages; never payloads or state. Lists are sorted and cut at `LISTED_MAX`, and say how much is left out.
 The stacks are those of the threads: where a handler hangs, and what blocks the event loop.

@@ -1,8 +1,8 @@
 """Logs on stderr: one line of text for people, or one JSON object a line for machines.
 
-Whatever the roles, the store and a user's own `wl.log` say goes through `logging`; this only decides how it looks. A
-record may carry fields (`extra={"world": ..., "step": ...}`); the JSON form has them as members, the text form behind
-the message. A traceback is a member of its own, or follows on lines of its own.
+The roles, the store and a user's own `wl.log` write through `logging`; this only formats it. A record may carry fields
+(`extra={"world": ..., "step": ...}`); the JSON form has them as members, the text form behind the message. A traceback
+is a member of its own, or follows on lines of its own.
 
 ::
 
@@ -97,7 +97,7 @@ def written(
     """Write what is logged, line by line, as long as the block lasts. `always`: fields of every JSON line, also those
     that come to be known later.
 
-    What a user's `wl.log` says is written from `info` on, whatever the level of the rest.
+    What a user's `wl.log` says is written from `info` on, at any level of the rest.
     """
     log, user = logging.getLogger("worldline"), logging.getLogger("worldline.user")
     handler = _Handler(write)

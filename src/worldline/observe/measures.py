@@ -2,7 +2,7 @@
 
 `METRICS` is the whole list, `docs/metrics.md` explains each. A meter only counts; `metrics.py` offers the counts to
 Prometheus, and a user's metrics sink gets each measurement as it is made. Durations are in seconds, as is the custom
-there. Levels (how many worlds are held now) are not counted but asked for when somebody looks.
+there. Levels (how many worlds are held now) are not counted but read when metrics are scraped.
 
 Everything is updated on the event loop; a reader in another thread may be one update behind, and sees no torn numbers.
 """
@@ -78,15 +78,17 @@ METRICS: dict[str, Metric] = {
     "worldline_cycle_seconds": _histogram("Length of a cycle: read, step, commit, act."),
     "worldline_cycle_worlds": _histogram("Worlds of one cycle.", bounds=COUNTS),
     "worldline_messages_sent_total": _counter("Messages to other worlds."),
-    "worldline_worlds_dropped_total": _counter("Worlds whose memory was thrown away.", "why"),
+    "worldline_worlds_dropped_total": _counter(
+        "Worlds dropped from memory: their commit or their lease was lost.", "why"
+    ),
     "worldline_worlds_refused_total": _counter("Times a world could not be run here and was left alone.", "why"),
     "worldline_worlds_held": _gauge("Worlds in memory."),
     "worldline_inputs_waiting": _gauge("Inputs from outside that wait for their step in this process."),
     # Leases, restores, snapshots.
     "worldline_leases_acquired_total": _counter("Leases acquired."),
     "worldline_leases_released_total": _counter("Leases released in order."),
-    "worldline_self_fences_total": _counter("Times a worker let go of all worlds: its life sign was late."),
-    "worldline_heartbeat_seconds": _histogram("Writing the life sign."),
+    "worldline_self_fences_total": _counter("Times a worker released all worlds because its heartbeat was late."),
+    "worldline_heartbeat_seconds": _histogram("Writing the heartbeat."),
     "worldline_restore_seconds": _histogram("From asking for a lease until its world can run."),
     "worldline_snapshots_total": _counter("Snapshots saved."),
     "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
@@ -97,9 +99,9 @@ METRICS: dict[str, Metric] = {
     "worldline_effects_cancelled_total": _counter("Effects that their world no longer wanted.", "effect"),
     "worldline_effects_claimed_total": _counter("Claims: `commit`, with the step that asked, or `queue`.", "via"),
     "worldline_effect_attempts_total": _counter("Attempts that ended.", "effect", "outcome"),
-    "worldline_effect_attempt_seconds": _histogram("Length of an attempt, the outside included.", "effect"),
-    "worldline_effects_answered_total": _counter("Receipts given.", "effect", "status"),
-    "worldline_effect_seconds": _histogram("From the step that asked until the receipt was journaled.", "effect"),
+    "worldline_effect_attempt_seconds": _histogram("Length of an attempt, external calls included.", "effect"),
+    "worldline_effects_answered_total": _counter("Results of effects sent to their worlds.", "effect", "status"),
+    "worldline_effect_seconds": _histogram("From the step that asked until the result was journaled.", "effect"),
     "worldline_effects_running": _gauge("Attempts that are running."),
     "worldline_timers_set_total": _counter("Timers set."),
     "worldline_timers_fired_total": _counter("Timers fired."),
@@ -108,18 +110,12 @@ METRICS: dict[str, Metric] = {
     "worldline_store_commit_seconds": _histogram("One commit call to the store."),
     "worldline_store_batches_total": _counter("Batches given to the store.", "outcome"),
     "worldline_loop_lag_seconds": _histogram("How late the event loop was with something that was due."),
-    "worldline_hangs_total": _counter("Cycles that did not come back for long."),
-    "worldline_role_errors_total": _counter("Turns of a role that went wrong.", "role", "bug"),
+    "worldline_hangs_total": _counter("Cycles that took longer than the hang limit."),
+    "worldline_role_errors_total": _counter("Turns of a role that failed.", "role", "bug"),
     "worldline_sink_errors_total": _counter("Times a sink raised.", "sink"),
 }
 
-_INPUT_NAMES = {
-    Kind.EVENT: "event", Kind.RECEIPT: "receipt", Kind.TIMER_FIRED: "timer", Kind.MESSAGE: "message",
-    Kind.CONTROL: "control",
-}  # fmt: skip
-_BAD_NAMES = {Kind.REJECTED: "rejected", Kind.FAILED: "failed", Kind.IGNORED: "ignored"}
-
-assert tuple(_INPUT_NAMES) == INPUTS
+_BAD = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED, Kind.LATE_ANSWER)
 
 Series = tuple[str, tuple[str, ...]]  # a metric's name, and the values of its labels
 
@@ -144,7 +140,7 @@ class Histogram:
 
 
 class Meter:
-    """Counts facts. `sink` gets every measurement besides; whoever calls `tell` catches what it raises."""
+    """Counts facts. `sink` gets every measurement besides; the caller of `tell` catches what it raises."""
 
     def __init__(self, sink: Callable[[Measure], None] | None = None) -> None:
         self._sink = sink
@@ -211,12 +207,11 @@ def _committed(meter: Meter, fact: telemetry.Committed) -> None:
     kinds: dict[Kind, int] = {}
     for entry in fact.entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + 1
-    for kind, name in _INPUT_NAMES.items():
-        if kind in kinds:
-            meter.add("worldline_inputs_total", kinds[kind], name)
-    for kind, name in _BAD_NAMES.items():
-        if kind in kinds:
-            meter.add("worldline_inputs_bad_total", kinds[kind], name)
+    for kind, count in kinds.items():
+        if kind in INPUTS:
+            meter.add("worldline_inputs_total", count, kind.name.lower())
+        elif kind in _BAD:
+            meter.add("worldline_inputs_bad_total", count, kind.name.lower())
     meter.add("worldline_inputs_taken_total", fact.read, "inbox")
     meter.add("worldline_inputs_taken_total", fact.handed, "handover")
     meter.add("worldline_dead_letters_total", len(fact.buried))

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: a meter's counts, offered over HTTP. Needs the extra `worldline[metrics]`.
 
-The counts are read when somebody scrapes, in the server's thread; nothing here runs on the hot path.
+The counts are read at each scrape, in the server's thread; nothing here runs on the hot path.
 """
 
 from __future__ import annotations

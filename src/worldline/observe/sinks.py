@@ -39,7 +39,7 @@ class Notice(msgspec.Struct, frozen=True):
     world: str = ""  # the world's id
     step: int = 0
     code: str = ""
-    detail: int = 0  # the attempt, the epoch, how many worlds: whatever the kind counts
+    detail: int = 0  # the attempt, the epoch, how many worlds: what the kind counts
 
 
 class Journaled(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Observed:
         self.port = port  # where metrics are offered
 
     def levels_from(self, levels: Callable[[], Mapping[str, float]]) -> None:
-        """Where to ask how much there is now, when somebody looks."""
+        """Where to read gauges from, at each scrape."""
         if self.meter is not None:
             self.meter.levels = levels
 
@@ -138,7 +138,7 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
         case telemetry.WorldRefused():
             return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
         case telemetry.SelfFenced():
-            return [Notice("self_fenced", f"the life sign is {fact.late_us // 1000} ms old", detail=fact.worlds)]
+            return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]
         case telemetry.Refused():
             return [Notice("refused", "overloaded", fact.at.world.hex(), code=fact.why)]
         case telemetry.Hung():

@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
     span: int
 
 
-# --- Names that everybody derives alike ------------------------------------------------------------------------------
+# --- Names that every process derives alike ---------------------------------------------------------------------------
 
 
 def run_trace(at: ids.Address, run: str) -> int:
@@ -246,7 +246,7 @@ def _stepped(
     data = b"" if carried is None or carried.inline is None else carried.inline
     stamp = first.stamp or held_world.handed_stamp(held_world.Applied(first.height, first.step))
     main, parent = trace_of_input(fact.at, item, data, stamp)
-    bad = next((each for each in entries if each.kind in (Kind.FAILED, Kind.REJECTED)), None)
+    bad = next((each for each in entries if each.kind in (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)), None)
     here = stepped(main, fact.at, first.step)
     for of in [main, *(each for each in touched if each != main)][:TRACES_MAX]:
         tracing.span(
@@ -289,9 +289,9 @@ def _title(item: inbox.Item) -> str:
         case inbox.Message():
             return f"message {item.name}"
         case inbox.Receipt():
-            return "receipt"
-        case _:
-            return "timer"
+            return "effect_result"
+        case inbox.TimerFired():
+            return "timer_fired"
 
 
 _SPANS: dict[type[telemetry.Fact], Callable[[Tracing, Any], None]] = {

@@ -231,8 +231,8 @@ class Audit:
 
     def _entries_of_step(self, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
         first = entries[0]
-        ignored = any(entry.kind is Kind.IGNORED for entry in entries)
-        if first.kind in (Kind.RECEIPT, Kind.TIMER_FIRED) and not first.blob:
+        ignored = any(entry.kind is Kind.LATE_ANSWER for entry in entries)
+        if first.kind in (Kind.EFFECT_RESULT, Kind.TIMER_FIRED) and not first.blob:
             item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
             assert isinstance(item, inbox.Receipt | inbox.TimerFired)
             if isinstance(item, inbox.TimerFired) and item.due_us > self._latest_us:
@@ -255,10 +255,10 @@ class Audit:
 
     def _derived(self, at: ids.Address, life: Life, entry: journal.Entry) -> None:
         match entry.kind:
-            case Kind.INTENT | Kind.TIMER_SET if not entry.blob:
+            case Kind.EFFECT_REQUESTED | Kind.TIMER_SET if not entry.blob:
                 ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
                 intent = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
-                life.intents[intent] = WorkKind.EFFECT if entry.kind is Kind.INTENT else WorkKind.TIMER
+                life.intents[intent] = WorkKind.EFFECT if entry.kind is Kind.EFFECT_REQUESTED else WorkKind.TIMER
                 self._unique(at, intent, entry.step, ordinal)
             case Kind.MESSAGE_SENT if entry.correlation:
                 life.messages[bytes.fromhex(entry.correlation)] = None
@@ -300,7 +300,7 @@ class Audit:
         if intent not in life.consumed:
             life.cancelled[intent] = None
         for entry in entries:
-            if entry.kind is Kind.RECEIPT and not entry.stamp and not entry.blob:
+            if entry.kind is Kind.EFFECT_RESULT and not entry.stamp and not entry.blob:
                 item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
                 assert isinstance(item, inbox.Receipt)
                 if item.intent == intent and (old is None or item.attempt != old.attempt):

@@ -29,7 +29,7 @@ def _line(entry: journal.Entry, start_us: int) -> str:
         what = _what(entry)
     except (errors.DecodeError, ValueError, TypeError):
         what = replay.describe(entry.kind, entry.payload)
-    text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():16} {what}"
+    text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():17} {what}"
     return text if len(text) <= LINE_CHARACTERS_MAX else text[: LINE_CHARACTERS_MAX - 3] + "..."
 
 
@@ -42,7 +42,7 @@ def _what(entry: journal.Entry) -> str:
     if entry.kind is Kind.ANSWERED:
         answer = structs.decode(Answer, entry.payload)
         return f"{'ok' if answer.ok else 'no'} {_value(answer.data)}"
-    if entry.kind is Kind.FAILED:
+    if entry.kind is Kind.HANDLER_FAILED:
         failure = structs.decode(Failure, entry.payload)
         return f"{failure.code}: {failure.message}"
     return " ".join(_value(each) for each in _list(entry.payload))

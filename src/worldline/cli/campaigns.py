@@ -1,0 +1,113 @@
+"""What `worldline simulate` does: a campaign of seeds, and what came of it, for people and as JSON.
+
+Apart from the command's options, so that only this command loads the simulator.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from worldline.base import env_os, errors
+from worldline.cli import common, output, suggest
+from worldline.cli.common import Desk
+from worldline.sim import ablations, campaign, shrinking
+
+SEEDS_DEFAULT = 100
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was said on the command line."""
+
+    target: str
+    without: str
+    profile: str
+    first: int
+    count: int
+    jobs: int | None
+    keep_going: bool
+    every_cell: bool
+    shrink: bool | None
+
+
+class Guard(msgspec.Struct, frozen=True):
+    guard: str
+    does: str
+    breaks: list[str]
+
+
+def list_guards(desk: Desk) -> int:
+    found = [Guard(name, guard.does, list(guard.breaks)) for name, guard in ablations.GUARDS.items()]
+    desk.out.many(found, {"GUARD": "guard", "DOES": "does", "BREAKS": "breaks"}, none="", key="guard")
+    return 0
+
+
+def run(desk: Desk, asked: Asked) -> int:
+    _check_guard(asked.without)
+    job = campaign.Job(asked.target, asked.without, asked.profile)
+    job.profile_of(0)  # a profile that makes no sense is said before anything starts
+    env = env_os.OsEnv()
+    began_us = env.monotonic_us()
+    with common.quiet_logs(), desk.out.progress("simulating") as progress:
+        ran = campaign.campaign(
+            range(asked.first, asked.first + asked.count), job=job, jobs=asked.jobs or len(os.sched_getaffinity(0)),
+            keep_going=asked.keep_going, progress=progress,
+        )  # fmt: skip
+    seeds_per_s = round(ran.seeds * 1_000_000 / max(1, env.monotonic_us() - began_us), 2)
+    _say(desk, ran, job, asked, seeds_per_s)
+    return output.NEGATIVE if ran.failures or (asked.every_cell and ran.missed) else 0
+
+
+def _check_guard(without: str) -> None:
+    if without and without not in ablations.GUARDS:
+        meant = suggest.near(without, ablations.GUARDS)
+        raise errors.BadInput(f"no guard {without!r}; `worldline simulate --without list` names them{meant}")
+
+
+def _say(desk: Desk, ran: campaign.Campaign, job: campaign.Job, asked: Asked, seeds_per_s: float) -> None:
+    smaller = _smaller(desk, ran, job, asked.shrink)
+    if desk.out.as_json:
+        said: dict[str, Any] = {
+            "seeds": ran.seeds,
+            "failures": [{"seed": each.seed, "invariant": each.invariant} for each in ran.failures],
+            "cells": {"hit": ran.hit, "of": ran.of},
+            "trace": ran.trace,
+            "seeds_per_s": seeds_per_s,
+        }
+        if smaller:
+            said["shrunk"] = smaller
+        if asked.every_cell:
+            said["missed"] = [" x ".join(cell) for cell in ran.missed]
+        desk.out.json(said)
+        return
+    shown = {each.seed: each for each in smaller}
+    for failure in ran.failures:
+        if failure.seed in shown:
+            lines = shrinking.report(shown[failure.seed], job)
+        else:
+            again = shrinking.command(failure.seed, job)
+            lines = [f"seed {failure.seed} breaks {failure.invariant}: {failure.what}", f"  again: {again}"]
+        for line in lines:
+            desk.out.line(line)
+    if asked.every_cell:
+        for boundary, fault in ran.missed:
+            desk.out.line(f"never hit: {fault} at {boundary}")
+    verdict = f"{len(ran.failures)} failed" if ran.failures else "all hold"
+    desk.out.line(
+        f"{ran.seeds} seeds, {verdict}; {ran.hit} of {ran.of} cells hit; {seeds_per_s} seeds/s; trace {ran.trace[:16]}"
+    )
+
+
+def _smaller(desk: Desk, ran: campaign.Campaign, job: campaign.Job, shrink: bool | None) -> list[Any]:
+    """The failures made smaller: the first for people, all when asked, none for programs that did not ask."""
+    wanted = ran.failures if shrink else ran.failures[:1] if shrink is None and not desk.out.as_json else []
+    found = []
+    scenario = campaign.load(job.target) if wanted else None
+    with common.quiet_logs():
+        for failure in wanted:
+            desk.out.note(f"seed {failure.seed} breaks {failure.invariant}; making it smaller")
+            smaller = shrinking.shrink(failure.seed, job=job, scenario=scenario)
+            found += [smaller] if smaller is not None else []
+    return found

@@ -1,0 +1,138 @@
+"""One `worldline dev`, over all reloads: hosting the programs of a file, and adopting edits of it.
+
+An edited file is loaded first. If that fails, the old code goes on and the error is said in one line. If not, every
+world is saved and released, and taken again under the new code; what that meant for them is said in one line too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldline.base import errors
+from worldline.cli import dev_show, shutdown
+from worldline.cli.common import Desk
+from worldline.client import connection
+from worldline.client.connection import Connection
+from worldline.client.universe import Universe
+from worldline.host import program_files
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.runs import RunStatus
+
+POLL_SECONDS = 0.25
+
+
+class Session:
+    """One `dev`, over all reloads."""
+
+    def __init__(self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show) -> None:
+        self._desk = desk
+        self._target = target
+        self._names = list(names)
+        self.show = show
+        self.shutdown = shutdown.Shutdown(show.say, as_json=desk.out.as_json)
+
+    async def run(self, *, reload: bool) -> None:
+        loaded = program_files.load(self._target)
+        before: list[Program] = []
+        while (following := await self._host(loaded, before, reload=reload)) is not None:
+            before, loaded = loaded.programs, following
+
+    async def _host(
+        self, loaded: program_files.Loaded, before: Sequence[Program], *, reload: bool
+    ) -> program_files.Loaded | None:
+        """Host these programs until they change or all is over. Returns what to host next."""
+        place = self._desk.place
+        self.show.muted = bool(before)
+        opened = connection.open(
+            place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
+            sinks=self.show.listeners(),
+        )  # fmt: skip
+        async with opened as universe:
+            assert universe.host is not None
+            self.shutdown.doing = universe.host.doing
+            async with self.show.showing(universe):
+                await self._begin(universe, loaded, before)
+                self.show.muted = False
+                following = await self._watch(universe, loaded, reload=reload)
+        if following is None:
+            self.show.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
+        return following
+
+    async def _begin(self, universe: Connection, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
+        for name in self._names:
+            await Universe(universe).ensure(name, loaded.programs[0])
+        if not before:
+            programs = ", ".join(program.name for program in loaded.programs)
+            self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
+            return
+        old = {program.name: program.hash for program in before}
+        if all(old.get(program.name) == program.hash for program in loaded.programs):
+            self.show.say("reloaded", f"{self._target}: nothing that recorded runs depend on has changed")
+        else:
+            self.show.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
+
+    async def _adopted(self, universe: Connection) -> str:
+        """Take the worlds that were held before, and say what became of them."""
+        assert universe.host is not None
+        adopted = runs = 0
+        blocked: list[str] = []
+        refused: list[str] = []
+        for at, name in list(self.show.worlds.items()):
+            try:
+                hosted = await universe.host.worlds.hold(at)
+            except errors.Closed as error:
+                refused.append(f"{name} cannot go on ({' '.join(str(error).split())})")
+                continue
+            except errors.NotFound:
+                continue  # deleted, or of a program that is no longer in the file
+            if hosted is not None:
+                await hosted.quiet()
+                live = hosted.machine.live_runs()
+                adopted += 1
+                runs += sum(run.record.status is RunStatus.RUNNING for run in live)
+                blocked += [f"{name}/{run.record.id}" for run in live if run.record.status is RunStatus.BLOCKED]
+        said = f"{adopted} worlds adopted it, {runs} runs go on, {len(blocked)} blocked"
+        if blocked:
+            said += (
+                f" ({', '.join(blocked[:5])}; see `worldline why {blocked[0].partition('/')[0]}{self._desk.option}`)"
+            )
+        return "; ".join([said, *refused[:5]])
+
+    async def _watch(
+        self, universe: Connection, loaded: program_files.Loaded, *, reload: bool
+    ) -> program_files.Loaded | None:  # fmt: skip
+        """Until the end (None), or until the file holds something new that can be loaded."""
+        assert universe.host is not None
+        seen = _marks(loaded.files)
+        stopped = self.shutdown.asked
+        while not stopped.is_set():
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await stopped.wait()
+            except TimeoutError:
+                pass
+            universe.host.check()
+            marks = _marks(loaded.files)
+            if not reload or marks == seen or None in marks or stopped.is_set():
+                continue
+            seen = marks
+            try:
+                return program_files.load(self._target)
+            except errors.BadInput as error:
+                self.show.say("kept", f"the old code: {error}")
+        return None
+
+
+def _marks(files: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """What tells one version of the files from the next. None: one is not there, as while an editor replaces it."""
+    found: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            stat = file.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size))
+    return found

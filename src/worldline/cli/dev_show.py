@@ -1,0 +1,212 @@
+"""What `worldline dev` writes: runs as blocks, or entries one by one, or JSON; and lines about itself.
+
+Steps, failed attempts and streamed chunks come by callbacks on the event loop, which only put them into a queue; a task
+writes them. A queue that grows too long loses the oldest, and that is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from rich import text
+
+from worldline.base import env_os
+from worldline.cli import blocks, entries, output, terminal
+from worldline.client.connection import Connection
+from worldline.inspect import render
+from worldline.model import ids
+from worldline.model.journal import Kind
+from worldline.observe import sinks
+from worldline.roles import hub
+
+QUEUE_MAX = 10_000
+PLACES_MAX = 1_000
+IDLE_SECONDS = 0.5  # after so long without news, what lasts is named
+INDENT = "    "
+
+_STYLES = {
+    Kind.HANDLER_FAILED: "red", Kind.UNDECODABLE_INPUT: "red", Kind.RUN_STARTED: "green", Kind.RUN_FINISHED: "green",
+    Kind.EFFECT_REQUESTED: "yellow", Kind.EFFECT_RESULT: "yellow", Kind.PROGRAM_CHANGED: "magenta",
+}  # fmt: skip
+
+Piece = tuple[ids.Address, hub.Chunk]
+Item = sinks.Journaled | sinks.Notice | Piece
+
+
+class Show:
+    def __init__(self, out: output.Out, *, rows: bool) -> None:
+        self._out = out
+        self._rows = rows
+        self._screen = terminal.screen()
+        self._env = env_os.OsEnv()
+        self._places = Places()
+        self._blocks = blocks.Blocks(self._places.of)
+        self._names: dict[ids.Address, entries.Names] = {}
+        self._heading = ""  # of the block that was written last
+        self._queue: asyncio.Queue[Item | None] = asyncio.Queue()
+        self._skipped = 0
+        self.muted = False  # a reload says in one line what logs say in many
+        self.worlds: dict[ids.Address, str] = {}  # all that have done something here
+
+    def listeners(self) -> sinks.Sinks:
+        """What the process that hosts has to call."""
+        return sinks.Sinks(log=self._put, replay=self._put)
+
+    @contextlib.asynccontextmanager
+    async def showing(self, universe: Connection) -> AsyncIterator[None]:
+        """Write what comes as long as the block lasts, and what has come until then."""
+        following = asyncio.ensure_future(self._write_all(universe))
+        try:
+            yield
+        finally:
+            self._queue.put_nowait(None)
+            await following
+
+    def say(self, what: str, detail: str) -> None:
+        """Something about `dev` itself."""
+        if self._out.as_json:
+            self._out.json({"dev": what, "message": detail})
+            return
+        self._screen.print(text.Text(f"[{what}] {detail}", style="bold"))
+        if what != "log":
+            self._heading = ""
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[None]:
+        """Show what the roles and the user's own `wl.log` say, and learn where user code fails."""
+        levels = {"worldline.user": logging.INFO, "worldline.failures": logging.DEBUG}
+        log, handler = logging.getLogger("worldline"), _Handler(self, self._places)
+        before = log.propagate, {name: logging.getLogger(name).level for name in levels}
+        log.addHandler(handler)
+        log.propagate = False
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.propagate = before[0]
+            for name, level in before[1].items():
+                logging.getLogger(name).setLevel(level)
+
+    # --- The queue ---------------------------------------------------------------------------------------------
+
+    def _put(self, item: Item) -> None:
+        if self._queue.qsize() >= QUEUE_MAX:
+            self._queue.get_nowait()
+            self._skipped += 1
+        self._queue.put_nowait(item)
+
+    async def _write_all(self, universe: Connection) -> None:
+        assert universe.host is not None
+        with contextlib.ExitStack() as stack:
+            followed: dict[ids.Address, None] = {}
+            while True:
+                try:
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        item = await self._queue.get()
+                except TimeoutError:
+                    self._lines(self._blocks.idle(self._env.wall_us()))
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, sinks.Journaled) and item.address not in followed:
+                    followed[item.address] = None
+                    stack.enter_context(self._streams(universe.host.live, item.address))
+                await self._write(universe, item)
+
+    @contextlib.contextmanager
+    def _streams(self, live: hub.Hub, at: ids.Address) -> Iterator[None]:
+        """Put what effects of a world stream into the queue."""
+        with live.following(at) as queue:
+            task = asyncio.ensure_future(_pass_on(queue, lambda chunk: self._put((at, chunk))))
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    async def _write(self, universe: Connection, item: Item) -> None:
+        if self._skipped:
+            self.say("skipped", f"{self._skipped} steps: they came faster than they could be written")
+            self._skipped = 0
+        now_us = self._env.wall_us()
+        if isinstance(item, sinks.Journaled):
+            self.worlds[item.address] = item.name
+            await self._step(universe, item)
+        elif self._out.as_json or self._rows:
+            return
+        elif isinstance(item, sinks.Notice):
+            self._lines(self._blocks.notice(item, now_us))
+        else:
+            self._lines(self._blocks.chunk(item[1], now_us))
+
+    # --- Writing -----------------------------------------------------------------------------------------------
+
+    async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
+        if self._out.as_json:
+            for entry in step.entries:
+                self._out.json({"world": step.name, **render.entry(entry)})
+        elif self._rows:
+            names = self._names.setdefault(step.address, entries.Names(step.address))
+            await names.learn(universe, step.entries)
+            for entry in step.entries:
+                self._screen.print(text.Text(names.line(entry, step.name), style=_STYLES.get(entry.kind, "")))
+        else:
+            self._lines(self._blocks.step(step.address, step.name, step.entries))
+
+    def _lines(self, lines: list[blocks.Line]) -> None:
+        if self._out.as_json or self._rows:
+            return
+        for line in lines:
+            if line.fresh or line.block != self._heading:
+                time = output.local(render.when(line.time_us))
+                self._screen.print(text.Text.assemble((f"{time}  ", "dim"), (line.block, "bold")))
+                self._heading = line.block
+            if line.text:
+                self._screen.print(text.Text(f"{INDENT}{line.text}", style=line.style))
+
+
+async def _pass_on(queue: asyncio.Queue[hub.Live], put: Callable[[hub.Chunk], None]) -> None:
+    while True:
+        item = await queue.get()
+        if isinstance(item, hub.Chunk):
+            put(item)
+
+
+class Places:
+    """Where user code raised what failures say: file and line, by the text of the failure."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+
+    def learn(self, message: str, place: str) -> None:
+        self._places.pop(message, None)
+        self._places[message] = place
+        while len(self._places) > PLACES_MAX:
+            del self._places[next(iter(self._places))]
+
+    def of(self, message: str) -> str:
+        return self._places.get(message, "")
+
+
+class _Handler(logging.Handler):
+    """Shows what the roles and the user's own `wl.log` say."""
+
+    def __init__(self, show: Show, places: Places) -> None:
+        super().__init__()
+        self._show = show
+        self._places = places
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "worldline.failures":
+            place = str(getattr(record, "place", ""))
+            for message in (record.getMessage(), str(getattr(record, "text", ""))):
+                self._places.learn(message, place)
+            return
+        user = record.name == "worldline.user"
+        if record.levelno < (logging.INFO if user else logging.WARNING) or (self._show.muted and not user):
+            return
+        self._show.say("log" if user else record.levelname.lower(), " ".join(record.getMessage().split()))

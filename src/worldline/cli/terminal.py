@@ -1,0 +1,50 @@
+"""Tables, colours and progress bars.
+
+Apart from `output`, because loading `rich` takes a third of a command's start, and most commands need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box, console, progress, table, text
+
+WIDE = 10_000  # where no terminal bounds it, nothing is cut
+
+
+def screen(*, err: bool = False) -> console.Console:
+    """A console that takes text as it is: what users write is never markup."""
+    made = console.Console(stderr=err, markup=False, highlight=False, emoji=False)
+    return made if made.is_terminal else console.Console(
+        stderr=err, markup=False, highlight=False, emoji=False, width=WIDE
+    )  # fmt: skip
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in titles:
+        made.add_column(title, overflow="fold")
+    for row in rows:
+        made.add_row(*(text.Text(cell) for cell in row))
+    screen().print(made)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr. Yields what is called with how much is done, of how much, and perhaps another title."""
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=screen(err=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def update(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total)
+            if what:
+                bar.update(task, description=what)
+
+        yield update
