@@ -4,6 +4,7 @@ if not __debug__:
     raise ImportError("Worldline keeps its assertions on: run Python without -O and PYTHONOPTIMIZE")
 
 from worldline.adapters.egress import Egress
+from worldline.base.env import Env
 from worldline.base.errors import (
     BadInput,
     Closed,
@@ -15,6 +16,7 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     NotFound,
+    NotHosted,
     Overloaded,
     StepFailed,
     StoreError,
@@ -35,7 +37,11 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
-from worldline.client.sdk import Run, Sent, Universe, World, open
+from worldline.client.listing import DeadLetter
+from worldline.client.open import open
+from worldline.client.run import Run, Sent
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.program import Program
@@ -66,7 +72,11 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.runs import RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.model.journal import Entry, Head, Kind
+from worldline.model.settings import Settings
+from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.effects.attempt import Attempt, attempt
@@ -83,6 +93,7 @@ __all__ = [
     "Closed",
     "Conflicted",
     "Corrupt",
+    "DeadLetter",
     "DedupeExpired",
     "Diverged",
     "DurabilityWarning",
@@ -90,17 +101,22 @@ __all__ = [
     "EffectFailed",
     "EffectTimeout",
     "Egress",
+    "Entry",
+    "Env",
     "Envelope",
     "Error",
     "Exists",
     "Failed",
     "Fatal",
+    "Head",
     "IdReused",
     "Journaled",
+    "Kind",
     "LimitExceeded",
     "Measure",
     "NotDurable",
     "NotFound",
+    "NotHosted",
     "Notice",
     "OutsideWorkflow",
     "Overloaded",
@@ -111,12 +127,15 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunFailed",
+    "RunStatus",
     "Scheduled",
     "Scope",
     "Script",
     "Sent",
+    "Settings",
     "Sinks",
     "Started",
+    "Status",
     "StepFailed",
     "StoreError",
     "StoreUncertain",
@@ -125,6 +144,7 @@ __all__ = [
     "Universe",
     "Workflow",
     "World",
+    "WorldMeta",
     "after",
     "ask",
     "attempt",

@@ -25,8 +25,6 @@ OFFENDERS: tuple[str, ...] = (
     "cli/dev_session.py: Show.muted",
     "cli/dev_session.py: Shutdown.doing",
     "cli/observe.py: ?.watch",
-    "client/delivery.py: Handover.done",
-    "demo/__main__.py: ?.programs",
     "observe/sinks.py: Meter.levels",
     "observe/sinks.py: ?.failures",
     "observe/tracing.py: ?.place",

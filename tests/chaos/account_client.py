@@ -24,7 +24,7 @@ import worldline as wl
 from tests.chaos import account, ledger
 from tests.chaos.linearizability import End, Kind, Op
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client import open as opening
 from worldline.model.settings import Settings, TimerSettings, WorkerSettings
 
 WORD = "account"
@@ -125,12 +125,12 @@ async def _work(asked: argparse.Namespace, label: str) -> int:
         said = {"ready": WORD, "worker": ""}
         if asked.hosts:
             hosting = await opened.enter_async_context(
-                sdk.open(asked.store, host=account.program, create=False, settings=SETTINGS)
+                opening.open(asked.store, host=account.program, create=False, settings=SETTINGS)
             )
-            assert hosting.host is not None
-            said["worker"] = hosting.host.worker.hex()
+            assert hosting._connection.host is not None
+            said["worker"] = hosting._connection.host.worker.hex()
             doors[HOST_DOOR] = hosting.world(account.WORLD)
-        asking = await opened.enter_async_context(sdk.open(asked.store, settings=SETTINGS))
+        asking = await opened.enter_async_context(opening.open(asked.store, settings=SETTINGS))
         doors[STORE_DOOR] = asking.world(account.WORLD)
         print(msgspec.json.encode(said).decode(), flush=True)
         await _operations(doings, doors, label, random.Random(f"{asked.seed}/{label}"), stopped)

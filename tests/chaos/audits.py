@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
@@ -17,27 +17,27 @@ from worldline.sim.runtime import keyspaces
 
 COMMITS_MIN = 50
 
-More = Callable[[sdk.Universe, dict[bytes, bytes], Audit], Awaitable[None]]
+More = Callable[[Universe, dict[bytes, bytes], Audit], Awaitable[None]]
 
 
 async def check(
-    crew: Crew, of: sdk.Universe, direct: str, *, knows: Sequence[Program], worlds: Sequence[str],
+    crew: Crew, of: Universe, direct: str, *, knows: Sequence[Program], worlds: Sequence[str],
     more: More | None = None,
 ) -> None:  # fmt: skip
     """`direct`: where the store is reached whatever was done to the way there. `more` looks at what it should hold."""
     is_folder = "://" not in direct
     universe = await opening.plain(direct, crew.objects, of, knows=knows)
     try:
-        committed, contents = history.split(await checkers.contents(universe.store.engine))
+        committed, contents = history.split(await checkers.contents(universe._connection.store.engine))
         proven_dead = _proven_dead(committed, crew.killed) if is_folder else never_proven
         audit = Audit(in_stamp_order=is_folder, proven_dead=proven_dead)
         copy = history.replay(await history.in_order(committed, direct), audit)
         checkers.same_contents(contents, copy, audit)
         for name in worlds:
-            await checkers.replayed(universe, name, audit)
+            await checkers.replayed(universe._connection, name, audit)
         if more is not None:
             await more(universe, copy, audit)
-        report = await doctor.examine(universe, repair=False)
+        report = await doctor.examine(universe._connection, repair=False)
     finally:
         await opening.close(universe)
     assert not audit.violations, f"{len(committed)} commits: {audit.violations[:5]}"

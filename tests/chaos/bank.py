@@ -23,7 +23,7 @@ from tests.chaos.processes import Crew, Nursery, Process
 from tests.servers.postgres import Server
 from tests.servers.proxy import Proxy
 from tests.store import postgres_kit
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.layers import leases
 
 HOSTS = ("host-1", "host-2")
@@ -45,7 +45,7 @@ class Bank:
         self.crew = Crew(nursery, self._direct, folder / "crew")
         self.lives: dict[str, Process] = {}
         self.proxies: dict[str, Proxy] = {}
-        self.universe: sdk.Universe
+        self.universe: Universe
         self._open = False
         self._sent = 0
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests import aio
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
@@ -51,7 +51,7 @@ class Field:
         self.draws = random.Random(seed)
         self.roles: dict[str, tuple[tuple[str, ...], Process]] = {}
         self.history = workloads.History()
-        self.universe: sdk.Universe
+        self.universe: Universe
         self._url = url
         self._direct = direct or url  # where the store is reached whatever is done to the way there
         self._numbers = itertools.count()
@@ -86,10 +86,11 @@ class Field:
 
     async def _steady(self, client: int) -> None:
         """One operation after the other, each repeated under its id until it is answered."""
+        opened = self.universe._connection
         while self._working:
             op = self._draw(client)
             self.history.begun[op.id] = op
-            self.history.answered[op.id] = await workloads.insist(lambda op=op: workloads.do(self.universe, op))  # type: ignore[misc]
+            self.history.answered[op.id] = await workloads.insist(lambda op=op: workloads.do(opened, op))  # type: ignore[misc]
             await asyncio.sleep(0.02)
 
     def _draw(self, client: int) -> workloads.Op:
@@ -172,8 +173,8 @@ class Field:
         """For each world that has something to do: what, and who holds it."""
         left = {}
         for name, _ in _worlds():
-            at = await self.universe.world(name).address()
-            read = await self.universe.store.engine.read(
+            at = await self.universe.world(name)._handle.address()
+            read = await self.universe._connection.store.engine.read(
                 inboxes.read_range(at, count_max=100), works.open_range(at, count_max=100), *leases.reads(at)
             )
             unread, opened = len(read.page(0).items), len(read.page(1).items)
@@ -195,14 +196,14 @@ class Field:
             self.crew, self.universe, self._direct, knows=programs.PROGRAMS, worlds=worlds, more=self._promises
         )
 
-    async def _promises(self, universe: sdk.Universe, copy: dict[bytes, bytes], audit: Audit) -> None:
+    async def _promises(self, universe: Universe, copy: dict[bytes, bytes], audit: Audit) -> None:
         """What clients were told, and what reached the outside."""
         calls = ledger.read(self.crew.ledger)
         for call in calls:
             audit.called(call)
         done: dict[tuple[str, str], object] = {(call.name, call.key): None for call in calls}
         kept = checkers.Kept(dict(_worlds()), list(self.history.begun.values()), self.history.answered, copy, done)
-        await checkers.promises(universe, kept, audit)
+        await checkers.promises(universe._connection, kept, audit)
 
     async def aclose(self) -> None:
         """Whatever happened, nobody is left."""

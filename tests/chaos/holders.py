@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tests.chaos.processes import Process
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.layers import leases
 from worldline.model import ids
 
@@ -16,15 +16,15 @@ def worker_of(process: Process) -> ids.WorkerId:
     return ids.WorkerId(bytes.fromhex(msgspec.json.decode(line)["worker"]))
 
 
-async def state(universe: sdk.Universe, world: str) -> leases.State:
-    at = await universe.world(world).address()
-    read = await universe.store.engine.read(*leases.reads(at))
+async def state(universe: Universe, world: str) -> leases.State:
+    at = await universe.world(world)._handle.address()
+    read = await universe._connection.store.engine.read(*leases.reads(at))
     return leases.decode(at, *(read.value(index) for index in range(3)))
 
 
-async def sign_us(universe: sdk.Universe, worker: ids.WorkerId) -> int:
+async def sign_us(universe: Universe, worker: ids.WorkerId) -> int:
     """When a worker has last shown that it lives."""
-    read = await universe.store.engine.read(leases.get_life(worker))
+    read = await universe._connection.store.engine.read(leases.get_life(worker))
     life = leases.decode_life(worker, read.value(0))
     return 0 if life is None else life.sign.heartbeat_us
 

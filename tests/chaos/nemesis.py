@@ -102,8 +102,8 @@ class Nemesis:
 
     async def _move(self, holder: str) -> str:
         other = HOSTS[1 - HOSTS.index(holder)]
-        store = self._bank.universe.store
-        at = await self._bank.universe.world(account.WORLD).address()
+        store = self._bank.universe._connection.store
+        at = await self._bank.universe.world(account.WORLD)._handle.address()
         try:
             await operations.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
         except errors.NotFound:
@@ -114,12 +114,12 @@ class Nemesis:
 
     async def _revoke(self, holder: str) -> str:
         del holder
-        store = self._bank.universe.store
-        at = await self._bank.universe.world(account.WORLD).address()
+        store = self._bank.universe._connection.store
+        at = await self._bank.universe.world(account.WORLD)._handle.address()
         return f"to epoch {await operations.revoke_lease(store.engine, store.env, at)}"
 
     async def _drain(self, holder: str) -> str:
-        store = self._bank.universe.store
+        store = self._bank.universe._connection.store
         worker = holders.worker_of(self._bank.lives[holder])
         try:
             await operations.drain_worker(store.engine, store.env, worker, draining=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tests.chaos import history
 from worldline.base import env_os
-from worldline.client import sdk
+from worldline.client import connection
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.kernel.authoring.program import Program
 from worldline.layers import format as formats
@@ -18,33 +19,34 @@ ENV = env_os.OsEnv()
 
 async def recorded(
     url: str, objects: str, *, host: str = "client", knows: Sequence[Program] = (), hosts: Sequence[Program] = ()
-) -> sdk.Universe:
+) -> Universe:
     """Make the store and open it. `knows`: programs of worlds that are only talked to."""
     engine = await compose.open_engine(url, ENV, create=True)
     recording = history.Recording(engine, ENV.wall_us, host=host, life=1)
     await formats.ensure(recording, ENV, create=True)
     bodies = await compose.open_objects(objects, ENV, create=True)
     store = compose.Store(url, recording, bodies, ENV)
-    found = await sdk._find_universe(store, sdk.DEFAULT_UNIVERSE, create=True)
+    found = await connection.find_universe(store, connection.DEFAULT_UNIVERSE, create=True)
     return _universe(store, found, knows, hosts)
 
 
-async def plain(url: str, objects: str, universe: sdk.Universe, *, knows: Sequence[Program]) -> sdk.Universe:
+async def plain(url: str, objects: str, universe: Universe, *, knows: Sequence[Program]) -> Universe:
     """The same universe, seen without anything in between."""
     engine = await compose.open_engine(url, ENV, create=False)
     bodies = await compose.open_objects(objects, ENV, create=False)
-    return _universe(compose.Store(url, engine, bodies, ENV), universe.id, knows, ())
+    return _universe(compose.Store(url, engine, bodies, ENV), universe._connection.id, knows, ())
 
 
 def _universe(
     store: compose.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
-) -> sdk.Universe:
-    universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, hosts, Settings())
-    universe.programs.update({program.name: program for program in knows})
-    universe.start()
-    return universe
+) -> Universe:
+    opened = connection.Connection(store, found, connection.DEFAULT_UNIVERSE, hosts, Settings())
+    for program in knows:
+        opened.knows(program)
+    opened.start()
+    return Universe(opened)
 
 
-async def close(universe: sdk.Universe) -> None:
-    await universe.close()
-    await universe.store.close()
+async def close(universe: Universe) -> None:
+    await universe._connection.close()
+    await universe._connection.store.close()

@@ -27,7 +27,7 @@ from tests.roles import kit as kits
 from tests.roles import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -61,7 +61,7 @@ class Run:
     def __init__(self, nursery: Nursery, url: str, folder: Path) -> None:
         self.crew = Crew(nursery, url, folder, file=STORY)
         self.url = url
-        self.universe: sdk.Universe
+        self.universe: Universe
 
     async def open(self) -> None:
         self.universe = await opening.recorded(self.url, self.crew.objects, knows=scenario.PROGRAMS)
@@ -114,23 +114,23 @@ class Run:
         found = {}
         for program in scenario.PROGRAMS:
             world = self.universe.world(program.name)
-            root = _root(await world.machine(), program, await world.address())
+            root = _root(await world._handle.machine(), program, await world._handle.address())
             entries = _comparable(await kits.entries(world))
-            found[program.name] = End(root, entries, await kits.ends(world, self.universe.store.engine))
+            found[program.name] = End(root, entries, await kits.ends(world, self.universe._connection.store.engine))
         return found
 
     async def check(self) -> None:
         """The simulator's auditor over every commit, the worlds replayed, the queues as they should be."""
         is_folder = "://" not in self.url
         audit = Audit(in_stamp_order=is_folder, proven_dead=self._proven_dead if is_folder else never_proven)
-        committed, contents = history.split(await checkers.contents(self.universe.store.engine))
+        committed, contents = history.split(await checkers.contents(self.universe._connection.store.engine))
         copy = history.replay(await history.in_order(committed, self.url), audit)
         checkers.same_contents(contents, copy, audit)
         for name in ("bank", "shop"):
-            await checkers.replayed(self.universe, name, audit)
-            assert (await prove.prove(self.universe, self.universe.world(name))).holds
+            await checkers.replayed(self.universe._connection, name, audit)
+            assert (await prove.prove(self.universe.world(name)._handle)).holds
         assert audit.violations == []
-        assert (await doctor.examine(self.universe, repair=False)).findings == []
+        assert (await doctor.examine(self.universe._connection, repair=False)).findings == []
         seen = {(call.name, call.key) for call in ledger.read(self.crew.ledger)}
         assert {name: sum(service == name for service, _ in seen) for name in scenario.KEYS} == scenario.KEYS
 

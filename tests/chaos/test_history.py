@@ -32,9 +32,9 @@ async def told(folder: Path) -> Found:
     try:
         await scenario.drive(universe)
     finally:
-        await universe.close()
-    everything = await checkers.contents(universe.store.engine)
-    await universe.store.close()
+        await universe._connection.close()
+    everything = await checkers.contents(universe._connection.store.engine)
+    await universe._connection.store.close()
     return history.split(everything)
 
 

@@ -21,6 +21,7 @@ import worldline as wl
 from tests import aio
 from tests.cli import shop
 from worldline import cli
+from worldline.client import listing
 from worldline.inspect import queries
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
@@ -172,9 +173,9 @@ async def _stock(store: str) -> None:
 
 async def _settled(universe: wl.Universe) -> bool:
     """Whether the effects have failed as they must; the nap and the approval's limit are timers."""
-    found = [each.work async for each in queries.open_work(universe, None)]
+    found = [each.work async for each in queries.open_work(universe._connection, None)]
     effects = [work for work in found if work.error]
-    machine = await universe.world("alice").machine()
+    machine = await universe.world("alice")._handle.machine()
     told = any(pending.parked for pending in machine.open.values())
     return len(found) == 4 and len(effects) == 2 and any(work.state is WorkState.PARKED for work in effects) and told
 
@@ -189,7 +190,7 @@ def with_universe(store: str | Path, do: Callable[[wl.Universe], Awaitable[Any]]
 
     async def main() -> Any:
         async with wl.open(str(store)) as universe:
-            universe.programs[shop.app.name] = shop.app
+            universe._connection.programs[shop.app.name] = shop.app
             return await do(universe)
 
     return aio.run(main())
@@ -203,8 +204,8 @@ def derived(universe: ids.UniverseId) -> list[tuple[bytes, bytes]]:
 async def delete_derived(universe: wl.Universe) -> int:
     """Delete every open, due and ready key. Returns how many there were."""
     count = 0
-    for begin, end in derived(universe.id):
-        async for key, raw in queries.items(universe, kv.Range(begin, end)):
+    for begin, end in derived(universe._connection.id):
+        async for key, raw in listing.items(universe._connection, kv.Range(begin, end)):
             await put(universe, key, raw, None)
             count += 1
     return count
@@ -221,7 +222,7 @@ async def put(universe: wl.Universe, key: bytes, before: bytes | None, after: by
         batch.delete(key)
     else:
         batch.put(key, after)
-    [outcome] = await universe.store.engine.commit(batch)
+    [outcome] = await universe._connection.store.engine.commit(batch)
     assert isinstance(outcome, kv.Ok)
 
 
@@ -232,7 +233,7 @@ def wait_finished(store: str | Path, world: str, run_id: str) -> Any:
         found = universe.world(world)
 
         async def started() -> bool:
-            return run_id in (await found.machine()).runs
+            return run_id in (await found._handle.machine()).runs
 
         await aio.until(started, seconds=SECONDS)
         async with asyncio.timeout(SECONDS):

@@ -40,10 +40,10 @@ ENDINGS: list[tuple[int, list[str], str]] = [
     (4, ["ref", "delete", "alice", "--yes"], "own name"),
     (4, ["create", "alice", "--app", SHOP], "there is a world named 'alice' already"),
     (5, ["list", "--store", "missing"], "there is no store"),
-    (6, ["run", "bob", "greet", "name=x"], "no worker hosts world 'bob'"),
+    (6, ["run", "bob", "greet", "name=x"], "no process hosts world 'bob'"),
     (6, ["run", "carol", "greet", "name=x"], "world 'carol' is paused"),
-    (6, ["ask", "bob", "Withdraw", "account=a", "cents=1", "--timeout", "0.05"], "no worker hosts world 'bob'"),
-    (6, ["run", "bob", "greet", "name=x", "--timeout", "0.05"], "no worker hosts world 'bob'"),
+    (6, ["ask", "bob", "Withdraw", "account=a", "cents=1", "--timeout", "0.05"], "no process hosts world 'bob'"),
+    (6, ["run", "bob", "greet", "name=x", "--timeout", "0.05"], "no process hosts world 'bob'"),
     (6, ["run", "carol", "greet", "name=x", "--timeout", "0.05"], "world 'carol' is paused"),
     (2, ["dev", "starts.py"], 'starts.py runs itself when it is imported (line 7): put that under `if __name__ == "__'),
     (2, ["dev", "indirect.py"], "indirect.py runs itself when it is imported (line 9): put that under `if __name__"),
@@ -126,7 +126,7 @@ def test_refused(store: Path) -> None:
         (failures.RunFailed("x"), 1),
         (failures.Diverged("x"), 1),
         (TimeoutError(), 6),
-        (output.NotHosted("x"), 6),
+        (errors.NotHosted("x"), 6),
     ],
 )
 def test_every_error_has_its_code(error: Exception, code: int) -> None:

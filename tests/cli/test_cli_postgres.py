@@ -60,8 +60,8 @@ def test_every_derived_key_deleted(url: str) -> None:
     assert run("doctor", "--store", url, "--app", SHOP, "--json").json["findings"] == []
 
     async def count(universe: wl.Universe) -> int:
-        ranges = cli_kit.derived(universe.id)
-        return sum([await queries.count(universe, kv.Range(begin, end)) for begin, end in ranges])
+        ranges = cli_kit.derived(universe._connection.id)
+        return sum([await queries.count(universe._connection, kv.Range(begin, end)) for begin, end in ranges])
 
     assert with_universe(url, count) >= 7
 

@@ -128,8 +128,8 @@ def flip_in_file(file: Path, raw: bytes) -> None:
 
 
 async def frames_of(universe: wl.Universe) -> list[tuple[bytes, bytes, int]]:
-    at = await universe.world("alice").address()
-    page = (await universe.store.engine.read(kv.Range(*journal_keys.frames(at)))).page(0)
+    at = await universe.world("alice")._handle.address()
+    page = (await universe._connection.store.engine.read(kv.Range(*journal_keys.frames(at)))).page(0)
     return [(key, raw, journal_keys.frame_height(at, key)) for key, raw in page.items]
 
 
@@ -154,16 +154,16 @@ async def cut_off(universe: wl.Universe) -> None:
 
 async def flip_head(universe: wl.Universe) -> None:
     """A head of another history, well made."""
-    at = await universe.world("alice").address()
-    raw = (await universe.store.engine.read(journals.get_head(at))).value(0)
+    at = await universe.world("alice")._handle.address()
+    raw = (await universe._connection.store.engine.read(journals.get_head(at))).value(0)
     head = msgspec.structs.replace(journals.decode_head(raw), chain=bytes(32))
     await put(universe, journal_keys.head_key(at), raw, journals.pack_head(head))
 
 
 async def move_snapshot(universe: wl.Universe) -> None:
     """A snapshot said to be of another history."""
-    at = await universe.world("alice").address()
-    record = (await verify.records(universe, at))[-1]
+    at = await universe.world("alice")._handle.address()
+    record = (await verify.records(universe._connection, at))[-1]
     changed = snapshot_keys.SNAPSHOT.pack(msgspec.structs.replace(record, chain=bytes(32)))
     await put(universe, snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record), changed)
 
@@ -192,8 +192,8 @@ def test_a_snapshot_that_says_something_else(store: Path) -> None:
     """Its bytes are sound and its history is right; only running the code tells that the state is another."""
 
     async def swap(universe: wl.Universe) -> None:
-        at = await universe.world("alice").address()
-        first, *_, last = await verify.records(universe, at)
+        at = await universe.world("alice")._handle.address()
+        first, *_, last = await verify.records(universe._connection, at)
         changed = snapshot_keys.SNAPSHOT.pack(msgspec.structs.replace(last, root=first.root))
         await put(universe, snapshot_keys.snapshot_key(at, last.step), snapshot_keys.SNAPSHOT.pack(last), changed)
 
@@ -236,9 +236,9 @@ def test_large_payloads_are_verified_and_proved(tmp_path: Path) -> None:
 
 def test_a_proof_needs_the_program(stocked: Path) -> None:
     async def attempt(universe: wl.Universe) -> None:
-        universe.programs.clear()
-        with pytest.raises(wl.BadInput, match="not at hand"):
-            await proofs.prove(universe, universe.world("alice"))
+        universe._connection.programs.clear()
+        with pytest.raises(wl.BadInput, match="not loaded"):
+            await proofs.prove(universe.world("alice")._handle)
 
     with_universe(stocked, attempt)
     assert run("replay", "alice", "--prove", "--store", stocked).code == 2

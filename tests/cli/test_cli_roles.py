@@ -156,7 +156,7 @@ def test_why_a_pinned_world_does_not_run(store: Path) -> None:
     assert run("label", "bob", "pin=elsewhere", "needs:disk=fast", "--store", store).code == 0
     assert run("send", "bob", "Deposited", "account=a", "cents=1", "--store", store).code == 0
     reason = run("why", "bob", "--store", store, "--json").json["reasons"][0]
-    assert reason["kind"] == "nobody"
+    assert reason["kind"] == "not_hosted"
     assert reason["what"].endswith("host program 'shop', where its labels allow: pin=elsewhere, needs:disk=fast")
 
 
@@ -179,7 +179,7 @@ def on_store(url: str, do: Callable[[wl.Universe], Any]) -> Any:
 
 
 async def held(universe: wl.Universe, worker: bytes) -> int:
-    return len(await operations.list_worker_worlds(universe.store.engine, ids.WorkerId(worker)))
+    return len(await operations.list_worker_worlds(universe._connection.store.engine, ids.WorkerId(worker)))
 
 
 def test_worlds_go_on_at_another_worker_after_kill_9(url: str, tmp_path: Path, app_file: Path) -> None:
@@ -209,15 +209,15 @@ async def _kill_in_the_middle(universe: wl.Universe, program: wl.Program, worker
     workers[counts.index(max(counts))].end(signal.SIGKILL)
     assert await asyncio.gather(*(run.result(120) for run in runs)) == [2**12] * 5
     for world in worlds:
-        proof = await prove.prove(universe, world, programs=[program])
+        proof = await prove.prove(world._handle, programs=[program])
         assert proof.holds, proof
 
 
 async def _nobody_is_left(universe: wl.Universe) -> None:
     """Leases are free. Of the one that was killed a record may be left, until somebody comes across it."""
-    for meta in await universe.list():
-        at = await universe.world(meta.name).address()
-        read = await universe.store.engine.read(*leases.reads(at))
+    async for meta in universe.worlds():
+        at = await universe.world(meta.name)._handle.address()
+        read = await universe._connection.store.engine.read(*leases.reads(at))
         assert leases.decode(at, read.value(0), read.value(1), read.value(2)).holder is None
 
 

@@ -75,8 +75,8 @@ def test_a_large_universe_is_not_read_through(store: Path, monkeypatch: pytest.M
 
     async def main(universe: Universe) -> tuple[str, int]:
         for number in range(40):
-            await universe.create(f"order-{number:03}", universe.programs["shop"])
-        engine, read, asked = universe.store.engine, universe.store.engine.read, 0
+            await universe.create(f"order-{number:03}", universe._connection.programs["shop"])
+        engine, read, asked = universe._connection.store.engine, universe._connection.store.engine.read, 0
 
         async def counted(*requests: object) -> object:
             nonlocal asked
@@ -85,7 +85,7 @@ def test_a_large_universe_is_not_read_through(store: Path, monkeypatch: pytest.M
             return found
 
         monkeypatch.setattr(engine, "read", counted)
-        return await suggest.worlds(universe, "order-0300"), asked
+        return await suggest.worlds(universe._connection, "order-0300"), asked
 
     monkeypatch.setattr(suggest, "NAMES_NEAR_MAX", 5)
     meant, asked = with_universe(store, main)

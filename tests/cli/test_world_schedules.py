@@ -39,7 +39,7 @@ def program() -> wl.Program:
 
 
 async def beats(world: wl.World) -> list[str]:
-    drum = world.universe.programs["drum"].reducers["Drum"].cls
+    drum = world._universe.programs["drum"].reducers["Drum"].cls
     found: list[str] = (await world.state(drum)).beats
     return found
 

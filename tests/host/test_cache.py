@@ -41,8 +41,8 @@ async def opened(store: Path, bucket: str, **settings: Any) -> AsyncIterator[wl.
 
 async def lose(universe: wl.Universe) -> None:
     """Delete every object in the bucket."""
-    for each in await universe.store.objects.list(""):
-        await universe.store.objects.delete(each.name)
+    for each in await universe._connection.store.objects.list(""):
+        await universe._connection.store.objects.delete(each.name)
 
 
 def cached(folder: Path) -> list[Path]:
@@ -53,14 +53,14 @@ async def test_what_was_read_once_is_read_from_disk(bucket: str, tmp_path: Path)
     """Also by the next process: the object itself is gone by then."""
     folder = tmp_path / "cache"
     async with opened(tmp_path / "store", bucket, folder=str(folder)) as universe:
-        of = await universe.blobs.put(DATA)
-        assert await universe.blobs.get(of) == DATA
+        of = await universe._connection.blobs.put(DATA)
+        assert await universe._connection.blobs.get(of) == DATA
         assert [path.name for path in cached(folder)] == [of.hex()]
         await lose(universe)
-        assert await universe.blobs.get(of) == DATA
+        assert await universe._connection.blobs.get(of) == DATA
     async with opened(tmp_path / "store", bucket, folder=str(folder)) as universe:
-        assert await universe.blobs.get(of) == DATA
-        assert universe._levels() == {
+        assert await universe._connection.blobs.get(of) == DATA
+        assert universe._connection._levels() == {
             "worldline_cache_hits": 1, "worldline_cache_misses": 0, "worldline_inputs_waiting": 0,
         }  # fmt: skip
 
@@ -68,41 +68,41 @@ async def test_what_was_read_once_is_read_from_disk(bucket: str, tmp_path: Path)
 async def test_damaged_entry_is_fetched_again_and_never_returned(bucket: str, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     async with opened(tmp_path / "store", bucket, folder=str(folder)) as universe:
-        of = await universe.blobs.put(DATA)
-        await universe.blobs.get(of)
+        of = await universe._connection.blobs.put(DATA)
+        await universe._connection.blobs.get(of)
         [entry] = cached(folder)
         entry.write_bytes(b"torn")
-        assert await universe.blobs.get(of) == DATA
+        assert await universe._connection.blobs.get(of) == DATA
         assert entry.read_bytes() == DATA
         entry.write_bytes(b"torn")
         await lose(universe)
         with pytest.raises(errors.Corrupt, match="is gone"):
-            await universe.blobs.get(of)
+            await universe._connection.blobs.get(of)
 
 
 async def test_cache_keeps_to_its_size(bucket: str, tmp_path: Path) -> None:
     folder, size = tmp_path / "cache", limits.CACHE_BYTES_MIN
     async with opened(tmp_path / "store", bucket, folder=str(folder), bytes_max=size) as universe:
-        made = [await universe.blobs.put(bytes([number]) * 100_000) for number in range(20)]
+        made = [await universe._connection.blobs.put(bytes([number]) * 100_000) for number in range(20)]
         for of in made:
-            assert cas.address(await universe.blobs.get(of)) == of
+            assert cas.address(await universe._connection.blobs.get(of)) == of
         assert 0 < sum(path.stat().st_size for path in cached(folder)) <= size
 
 
 async def test_small_blobs_and_other_objects_are_not_cached(bucket: str, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     async with opened(tmp_path / "store", bucket, folder=str(folder)) as universe:
-        await universe.blobs.get(await universe.blobs.put(b"small"))
+        await universe._connection.blobs.get(await universe._connection.blobs.put(b"small"))
         assert cached(folder) == []
     async with opened(tmp_path / "store", str(tmp_path / "objects"), folder=str(folder)) as universe:
-        await universe.blobs.get(await universe.blobs.put(DATA))
-        assert universe.store.cache is None
+        await universe._connection.blobs.get(await universe._connection.blobs.put(DATA))
+        assert universe._connection.store.cache is None
         assert cached(folder) == []
 
 
 async def test_without_a_folder_nothing_is_written(bucket: str, tmp_path: Path) -> None:
     async with opened(tmp_path / "store", bucket) as universe:
-        assert universe.store.cache is None
+        assert universe._connection.store.cache is None
 
 
 async def test_environment_names_folder_and_size(
@@ -111,13 +111,13 @@ async def test_environment_names_folder_and_size(
     monkeypatch.setenv(compose.CACHE, str(tmp_path / "named"))
     monkeypatch.setenv(compose.CACHE_BYTES, str(limits.CACHE_BYTES_MIN))
     async with opened(tmp_path / "store", bucket) as universe:
-        of = await universe.blobs.put(DATA)
-        await universe.blobs.get(of)
-        large = await universe.blobs.put(bytes(limits.CACHE_BYTES_MIN // 2))
-        await universe.blobs.get(large)
+        of = await universe._connection.blobs.put(DATA)
+        await universe._connection.blobs.get(of)
+        large = await universe._connection.blobs.put(bytes(limits.CACHE_BYTES_MIN // 2))
+        await universe._connection.blobs.get(large)
     assert [path.name for path in cached(tmp_path / "named")] == [of.hex()], "one blob may take a quarter of the room"
     async with opened(tmp_path / "store", bucket, folder=str(tmp_path / "chosen")) as universe:
-        await universe.blobs.get(of)
+        await universe._connection.blobs.get(of)
     assert len(cached(tmp_path / "chosen")) == 1, "what the caller says comes first"
 
 

@@ -104,7 +104,7 @@ async def prove(url: str, numbers: list[int]) -> None:
             hostile = programs.program(number)
             world = universe.world(client.world_name(number))
             try:
-                proof = await proofs.prove(universe, world, programs=[hostile.program])
+                proof = await proofs.prove(world._handle, programs=[hostile.program])
             except BaseException as error:  # noqa: BLE001 - whatever escapes is what is looked for
                 name = type.__getattribute__(type(error), "__qualname__")
                 _say(f"{hostile}: its journal cannot be proved: {name}")
@@ -112,7 +112,7 @@ async def prove(url: str, numbers: list[int]) -> None:
                 if not proof.holds:
                     _say(f"{hostile}: its journal does not replay: {proof.difference}".replace("\n", " "))
         for each in range(innocent.WORLDS):
-            proof = await proofs.prove(universe, universe.world(innocent.name(each)), programs=[innocent.app])
+            proof = await proofs.prove(universe.world(innocent.name(each))._handle, programs=[innocent.app])
             if not proof.holds:
                 _say(f"{innocent.name(each)} does not replay: {proof.difference}".replace("\n", " "))
 

@@ -19,6 +19,7 @@ from tests.hostile import innocent
 from tests.hostile.making import Act, Ask, Cancel, Door, Ping, Run, Send
 from tests.hostile.programs import Hostile, Part
 from worldline.base import errors
+from worldline.client import answers
 from worldline.inspect import why as reasons
 from worldline.kernel import commands
 from worldline.model.journal import Kind
@@ -142,7 +143,7 @@ async def _to_its_end(doing: Coroutine[Any, Any, T], world: wl.World, hostile: H
 
 async def _why(world: wl.World) -> str:
     try:
-        found = await reasons.why(world.universe, world)
+        found = await reasons.why(world._handle)
     except BaseException as error:  # noqa: BLE001 - the world is hostile to those who look, too
         return f"why: {type.__getattribute__(type(error), '__qualname__')}"
     return "; ".join(f"{each.kind}: {each.what} {each.error}"[:300] for each in found.reasons) or found.note
@@ -153,10 +154,10 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
     try:
         match act:
             case Send():
-                sent = await world.send_raw(act.schema, act.data, to=act.to)
-                return await _taken(world, await sent.applied())
+                sent = await world._handle.send(act.schema, act.data, to=act.to)
+                return await _taken(world, await answers.applied(world._universe, sent))
             case Ask():
-                await world.ask_raw(act.schema, act.data)
+                await world._handle.ask(act.schema, act.data)
             case Run():
                 begun[act.id] = act.call
                 if act.begun:
@@ -164,7 +165,7 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
                     return None
                 await world.run(act.call, id=act.id)
             case Cancel():
-                await world.command(commands.CANCEL, commands.CancelRun(act.id, "enough"))
+                await world._handle.command(commands.CANCEL, commands.CancelRun(act.id, "enough"))
                 if not act.ends:
                     return None
                 await world.run(begun[act.id], id=act.id)

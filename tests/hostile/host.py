@@ -36,9 +36,9 @@ async def serve(url: str, first: int, end: int) -> None:
 
 
 def _health(universe: wl.Universe) -> str:
-    assert universe.host is not None
+    assert universe._connection.host is not None
     try:
-        universe.host.check()
+        universe._connection.host.check()
     except Exception as error:  # noqa: BLE001 - it is told
         return f"{type(error).__name__} stopped a role"
     return "well"

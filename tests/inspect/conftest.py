@@ -1,7 +1,8 @@
-"""The stocked stores of the command line's tests."""
+"""The stocked stores of the command line's tests, and the processes of those of the roles."""
 
 from __future__ import annotations
 
 from tests.cli.conftest import stocked, store
+from tests.roles.conftest import memory_kit
 
-__all__ = ["stocked", "store"]
+__all__ = ["memory_kit", "stocked", "store"]

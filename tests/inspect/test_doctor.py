@@ -13,6 +13,7 @@ import pytest
 import worldline as wl
 from tests.cli import cli_kit, shop
 from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
+from worldline.client import listing
 from worldline.codec import tuples
 from worldline.inspect import queries
 from worldline.keys import cas as cas_keys
@@ -38,8 +39,8 @@ def kinds(store: Path, *words: str) -> list[str]:
 
 async def derived(universe: wl.Universe) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
-    for begin, end in cli_kit.derived(universe.id):
-        found |= {key: raw async for key, raw in queries.items(universe, kv.Range(begin, end))}
+    for begin, end in cli_kit.derived(universe._connection.id):
+        found |= {key: raw async for key, raw in listing.items(universe._connection, kv.Range(begin, end))}
     return found
 
 
@@ -98,7 +99,7 @@ def test_every_derived_key_deleted(store: Path, tmp_path: Path) -> None:
 
 def universe_of(store: Path) -> ids.UniverseId:
     async def identity(universe: wl.Universe) -> ids.UniverseId:
-        return universe.id
+        return universe._connection.id
 
     found: ids.UniverseId = with_universe(store, identity)
     return found
@@ -127,11 +128,15 @@ def _tried(store: Path) -> bool:
 
 
 async def address(universe: wl.Universe, world: str = "alice") -> ids.Address:
-    return await universe.world(world).address()
+    return await universe.world(world)._handle.address()
 
 
 async def effect(universe: wl.Universe, state: WorkState) -> Any:
-    return next(each for each in [one async for one in queries.open_work(universe, None)] if each.work.state is state)
+    return next(
+        each
+        for each in [one async for one in queries.open_work(universe._connection, None)]
+        if each.work.state is state
+    )
 
 
 async def delete_open(universe: wl.Universe) -> None:
@@ -143,7 +148,7 @@ async def delete_due(universe: wl.Universe) -> None:
     found = await effect(universe, WorkState.WAITING)
     work = found.work
     key = work_keys.due_key(found.at, found.intent, queue=work.queue, due_us=work.due_us)
-    raw = (await universe.store.engine.read(kv.Get(key))).value(0)
+    raw = (await universe._connection.store.engine.read(kv.Get(key))).value(0)
     await put(universe, key, raw, None)
 
 
@@ -167,7 +172,7 @@ async def plant_open(universe: wl.Universe) -> None:
 
 async def plant_open_of_nobody(universe: wl.Universe) -> None:
     found = await effect(universe, WorkState.PARKED)
-    nobody = ids.Address(universe.id, ids.WorldId(bytes(16)))
+    nobody = ids.Address(universe._connection.id, ids.WorldId(bytes(16)))
     await put(universe, work_keys.open_key(nobody, ids.IntentId(bytes(16))), None, found.raw)
 
 
@@ -178,16 +183,16 @@ async def plant_due(universe: wl.Universe) -> None:
 
 
 async def plant_bad_due(universe: wl.Universe) -> None:
-    await put(universe, work_keys.due_all(universe.id)[0] + tuples.pack(("x",)), None, b"x")
+    await put(universe, work_keys.due_all(universe._connection.id)[0] + tuples.pack(("x",)), None, b"x")
 
 
 async def plant_ready_of_nobody(universe: wl.Universe) -> None:
-    key = ready_keys.hint_key(universe.id, 1, bytes(12))
+    key = ready_keys.hint_key(universe._connection.id, 1, bytes(12))
     await put(universe, key, None, ready_keys.hint_value(ids.WorldId(bytes(16))))
 
 
 async def plant_bad_ready(universe: wl.Universe) -> None:
-    await put(universe, ready_keys.every_hint(universe.id)[0] + tuples.pack(("x",)), None, b"x")
+    await put(universe, ready_keys.every_hint(universe._connection.id)[0] + tuples.pack(("x",)), None, b"x")
 
 
 REPAIRED = [
@@ -244,12 +249,12 @@ async def parked_id(universe: wl.Universe) -> str:
 
 
 async def waiting_id(universe: wl.Universe) -> str:
-    found = [each async for each in queries.open_work(universe, None) if each.work.kind is WorkKind.EFFECT]
+    found = [each async for each in queries.open_work(universe._connection, None) if each.work.kind is WorkKind.EFFECT]
     return next(each.intent.hex() for each in found if each.work.name == "flaky")
 
 
 async def delete_stuck(universe: wl.Universe) -> None:
-    [found] = [each async for each in queries.open_work(universe, None) if each.work.name == "stuck"]
+    [found] = [each async for each in queries.open_work(universe._connection, None) if each.work.name == "stuck"]
     await put(universe, work_keys.open_key(found.at, found.intent), found.raw, None)
 
 
@@ -277,16 +282,16 @@ async def flip_epoch(universe: wl.Universe) -> None:
 
 
 async def _flip(universe: wl.Universe, key: bytes) -> None:
-    raw = (await universe.store.engine.read(kv.Get(key))).value(0)
+    raw = (await universe._connection.store.engine.read(kv.Get(key))).value(0)
     assert raw is not None
     await put(universe, key, raw, raw[:-1] + bytes([raw[-1] ^ 1]))
 
 
 async def delete_baseline_blob(universe: wl.Universe) -> None:
     at = await address(universe)
-    raw = (await universe.store.engine.read(snapshots.get_baseline(at))).value(0)
-    key = cas_keys.blob_key(universe.id, snapshots.decode_baseline(raw).root)
-    await put(universe, key, (await universe.store.engine.read(kv.Get(key))).value(0), None)
+    raw = (await universe._connection.store.engine.read(snapshots.get_baseline(at))).value(0)
+    key = cas_keys.blob_key(universe._connection.id, snapshots.decode_baseline(raw).root)
+    await put(universe, key, (await universe._connection.store.engine.read(kv.Get(key))).value(0), None)
 
 
 UNREPAIRED = [flip_meta, flip_index, flip_epoch, delete_baseline_blob]
@@ -313,7 +318,7 @@ def test_a_receipt_in_the_inbox_counts_as_an_answer(store: Path) -> None:
         batch.expect(work_keys.open_key(found.at, found.intent), found.raw)
         batch.delete(work_keys.open_key(found.at, found.intent))
         batch.append(inbox_keys.item_prefix(found.at), inbox_keys.ITEM.pack(receipt))
-        await universe.store.engine.commit(batch)
+        await universe._connection.store.engine.commit(batch)
 
     with_universe(store, answer_and_delete)
     assert kinds(store) == ["missing_ready"]
@@ -387,4 +392,4 @@ def test_temporary_objects_of_dead_uploads_are_told_and_swept(store: Path) -> No
 
 
 async def universe_id(universe: wl.Universe) -> bytes:
-    return universe.id
+    return universe._connection.id

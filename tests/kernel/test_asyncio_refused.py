@@ -196,7 +196,7 @@ async def test_in_a_hosted_world(flow: wl.Workflow[..., Any]) -> None:
         world = await universe.ensure("w", app)
         with pytest.raises(wl.RunFailed, match=HINT):
             await world.run(flow())
-        assert (await world.machine()).runs  # read by replaying, where the same is refused
+        assert (await world._handle.machine()).runs  # read by replaying, where the same is refused
     assert ran == []
 
 

@@ -91,6 +91,6 @@ async def test_what_a_program_logs_says_where(tmp_path: Path) -> None:
         async with wl.open(str(tmp_path), host=app) as universe:
             world = await universe.ensure("w", app)
             await world.run(go(), id="r", timeout=30)
-            at = await world.address()
+            at = await world._handle.address()
     [said] = [each for each in map(json.loads, lines) if each["logger"] == "worldline.user"]
     assert (said["message"], said["world"], said["step"]) == ("[r] on my way", at.world.hex(), 1)

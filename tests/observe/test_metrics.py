@@ -60,7 +60,7 @@ async def test_a_process_offers_what_it_does(tmp_path: Path) -> None:
 
 async def test_without_being_asked_nothing_is_offered(tmp_path: Path) -> None:
     async with wl.open(str(tmp_path), create=True) as universe:
-        assert not universe.telemetry.on
+        assert not universe._connection.telemetry.on
         assert universe.metrics_port is None
 
 

@@ -20,7 +20,14 @@ async def host(
     """These roles, with an engine of their own, until the end of the block."""
     process = await kit.process()
     universe = process.universe
-    made = Host(universe.store, universe.id, programs, blobs=universe.blobs, settings=settings, roles=roles)
+    made = Host(
+        universe._connection.store,
+        universe._connection.id,
+        programs,
+        blobs=universe._connection.blobs,
+        settings=settings,
+        roles=roles,
+    )
     made.start()
 
     async def ready() -> bool:

@@ -114,12 +114,12 @@ async def serve(url: str, lease_ttl_ms: int) -> None:
 
 async def _obey(universe: wl.Universe, verb: str, name: str) -> str:
     world = await universe.ensure(name, app)
-    assert universe.host is not None
+    assert universe._connection.host is not None
     if verb == "hold":
-        held = await delivery.hosted(universe, await world.address())
+        held = await delivery.hosted(universe._connection, await world._handle.address())
         return "no" if held is None else str(held.lease.epoch)
     if verb == "holds":
-        return str(universe.host.worlds.holds(await world.address()))
+        return str(universe._connection.host.worlds.holds(await world._handle.address()))
     assert verb == "add"
     return str(await world.ask(Add(1), timeout=20))
 

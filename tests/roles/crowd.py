@@ -18,7 +18,8 @@ import worldline as wl
 from tests import aio
 from tests.roles.crashing import Counting
 from worldline.base import env_os
-from worldline.client import sdk
+from worldline.client import connection
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.layers import format as formats
 from worldline.model.settings import Settings
@@ -80,10 +81,11 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     engine = Counting(await lmdb_driver.open(folder, env, create=True), keep=False)
     await formats.ensure(engine, env, create=True)
     store = compose.Store(str(folder), engine, await objects_folder.open(folder / "objects", create=True), env)
-    found = await sdk._find_universe(store, "default", create=True)
+    found = await connection.find_universe(store, "default", create=True)
     before = memory_bytes()
-    universe = sdk.Universe(store, found, "default", [app], Settings())
-    universe.start()
+    opened = connection.Connection(store, found, "default", [app], Settings())
+    universe = Universe(opened)
+    opened.start()
 
     async def create(number: int) -> None:
         await universe.create(f"w{number}", app)
@@ -93,10 +95,10 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
 
     created_s = await each(count, create)
     touched_s = await each(count, touch)
-    warm = len(universe.host.worlds.held)  # type: ignore[union-attr]
+    warm = len(opened.host.worlds.held)  # type: ignore[union-attr]
 
     async def settled() -> bool:
-        return len(universe.host.worlds.held) <= Settings().worker.max_worlds_warm  # type: ignore[union-attr]
+        return len(opened.host.worlds.held) <= Settings().worker.max_worlds_warm  # type: ignore[union-attr]
 
     await aio.until(settled, seconds=300)
     await asyncio.sleep(1)
@@ -106,7 +108,7 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     state = await universe.world(f"w{count // 2}").state(Being)
     assert state.last == count // 2
     peak = memory_bytes()
-    await universe.close()
+    await universe._connection.close()
     await store.close()
     return {
         "created_s": created_s, "touched_s": touched_s, "warm": warm, "idle_commits": idle_commits,

@@ -22,7 +22,9 @@ import msgspec
 import worldline as wl
 from tests.conformance import kits
 from worldline.base import env_os, errors
-from worldline.client import sdk
+from worldline.client import connection
+from worldline.client.run import Run
+from worldline.client.universe import Universe
 from worldline.codec import digest, structs
 from worldline.host import compose
 from worldline.kernel import commands
@@ -133,25 +135,25 @@ class Around:
 class Process:
     """A universe as one process has it."""
 
-    def __init__(self, universe: sdk.Universe, cut: Cut) -> None:
+    def __init__(self, universe: Universe, cut: Cut) -> None:
         self.universe = universe
         self._cut = cut
         self._over = False
 
     @property
     def engine(self) -> kv.Engine:
-        return self.universe.store.engine
+        return self.universe._connection.store.engine
 
     @property
     def host(self) -> Any:
-        assert self.universe.host is not None
-        return self.universe.host
+        assert self.universe._connection.host is not None
+        return self.universe._connection.host
 
     async def kill(self) -> None:
         """End it as kill -9 would."""
         self._cut.off = True
         self._over = True
-        host = self.universe.host
+        host = self.universe._connection.host
         if host is not None:
             host.abandon()
             tasks = [loop._task for loop in host._loops if loop._task is not None]
@@ -166,14 +168,14 @@ class Process:
         if not self._over:
             self._over = True
             try:
-                await self.universe.close()
+                await self.universe._connection.close()
             finally:
                 await self._cut.close()
 
 
-async def _ended(universe: sdk.Universe) -> None:
+async def _ended(universe: Universe) -> None:
     with contextlib.suppress(errors.StoreError):  # it has no store to say goodbye to
-        await universe.close()
+        await universe._connection.close()
 
 
 class Kit:
@@ -204,17 +206,19 @@ class Kit:
         engine = await self._store.open()
         await formats.ensure(engine, self.env, create=True)
         bare = compose.Store(self.url, engine, await self._bodies(), self.env)
-        found = await sdk._find_universe(bare, sdk.DEFAULT_UNIVERSE, create=True)
+        found = await connection.find_universe(bare, connection.DEFAULT_UNIVERSE, create=True)
         cut = Cut(wrap(engine))
         store = compose.Store(self.url, cut, bare.objects, self.env)
-        universe = sdk.Universe(store, found, sdk.DEFAULT_UNIVERSE, list(programs), settings, observed=observed)
-        process = Process(universe, cut)
+        opened = connection.Connection(
+            store, found, connection.DEFAULT_UNIVERSE, list(programs), settings, observed=observed
+        )
+        process = Process(Universe(opened), cut)
         self._processes.append(process)
-        universe.start()
+        opened.start()
         return process
 
     @asynccontextmanager
-    async def hosting(self, *programs: wl.Program, **options: Any) -> AsyncIterator[sdk.Universe]:
+    async def hosting(self, *programs: wl.Program, **options: Any) -> AsyncIterator[Universe]:
         """A process for the length of a block."""
         process = await self.process(*programs, **options)
         try:
@@ -252,9 +256,9 @@ async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
     """`world.start` with a seed that depends on the id alone, so that two runs of a test draw the same."""
     seed = digest.sha256(id.encode())[:16]
     wanted = commands.StartRun(id, call.target.name, call.pack(), seed, named=True)
-    since = (await world.head()).height
-    data = await world.command(commands.RUN, wanted)
-    return sdk.Run(world, call, id, structs.decode(commands.Standing, data), since)
+    data, since = await world._handle.command(commands.RUN, wanted)
+    standing = structs.decode(commands.Standing, data)
+    return Run(world._handle, id, call.target.name, standing, since=since, call=call)
 
 
 async def begin(world: wl.World, call: wl.Call[Any], *, id: str) -> None:
@@ -314,18 +318,22 @@ async def hints(engine: kv.Engine, at: ids.Address) -> list[ready.Hint]:
     return [hint for page in found for hint in page if hint.at == at]
 
 
-def scan(universe: sdk.Universe) -> hint_scan.HintScan:
-    return hint_scan.HintScan(universe.store.engine, universe.store.env, universe.id)
+def scan(universe: Universe) -> hint_scan.HintScan:
+    return hint_scan.HintScan(
+        universe._connection.store.engine, universe._connection.store.env, universe._connection.id
+    )
 
 
-async def leave_hint(universe: sdk.Universe, at: ids.Address, *, priority: int = ready.NORMAL) -> None:
+async def leave_hint(universe: Universe, at: ids.Address, *, priority: int = ready.NORMAL) -> None:
     """A hint for nothing."""
-    key = b"\x50" + universe.store.env.random_bytes(16)
+    key = b"\x50" + universe._connection.store.env.random_bytes(16)
     batch = kv.Batch()
     batch.absent(key)
     batch.put(key, b"")
     ready.leave(batch, at, priority=priority)
-    assert isinstance((await transact.commit(universe.store.engine, universe.store.env, batch))[0], kv.Ok)
+    assert isinstance(
+        (await transact.commit(universe._connection.store.engine, universe._connection.store.env, batch))[0], kv.Ok
+    )
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -341,7 +349,7 @@ class Ends(msgspec.Struct, frozen=True):
 async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     """Where a world has got to. Receipts that were ignored do not count, whatever their number."""
     found = await entries(world)
-    machine = await world.machine()
+    machine = await world._handle.machine()
     finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
     answers: list[tuple[str, int]] = []
     ignored = {entry.step for entry in found if entry.kind is Kind.LATE_ANSWER}
@@ -355,17 +363,17 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
         {key: cell.data for key, cell in sorted(machine.cells.items())},
         sorted((each.run, each.status, each.data) for each in finished),
         answers,
-        [letter.dead.reason for letter in await dead(engine, await world.address())],
+        [letter.dead.reason for letter in await dead(engine, await world._handle.address())],
     )
 
 
 async def prove(world: wl.World, program: wl.Program) -> journal.Head:
     """Replay the whole journal from the world's birth under the program and compare everything."""
-    at, engine = await world.address(), world.universe.store.engine
+    at, engine = await world._handle.address(), world._universe.store.engine
     read = await engine.read(snapshot_layer.latest_range(at, up_to=0))
     [birth] = snapshot_layer.decode(at, read.page(0))
     head = await world.head()
-    material = await restore.gather(engine, world.universe.blobs, at, baseline=birth.record, up_to=head.height)
+    material = await restore.gather(engine, world._universe.blobs, at, baseline=birth.record, up_to=head.height)
     restored = await asyncio.get_running_loop().run_in_executor(None, restore.build, material, program)
     restored.machine.close()
     assert restored.head == head

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
-from worldline.client import sdk
+from worldline.client.universe import Universe
 
 outside: dict[str, list[str]] = {}
 
@@ -167,7 +167,7 @@ PROGRAMS = (bank, shop)
 KEYS = {"reserve": 1, "ship": 1, "refund": 1}
 
 
-async def drive(universe: sdk.Universe) -> tuple[kits.Ends, kits.Ends]:
+async def drive(universe: Universe) -> tuple[kits.Ends, kits.Ends]:
     """The whole story, to its end. Returns where both worlds have got to."""
     till = await universe.ensure("bank", bank)
     store = await universe.ensure("shop", shop)
@@ -179,17 +179,17 @@ async def drive(universe: sdk.Universe) -> tuple[kits.Ends, kits.Ends]:
     await (await store.send(Poison("poison"), id="poison")).applied()
     await (await store.send(Approved("lamp"), to="order-lamp", id="late")).applied()
     await settled(universe, till, store)
-    engine = universe.store.engine
+    engine = universe._connection.store.engine
     return await kits.ends(till, engine), await kits.ends(store, engine)
 
 
-async def settled(universe: sdk.Universe, *worlds: wl.World) -> None:
+async def settled(universe: Universe, *worlds: wl.World) -> None:
     """Nothing is open, nothing is unread."""
-    engine = universe.store.engine
+    engine = universe._connection.store.engine
 
     async def quiet() -> bool:
         for world in worlds:
-            at = await world.address()
+            at = await world._handle.address()
             if await kits.unread(engine, at) or await kits.opened(engine, at):
                 return False
         return True

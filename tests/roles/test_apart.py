@@ -81,14 +81,14 @@ async def test_without_an_adapter_effects_wait_in_their_queue(kit: Kit) -> None:
     app = program()
     async with apart.host(kit, app, roles=[WORLDS, TIMERS]), kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await kits.begin(world, app.workflows["work"](3), id="r")
 
         async def asked() -> bool:
-            return len(await kits.opened(client.store.engine, at)) == 1
+            return len(await kits.opened(client._connection.store.engine, at)) == 1
 
         await aio.until(asked)
-        [opened] = await kits.opened(client.store.engine, at)
+        [opened] = await kits.opened(client._connection.store.engine, at)
         assert (opened.work.kind, opened.work.state, opened.work.attempt) == (WorkKind.EFFECT, WorkState.WAITING, 0)
         async with apart.host(kit, app, roles=[ADAPTER]) as adapter:
             assert await (await world.attach("r")).result(30) == 12
@@ -100,17 +100,19 @@ async def test_an_adapter_that_stops_gives_its_claims_back(kit: Kit) -> None:
     settings = kits.settings(adapter={"claim_ttl_ms": 60_000, "renew_ms": 20_000})
     async with apart.host(kit, app, roles=[WORLDS]), kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         async with apart.host(kit, app, roles=[ADAPTER], settings=settings) as adapter:
             await kits.begin(world, app.workflows["wait"](), id="r")
 
             async def claimed() -> bool:
-                return [each.work.worker for each in await kits.opened(client.store.engine, at)] == [adapter.worker]
+                return [each.work.worker for each in await kits.opened(client._connection.store.engine, at)] == [
+                    adapter.worker
+                ]
 
             await aio.until(claimed)
-        [opened] = await kits.opened(client.store.engine, at)
+        [opened] = await kits.opened(client._connection.store.engine, at)
         assert opened.work.state is WorkState.WAITING
-        assert opened.work.due_us <= (await client.store.engine.read()).time_us
+        assert opened.work.due_us <= (await client._connection.store.engine.read()).time_us
 
 
 async def test_what_a_host_has_not_is_not_to_be_had(memory_kit: Kit) -> None:
@@ -137,7 +139,13 @@ async def test_a_name_is_said_with_every_life_sign(memory_kit: Kit) -> None:
 async def test_two_programs_of_one_name_are_refused(memory_kit: Kit) -> None:
     universe = (await memory_kit.process()).universe
     with pytest.raises(errors.BadInput, match="two programs are named 'apart'"):
-        Host(universe.store, universe.id, [program(), program()], blobs=universe.blobs, settings=kits.SETTINGS)
+        Host(
+            universe._connection.store,
+            universe._connection.id,
+            [program(), program()],
+            blobs=universe._connection.blobs,
+            settings=kits.SETTINGS,
+        )
 
 
 async def test_a_process_that_hosts_clears_up_after_itself(tmp_path: Path) -> None:
@@ -146,14 +154,14 @@ async def test_a_process_that_hosts_clears_up_after_itself(tmp_path: Path) -> No
     quick = msgspec.structs.replace(kits.SETTINGS, janitor=JanitorSettings(turn_ms=1, round_ms=1), dedupe_window_ms=1)
     async with wl.open(str(tmp_path / "store"), host=app, settings=quick) as universe:
         world = await universe.ensure("w", app)
-        at = await world.address()
+        at = await world._handle.address()
 
         async def forgotten() -> bool:
             made, chosen = inbox_keys.seen_made(at), inbox_keys.seen_chosen(at)
-            read = await universe.store.engine.read(kv.Range(*made), kv.Range(*chosen))
+            read = await universe._connection.store.engine.read(kv.Range(*made), kv.Range(*chosen))
             return not read.page(0).items and not read.page(1).items
 
-        await world.send_raw("Nothing", b"\xa0", id="chosen")
+        await world._handle.send("Nothing", b"\xa0", id="chosen")
         await aio.until(forgotten)
 
 

@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
 from worldline.base import errors, limits
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
@@ -82,9 +82,9 @@ async def numbers(world: wl.World, app: wl.Program) -> list[int]:
     return found
 
 
-async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hinted: bool = True) -> None:
+async def fill(universe: Universe, at: ids.Address, events: list[Any], *, hinted: bool = True) -> None:
     """Put events straight into an inbox, in order, a batch of them in each commit."""
-    engine = universe.store.engine
+    engine = universe._connection.store.engine
     time_us = (await engine.read()).time_us
     for start in range(0, len(events), 200):
         batch = kv.Batch()
@@ -93,7 +93,7 @@ async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hi
             inboxes.enqueue(batch, at, item, client_id=f"fill-{number}", time_us=time_us, window_us=10**12)
         if hinted:
             hint(batch, at)
-        [outcome] = await transact.commit(engine, universe.store.env, batch)
+        [outcome] = await transact.commit(engine, universe._connection.store.env, batch)
         assert isinstance(outcome, kv.Ok)
 
 
@@ -101,9 +101,9 @@ def hint(batch: kv.Batch, at: ids.Address) -> None:
     ready.leave(batch, at, priority=ready.NORMAL)
 
 
-async def drained(universe: sdk.Universe, at: ids.Address) -> None:
+async def drained(universe: Universe, at: ids.Address) -> None:
     async def empty() -> bool:
-        return await kits.unread(universe.store.engine, at) == 0
+        return await kits.unread(universe._connection.store.engine, at) == 0
 
     await aio.until(empty, seconds=60)
 
@@ -113,19 +113,19 @@ async def test_a_long_inbox_drains_in_order(kit: Kit) -> None:
     app = program()
     async with kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await fill(client, at, [Put(number) for number in range(5_000)])
     async with kit.hosting(app) as universe:
         await drained(universe, at)
         log = await universe.world("w").state(app.reducers["Log"].cls)
         assert (log.count, log.ordered) == (5_000, True)
         assert (await universe.world("w").head()).step == 5_000
-        assert not await kits.hints(universe.store.engine, at) or await gone(universe, at)
+        assert not await kits.hints(universe._connection.store.engine, at) or await gone(universe, at)
 
 
-async def gone(universe: sdk.Universe, at: ids.Address) -> bool:
+async def gone(universe: Universe, at: ids.Address) -> bool:
     async def cleared() -> bool:
-        return not await kits.hints(universe.store.engine, at)
+        return not await kits.hints(universe._connection.store.engine, at)
 
     await aio.until(cleared)
     return True
@@ -152,8 +152,8 @@ async def test_a_small_budget_changes_nothing_but_the_number_of_cycles(memory_ki
         process = await memory_kit.process(app, settings=settings)
         worlds = [await process.universe.ensure(f"{name}-{number}", app) for number in range(2)]
         for world in worlds:
-            await fill(process.universe, await world.address(), [Put(number) for number in range(40)])
-            await drained(process.universe, await world.address())
+            await fill(process.universe, await world._handle.address(), [Put(number) for number in range(40)])
+            await drained(process.universe, await world._handle.address())
             await asyncio.gather(*(world.send(Put(number)) for number in range(40, 80)))
         for world in worlds:
             assert await numbers(world, app) == list(range(80))
@@ -189,7 +189,7 @@ async def test_a_slow_world_does_not_keep_others_from_their_turn(memory_kit: Kit
     process = await memory_kit.process(app, settings=kits.settings(worker={"max_cycle_wall_ms": 20}))
     slow = await process.universe.ensure("slow", app)
     quick = await process.universe.ensure("quick", app)
-    at = await slow.address()
+    at = await slow._handle.address()
     await fill(process.universe, at, [Slow(10) for _ in range(100)])
 
     async def begun() -> bool:
@@ -215,7 +215,7 @@ async def test_a_cycle_stays_within_a_batch(kit: Kit) -> None:
 
     process = await kit.process(app, wrap=wrap)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     await fill(process.universe, at, [Put(number, "x" * 15_000) for number in range(200)])
     await drained(process.universe, at)
     assert (await world.state(app.reducers["Log"].cls)).ordered
@@ -263,7 +263,7 @@ async def test_ten_thousand_effects_in_one_gather(memory_kit: Kit) -> None:
     started = time.monotonic()
     assert await world.run(go(), timeout=100) == sum(range(10_000))
     assert time.monotonic() - started < 60
-    assert await kits.opened(process.engine, await world.address()) == []
+    assert await kits.opened(process.engine, await world._handle.address()) == []
     await process.close()
 
 
@@ -275,7 +275,7 @@ async def test_steps_that_do_not_fit_together_are_taken_one_by_one(
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
     other = await process.universe.ensure("other", app)
-    at = await world.address()
+    at = await world._handle.address()
     monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 40_000)
     await asyncio.gather(
         *(world.send(Put(number, "x" * 5_000)) for number in range(30)),
@@ -297,7 +297,7 @@ async def test_a_single_step_that_does_not_fit_stops_its_world_alone(
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
     other = await process.universe.ensure("other", app)
-    at = await world.address()
+    at = await world._handle.address()
     monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 20_000)
     with pytest.raises(errors.TooLarge):
         await world.send(Burst(20, "x" * 2_000))
@@ -323,7 +323,7 @@ async def test_an_item_whose_payload_is_gone_is_a_dead_letter(kit: Kit) -> None:
     app = program()
     async with kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        at, engine = await world.address(), universe.store.engine
+        at, engine = await world._handle.address(), universe._connection.store.engine
         batch = kv.Batch()
         missing = payload.Payload(size=20_000, ref=bytes(32))
         time_us = (await engine.read()).time_us

@@ -14,7 +14,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.client import delivery
+from worldline.client import answers, delivery
 from worldline.kernel import runs, values
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
@@ -84,7 +84,7 @@ async def test_an_effect_longer_than_its_claim_completes_once(kit: Kit) -> None:
     world = await first.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")
     await outside.called(1)
-    at = await world.address()
+    at = await world._handle.address()
     seen = 0
     for _ in range(4):
 
@@ -276,7 +276,7 @@ async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: K
     await memory_kit.jump(31)
     second = await memory_kit.process(app, settings=kits.settings(worker={"lease_ttl_ms": 10**7}))
     await outside.called(2)
-    at = await world.address()
+    at = await world._handle.address()
     assert (first.host.worlds.holds(at), second.host.worlds.holds(at)) == (True, False)
     outside.let(1)
 
@@ -302,7 +302,7 @@ async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
     world = await hosting.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")
     await outside.called(1)
-    assert not perform.host.worlds.holds(await world.address())
+    assert not perform.host.worlds.holds(await world._handle.address())
     await run.cancel("not wanted any more")
 
     async def stopped() -> bool:
@@ -355,7 +355,7 @@ async def test_a_process_that_closes_gives_its_claims_back(kit: Kit) -> None:
     world = await first.universe.ensure("w", app)
     await kits.begin(world, app.workflows["go"](), id="r")
     await outside.called(1)
-    at = await world.address()
+    at = await world._handle.address()
     await first.close()
     [work] = await kits.opened(await kit.engine(), at)
     assert work.work.state is WorkState.WAITING
@@ -395,7 +395,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
 
     async with kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        at, engine = await world.address(), universe.store.engine
+        at, engine = await world._handle.address(), universe._connection.store.engine
         run = await world.start(app.workflows["go"](), id="r")
         await outside.called(1)
         [effect] = await kits.opened(engine, at)
@@ -418,8 +418,8 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
             inbox.TimerFired(timer.intent, timer.work.due_us - 1),
         ]
         for item in items:
-            sending = await delivery.enqueue(universe, at, item)
-            await delivery.applied(universe, sending)
+            sending = await delivery.enqueue(universe._connection, at, item)
+            await answers.applied(universe._connection, sending)
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)
@@ -436,16 +436,16 @@ async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
         world = await universe.ensure("w", app)
         run = await world.start(app.workflows["go"](), id="r")
         await outside.called(1)
-        at, engine = await world.address(), universe.store.engine
+        at, engine = await world._handle.address(), universe._connection.store.engine
         [effect] = await kits.opened(engine, at)
         answer = payload.inline(values.dump("in time"))
-        await delivery.enqueue(universe, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
+        await delivery.enqueue(universe._connection, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
         assert await run.result(20) == "in time"
         state = (await world.head()).state
         outside.let(1)
 
         async def over() -> bool:
-            return not universe.host.adapter._tasks  # type: ignore[union-attr]
+            return not universe._connection.host.adapter._tasks  # type: ignore[union-attr]
 
         await aio.until(over)
         assert (await receipts(world))[0] == 1

@@ -17,6 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import errors
 from worldline.client import delivery
+from worldline.host import holders
 from worldline.kernel import commands, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel import step as kernel_step
@@ -144,8 +145,8 @@ async def test_what_is_logged_of_an_exception_can_be_written_anywhere(
     process = await memory_kit.process(app)
     bad = await process.universe.ensure("w", app)
     broken_step(monkeypatch, lambda: ValueError("\udcff"))
-    at = await bad.address()
-    await delivery.enqueue(process.universe, at, event("Poison", Poison()))
+    at = await bad._handle.address()
+    await delivery.enqueue(process.universe._connection, at, event("Poison", Poison()))
     await until_refused(process, at)
     assert "in broken" in caplog.text.encode().decode()
     assert "\\udcff" in caplog.text
@@ -161,9 +162,9 @@ async def test_a_step_that_breaks_on_an_input_from_the_inbox_stops_its_world_alo
     bad, *others = [await process.universe.ensure(f"w{number}", app) for number in range(4)]
     await well(process, bad, *others)
     broken_step(monkeypatch, escape)
-    at = await bad.address()
+    at = await bad._handle.address()
     for item in (event("Add", Add(1)), event("Poison", Poison()), event("Add", Add(2))):
-        await delivery.enqueue(process.universe, at, item)
+        await delivery.enqueue(process.universe._connection, at, item)
     assert "cannot be made" in await until_refused(process, at)
     await well(process, *others)
     assert meter.value("worldline_worlds_refused_total", "step") >= 1
@@ -195,7 +196,7 @@ async def test_an_input_that_was_handed_over_comes_back_to_its_producer_alone(
     assert sorted([results[0], results[2]]) == [1, 2]  # type: ignore[type-var]
     assert isinstance(results[1], errors.StepFailed | errors.BadInput)
     assert results[3] == 5
-    assert process.host.worlds.refusal(await bad.address()) is None, "it goes on without the input"
+    assert process.host.worlds.refusal(await bad._handle.address()) is None, "it goes on without the input"
     await well(process, bad, other)
     monkeypatch.undo()
     await process.close()
@@ -209,7 +210,7 @@ async def test_the_others_of_a_cycle_are_committed_with_it(memory_kit: Kit, monk
     await well(process, *worlds)
     broken_step(monkeypatch, lambda: AssertionError("this cannot be"))
     worker = process.host.worlds
-    held = [worker.peek(await world.address()) for world in worlds]
+    held = [worker.peek(await world._handle.address()) for world in worlds]
     for number, hosted in enumerate(held):
         hosted.begin_cycle()
         item = event("Poison", Poison()) if number == 7 else event("Add", Add(1))
@@ -230,7 +231,7 @@ async def test_a_batch_that_cannot_be_built_stops_its_world_alone(
     process = await memory_kit.process(app)
     bad, other = await process.universe.ensure("bad", app), await process.universe.ensure("other", app)
     await well(process, bad, other)
-    at = await bad.address()
+    at = await bad._handle.address()
     whole = step_batch.build
 
     def broken(hosted: Any, *args: Any, **options: Any) -> step_batch.Built:
@@ -239,7 +240,7 @@ async def test_a_batch_that_cannot_be_built_stops_its_world_alone(
         return whole(hosted, *args, **options)
 
     monkeypatch.setattr(step_batch, "build", broken)
-    await delivery.enqueue(process.universe, at, event("Add", Add(1)))
+    await delivery.enqueue(process.universe._connection, at, event("Add", Add(1)))
     await until_refused(process, at)
     await well(process, other)
     monkeypatch.undo()
@@ -255,7 +256,7 @@ async def test_what_fails_after_the_commit_is_made_good_by_a_restore(
     process = await memory_kit.process(app, observed=observed)
     bad, other = await process.universe.ensure("bad", app), await process.universe.ensure("other", app)
     await well(process, bad, other)
-    at = await bad.address()
+    at = await bad._handle.address()
 
     def broken(hosted: Any, done: Any, built: Any) -> None:
         del done, built
@@ -279,8 +280,8 @@ async def test_a_restore_that_breaks_stops_its_world_alone(
     app = program()
     async with memory_kit.hosting() as client:
         bad, _ = await client.create("bad", app), await client.create("other", app)
-        at = await bad.address()
-        await delivery.enqueue(client, at, event("Add", Add(1)))
+        at = await bad._handle.address()
+        await delivery.enqueue(client._connection, at, event("Add", Add(1)))
         whole = restore.build
 
         def broken(material: restore.Material, *args: Any) -> restore.Restored:
@@ -305,7 +306,7 @@ async def test_a_change_of_code_that_cannot_be_adopted_stops_its_world_alone(
     async with memory_kit.hosting(program()) as universe:
         for name in ("bad", "other"):
             assert await (await universe.ensure(name, program())).ask(Add(1), timeout=10) == 1
-        at = await universe.world("bad").address()
+        at = await universe.world("bad")._handle.address()
     whole = commands.fits
 
     def broken(machine: Machine) -> dict[str, str]:
@@ -326,7 +327,7 @@ async def test_a_change_of_code_that_cannot_be_adopted_stops_its_world_alone(
     monkeypatch.setattr(commands, "fits", broken)
     process = await memory_kit.process(program(factor=10))
     machines["bad"] = None  # type: ignore[assignment]
-    await delivery.enqueue(process.universe, at, event("Add", Add(1)))
+    await delivery.enqueue(process.universe._connection, at, event("Add", Add(1)))
     await until_refused(process, at)
     assert await process.universe.world("other").ask(Add(1), timeout=10) == 11
     assert process.host.failed is None
@@ -346,7 +347,7 @@ async def test_a_state_that_cannot_be_saved_is_in_no_other_worlds_way(
     process = await memory_kit.process(app, settings=settings, observed=observed)
 
     world = await process.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
 
     def broken(machine: Machine) -> list[bytes]:
         raise escape()
@@ -382,7 +383,7 @@ async def test_a_step_that_this_process_cannot_make_for_the_moment_is_made_later
     before = await world.head()
     broken_step(monkeypatch, lambda: errors.CannotStep("no memory", lasting=False))
     sent = asyncio.ensure_future(world.send(Poison()))
-    at = await world.address()
+    at = await world._handle.address()
     assert "no memory" in await until_refused(process, at)
     assert process.host.worlds._holdings.keeps(at), "nobody else need try"
     await well(process, other)
@@ -407,13 +408,13 @@ async def test_what_this_process_lacks_for_too_long_is_for_another(
     first = await memory_kit.process(app)
     world = await first.universe.ensure("w", app)
     await well(first, world)
-    at = await world.address()
+    at = await world._handle.address()
     broken_step(monkeypatch, MemoryError)
-    await delivery.enqueue(first.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(first.universe._connection, at, event("Poison", Poison()))
     await until_refused(first, at)
 
     async def free() -> bool:
-        return not await delivery.is_hosted(first.universe, at)
+        return not await holders.is_hosted(first.universe._connection.store, at)
 
     await aio.until(free)
     monkeypatch.undo()
@@ -436,15 +437,15 @@ async def test_what_this_process_will_always_lack_is_for_another_at_once(
     first = await memory_kit.process(app)
     world, other = await first.universe.ensure("w", app), await first.universe.ensure("other", app)
     await well(first, world, other)
-    at = await world.address()
+    at = await world._handle.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await delivery.enqueue(first.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(first.universe._connection, at, event("Poison", Poison()))
     assert "no such time zone" in await until_refused(first, at)
     monkeypatch.undo()
     takes = []
     monkeypatch.setattr(first.host.worlds._holdings, "_take", lambda at: takes.append(at))
     for number in range(20):
-        await delivery.enqueue(first.universe, at, event("Add", Add(number)))
+        await delivery.enqueue(first.universe._connection, at, event("Add", Add(number)))
         await well(first, other)
     assert takes == []
     second = await memory_kit.process(app)
@@ -461,12 +462,12 @@ async def test_three_workers_do_not_pass_a_poisoned_world_round(
     broken_step(monkeypatch, lambda: AssertionError("this cannot be"))
     processes = [await memory_kit.process(app) for _ in range(3)]
     world = await processes[0].universe.create("w", app)
-    at = await world.address()
-    await delivery.enqueue(processes[0].universe, at, event("Poison", Poison()))
+    at = await world._handle.address()
+    await delivery.enqueue(processes[0].universe._connection, at, event("Poison", Poison()))
     for process in processes:
         await until_refused(process, at)
     for number in range(50):
-        await delivery.enqueue(processes[number % 3].universe, at, event("Add", Add(1)))
+        await delivery.enqueue(processes[number % 3].universe._connection, at, event("Add", Add(1)))
         await asyncio.sleep(0.02)
     for process in processes:
         assert process.host.worlds._refusals.tries(at) <= 6, "each pause is twice the last"
@@ -481,9 +482,9 @@ async def test_a_person_has_a_refused_world_tried_at_once(memory_kit: Kit, monke
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
     await well(process, world)
-    at = await world.address()
+    at = await world._handle.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await delivery.enqueue(process.universe, at, event("Poison", Poison()))
+    await delivery.enqueue(process.universe._connection, at, event("Poison", Poison()))
     await until_refused(process, at)
     monkeypatch.undo()
     await asyncio.sleep(0.5)  # it has been looked at since

@@ -145,7 +145,7 @@ async def test_what_a_step_had_no_room_for_is_not_forgotten(tmp_path: Path) -> N
     settings = kits.settings(worker={"max_tick_steps_per_cycle": 1})
     process = await kit.process(app, settings=settings, wrap=wrap)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     await world.snapshot()  # takes the world
     made[0].die_at(made[0].commits + 1)
     sending = asyncio.ensure_future(world.send(scenario.Sold("x", 1)))
@@ -179,7 +179,7 @@ async def alone(kit: kits.Kit, at: int, fate: Fate) -> Crashing:
     _ = await kits.start(store, scenario.order("lamp", 30), id="order-lamp")
     engine.die_at(engine.commits + at)
     async with kit.hosting() as client:
-        client.programs |= {program.name: program for program in scenario.PROGRAMS}
+        client._connection.programs |= {program.name: program for program in scenario.PROGRAMS}
         run = await client.world("shop").attach("order-lamp")
         waiting = asyncio.ensure_future(run.result(30))
         dying = asyncio.ensure_future(engine.dead.wait())

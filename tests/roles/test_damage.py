@@ -156,11 +156,11 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
     app = App()
     async with memory_kit.hosting() as client:
         worlds = [await client.create(f"w{number}", app.program) for number in range(4)]
-        engine = client.store.engine
+        engine = client._connection.store.engine
         for number, world in enumerate(worlds):
-            at = await world.address()
-            await delivery.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(number)))))
-        bad = await worlds[1].address()
+            at = await world._handle.address()
+            await delivery.enqueue(client._connection, at, inbox.Event("Add", payload.inline(values.dump(Add(number)))))
+        bad = await worlds[1]._handle.address()
         key = {
             "meta": world_keys.meta_key(bad), "epoch": lease_keys.epoch_key(bad), "index": world_keys.index_key(bad),
             "assignment": lease_keys.assignment_key(bad),
@@ -174,10 +174,10 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
             await change(engine, key)
         process = await memory_kit.process(app.program)
         roles = (processes.Role.ORCHESTRATOR, processes.Role.JANITOR)
+        opened = process.universe._connection
         beside = processes.Host(
-            process.universe.store, process.universe.id, [app.program], blobs=process.universe.blobs,
-            settings=kits.SETTINGS, roles=roles,
-        )  # fmt: skip
+            opened.store, opened.id, [app.program], blobs=opened.blobs, settings=kits.SETTINGS, roles=roles
+        )
         beside.start()
         for number in (0, 2, 3):
             world = process.universe.world(f"w{number}")
@@ -197,7 +197,7 @@ async def test_work_whose_record_cannot_be_read_holds_up_no_other(memory_kit: Ki
     app = App()
     process = await memory_kit.process(app.program, settings=kits.settings(adapter={"concurrency": 1}))
     world = await process.universe.ensure("w", app.program)
-    at = await world.address()
+    at = await world._handle.address()
     await world.start(app.nap(0.4) if kind == "timer" else app.insist(), id="damaged")
 
     async def opened() -> bool:

@@ -55,7 +55,7 @@ async def call(kit: Kit, program: wl.Program, workflow: wl.Call[Any], **options:
         try:
             return await world.run(workflow, timeout=30)
         finally:
-            assert await kits.opened(universe.store.engine, await world.address()) == []
+            assert await kits.opened(universe._connection.store.engine, await world._handle.address()) == []
             await kits.prove(world, program)
 
 
@@ -477,7 +477,7 @@ async def test_an_effect_is_cancelled_with_its_scope(kit: Kit) -> None:
             return ends == ["hang", "spin"]
 
         await aio.until(stopped)
-        assert await kits.opened(universe.store.engine, await world.address()) == []
+        assert await kits.opened(universe._connection.store.engine, await world._handle.address()) == []
         assert Kind.EFFECT_RESULT not in await kits.kinds(world)
         assert (await kits.kinds(world)).count(Kind.EFFECT_CANCELLED) == 2
         await kits.prove(world, app)

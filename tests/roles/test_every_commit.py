@@ -7,7 +7,9 @@ import asyncio
 from tests.roles import kit as kits
 from tests.roles import scenario
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.world import World
 from worldline.inspect import doctor
 from worldline.layers import inbox as inboxes
 from worldline.store import kv
@@ -16,7 +18,7 @@ from worldline.store import kv
 class Examined(kits.Around):
     """Looks through another process's eyes at what each commit has left, before its own process has the answer."""
 
-    def __init__(self, engine: kv.Engine, looking: sdk.Universe) -> None:
+    def __init__(self, engine: kv.Engine, looking: Connection) -> None:
         super().__init__(engine)
         self._looking = looking
         self._one_at_a_time = asyncio.Lock()
@@ -31,17 +33,17 @@ class Examined(kits.Around):
         return outcomes
 
 
-async def examine(universe: sdk.Universe) -> list[str]:
+async def examine(universe: Connection) -> list[str]:
     """Journals follow their heads, queues say what journals say, and nothing that is journaled is still unread."""
     report = await doctor.examine(universe, repair=False)
     wrong = [f"{each.world} {each.kind}: {each.what}" for each in report.findings]
     for name in ("bank", "shop"):
-        world = universe.world(name)
+        world = Handle(universe, name)
         try:
             at = await world.address()
         except errors.NotFound:
             continue  # made by a later commit
-        journaled = {entry.stamp for entry in await kits.entries(world) if entry.stamp}
+        journaled = {entry.stamp for entry in await kits.entries(World(universe, name)) if entry.stamp}
         page = (await universe.store.engine.read(inboxes.read_range(at, count_max=10_000))).page(0)
         if journaled & {each.stamp for each in inboxes.decode(page.items)}:
             wrong.append(f"{name}: journaled and still unread")
@@ -50,11 +52,12 @@ async def examine(universe: sdk.Universe) -> list[str]:
 
 async def test_every_commit_leaves_the_store_whole(memory_kit: kits.Kit) -> None:
     looking = await memory_kit.process()
-    looking.universe.programs |= {program.name: program for program in scenario.PROGRAMS}
+    for program in scenario.PROGRAMS:
+        looking.universe._connection.knows(program)
     made: list[Examined] = []
 
     def wrap(engine: kv.Engine) -> Examined:
-        made.append(Examined(engine, looking.universe))
+        made.append(Examined(engine, looking.universe._connection))
         return made[-1]
 
     async with memory_kit.hosting(*scenario.PROGRAMS, wrap=wrap) as universe:

@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.child import Add, Child, Counter, Go, app
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
-from worldline.client import delivery
+from worldline.client import answers
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
 from worldline.model import ids
@@ -51,7 +51,7 @@ async def test_a_host_that_was_paused_lets_go_at_once(kit: Kit) -> None:
     """
     first, pausing, second = await two(kit)
     world = first.universe.world("w")
-    at = await world.address()
+    at = await world._handle.address()
     asked = asyncio.ensure_future(world.ask(Add(10), timeout=30))
     await asyncio.sleep(0)
     pausing.pause()
@@ -74,7 +74,7 @@ async def test_a_host_that_was_paused_lets_go_at_once(kit: Kit) -> None:
 async def test_callers_of_a_paused_host_are_answered_by_the_other(kit: Kit) -> None:
     first, pausing, second = await two(kit)
     world = first.universe.world("w")
-    at = await world.address()
+    at = await world._handle.address()
     pausing.pause()
     asked = [asyncio.ensure_future(world.ask(Add(10), id=f"a{number}", timeout=30)) for number in range(5)]
     await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
@@ -89,7 +89,7 @@ async def test_who_waits_for_a_run_is_told_when_its_world_moves(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait goes on at the world's new place, at once."""
-    monkeypatch.setattr(delivery, "NOBODY_AFTER_SECONDS", 1_000.0)
+    monkeypatch.setattr(answers, "CHECK_SECONDS", 1_000.0)
     first, pausing, second = await two(memory_kit)
     run = await first.universe.world("w").start(app.workflows["wait"](), id="r")
     waiting = asyncio.ensure_future(run.result(20))
@@ -106,7 +106,7 @@ async def test_who_waits_for_a_run_is_told_when_its_world_moves(
 async def test_an_idle_holder_notices_that_it_lost_its_world(memory_kit: Kit) -> None:
     """Nothing is written, nothing conflicts; it finds out all the same, and reads what the other wrote."""
     first, pausing, second = await two(memory_kit)
-    at = await first.universe.world("w").address()
+    at = await first.universe.world("w")._handle.address()
     pausing.pause()
     await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)
     assert await second.universe.world("w").ask(Add(100), timeout=10) == 101
@@ -126,7 +126,7 @@ async def test_a_host_that_cannot_renew_in_time_stops_believing(kit: Kit) -> Non
     first, pausing, second = await two(kit)
     await second.close()
     world = first.universe.world("w")
-    at = await world.address()
+    at = await world._handle.address()
     pausing.pause()
     await asyncio.sleep(2 * kits.LEASE_TTL_MS / 1000)  # a heartbeat may have begun a little after the pause
     pausing.resume()
@@ -146,7 +146,7 @@ async def test_two_hosts_that_want_a_world_at_once_get_it_one_by_one(kit: Kit) -
     worlds = [process.universe.world("w") for process in processes]
     totals = await asyncio.gather(*(world.ask(Add(1), timeout=20) for world in worlds for _ in range(4)))
     assert sorted(totals) == list(range(1, 13))
-    at = await worlds[0].address()
+    at = await worlds[0]._handle.address()
     assert [process.host.worlds.holds(at) for process in processes].count(True) == 1
 
 
@@ -161,8 +161,8 @@ async def test_takeover_after_kill_9_is_immediate_on_one_machine(tmp_path: Path)
     async with wl.open(url, host=app) as universe:
         assert await universe.world("w").ask(Add(1), timeout=5) == 4
         assert time.monotonic() - started < 3 < Settings().worker.lease_ttl_ms / 1000
-        assert universe.host is not None
-        held = universe.host.worlds.peek(await universe.world("w").address())
+        assert universe._connection.host is not None
+        held = universe._connection.host.worlds.peek(await universe.world("w")._handle.address())
         assert held is not None
         assert held.lease.epoch == 2
 

@@ -14,7 +14,8 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 from worldline.base import errors
-from worldline.client import delivery, sdk
+from worldline.client import delivery
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -39,9 +40,9 @@ async def until_total(world: wl.World, app: wl.Program, number: int) -> None:
     await aio.until(reached, seconds=60)
 
 
-async def enqueue_silently(universe: sdk.Universe, at: ids.Address, number: int) -> None:
+async def enqueue_silently(universe: Universe, at: ids.Address, number: int) -> None:
     """An item without a hint: as if the hint had been lost."""
-    engine, env = universe.store.engine, universe.store.env
+    engine, env = universe._connection.store.engine, universe._connection.store.env
     batch = kv.Batch()
     item = inbox.Event("Add", payload.inline(values.dump(Add(number))))
     now_us = (await engine.read()).time_us
@@ -69,20 +70,20 @@ async def test_a_world_that_was_held_elsewhere_is_taken_when_it_is_free(kit: Kit
             await world.send(Add(1))
             await until_total(world, app, 1)
             standby = await kit.process(app, settings=settings)
-            assert standby.universe.host is not None
-            elsewhere = standby.universe.host.worlds._searcher._placed
+            assert standby.universe._connection.host is not None
+            elsewhere = standby.universe._connection.host.worlds._searcher._placed
 
             async def seen() -> bool:
                 nonlocal elsewhere
-                assert standby.universe.host is not None
-                elsewhere = elsewhere | standby.universe.host.worlds._searcher._placed
+                assert standby.universe._connection.host is not None
+                elsewhere = elsewhere | standby.universe._connection.host.worlds._searcher._placed
                 await world.send(Add(0))
-                return await world.address() in elsewhere
+                return await world._handle.address() in elsewhere
 
             await aio.until(seen)
         await world.send(Add(1))
         await until_total(world, app, 2)
-        assert standby.universe.host.worlds.holds(await world.address())
+        assert standby.universe._connection.host.worlds.holds(await world._handle.address())
         await standby.close()
 
 
@@ -91,12 +92,12 @@ async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
     app = program()
     async with kit.hosting(app) as universe, kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await asyncio.gather(*(world.send(Add(1)) for _ in range(50)))
         await until_total(world, app, 50)
 
         async def cleared() -> bool:
-            return not await kits.hints(universe.store.engine, at)
+            return not await kits.hints(universe._connection.store.engine, at)
 
         await aio.until(cleared)
         await world.send(Add(1))
@@ -109,14 +110,14 @@ async def test_a_worker_that_dies_in_the_middle_leaves_a_hint(memory_kit: Kit) -
     app = program()
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         for _ in range(60):
             await world.send(Add(1))
         async with memory_kit.hosting(app, settings=kits.settings(worker={"max_inbox_batch": 1})):
             left = 60
             while left:
-                hints = ready.read_range(client.id, priority=ready.NORMAL, count_max=1)
-                read = await client.store.engine.read(inboxes.read_range(at, count_max=100), hints)
+                hints = ready.read_range(client._connection.id, priority=ready.NORMAL, count_max=1)
+                read = await client._connection.store.engine.read(inboxes.read_range(at, count_max=100), hints)
                 left = len(read.page(0).items)
                 assert not left or read.page(1).items
 
@@ -127,7 +128,7 @@ async def test_an_item_that_comes_right_before_a_hint_is_cleared_is_found(memory
     process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
@@ -151,7 +152,7 @@ async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_f
     process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
@@ -177,7 +178,7 @@ async def test_a_hint_seen_after_the_inbox_was_read_stays(memory_kit: Kit, busy:
     worker = process.host.worlds
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
@@ -213,7 +214,7 @@ async def test_an_item_that_comes_while_the_inbox_is_read_is_found(memory_kit: K
     worker = process.host.worlds
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
@@ -242,15 +243,15 @@ async def test_many_hints_of_a_world_that_cannot_be_run_become_one(memory_kit: K
     app = program()
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.change(status=Status.PAUSED)
         for _ in range(3 * hint_scan.COMPACT_ABOVE):
             await world.send(Add(1))
-        [*_, newest] = await kits.hints(client.store.engine, at)
+        [*_, newest] = await kits.hints(client._connection.store.engine, at)
         async with memory_kit.hosting(app):
 
             async def compacted() -> bool:
-                return await kits.hints(client.store.engine, at) == [newest]
+                return await kits.hints(client._connection.store.engine, at) == [newest]
 
             await aio.until(compacted)
             await world.change(status=Status.ACTIVE)
@@ -275,7 +276,7 @@ async def test_worlds_are_looked_at_again_after_a_search_that_failed(memory_kit:
             return bool(failing[0].searches)
 
         await aio.until(searched)
-        failing[0].what = leases.reads(await world.address())[0]
+        failing[0].what = leases.reads(await world._handle.address())[0]
         await world.send(Add(1))
         await until_total(world, app, 1)
         assert failing[0].failed, "the first look at the world's place has failed"
@@ -317,8 +318,8 @@ async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:
     return await kit.process(app, settings=kits.settings(worker={"scan_ms": 10**7}), wrap=wrap), made[0]
 
 
-async def is_cleared(universe: sdk.Universe, at: ids.Address) -> bool:
-    return not await kits.hints(universe.store.engine, at)
+async def is_cleared(universe: Universe, at: ids.Address) -> bool:
+    return not await kits.hints(universe._connection.store.engine, at)
 
 
 async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit) -> None:
@@ -327,7 +328,7 @@ async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit)
     settings = kits.settings(worker={"scan_ms": 10**7, "max_inbox_batch": 3, "max_tick_steps_per_cycle": 2})
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         for _ in range(20):
             await world.send(Add(1))
         async with memory_kit.hosting(app, settings=settings):
@@ -375,7 +376,7 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
         count = 1_100 if kit.name == "memory" else 30
         for number in range(count):
             world = await client.create(f"other-{number}", other)
-            at = await world.address()
+            at = await world._handle.address()
             await kits.leave_hint(client, at, priority=ready.URGENT)
         await client.create("paused", mine)
         await client.world("paused").send(Add(1))
@@ -384,8 +385,8 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
         await world.send(Add(1))
         async with kit.hosting(mine) as universe:
             await until_total(world, mine, 1)
-            assert universe.host is not None
-            assert len(universe.host.worlds.held) == 1
+            assert universe._connection.host is not None
+            assert len(universe._connection.host.worlds.held) == 1
         scan = kits.scan(client)
         await scan.read()
         assert len(scan.worlds) == count + 1
@@ -398,8 +399,8 @@ async def test_an_item_whose_hint_was_lost_is_found(kit: Kit) -> None:
         held = await universe.ensure("held", app)
         await held.send(Add(1))
         free = await universe.ensure("free", app)
-        await enqueue_silently(universe, await held.address(), 10)
-        await enqueue_silently(universe, await free.address(), 10)
+        await enqueue_silently(universe, await held._handle.address(), 10)
+        await enqueue_silently(universe, await free._handle.address(), 10)
         await until_total(held, app, 11)
         await until_total(free, app, 10)
 
@@ -411,7 +412,7 @@ async def test_worlds_of_a_dead_worker_are_freed(kit: Kit) -> None:
     worlds = [await first.universe.ensure(f"w{number}", app) for number in range(5)]
     for world in worlds:
         await world.send(Add(1))
-    waiting = await worlds[0].address()
+    waiting = await worlds[0]._handle.address()
     await first.kill()
     engine = await kit.engine()
     async with kit.hosting() as client:
@@ -423,12 +424,12 @@ async def test_worlds_of_a_dead_worker_are_freed(kit: Kit) -> None:
 
         async def only_us() -> bool:
             found = [lease_keys.worker_of(key) for key, _ in (await engine.read(kv.Range(*workers))).page(0).items]
-            assert universe.host is not None
-            return [each for each in found if each is not None] == [universe.host.worker]
+            assert universe._connection.host is not None
+            return [each for each in found if each is not None] == [universe._connection.host.worker]
 
         await aio.until(only_us)
         for world in worlds[1:]:
-            at = await world.address()
+            at = await world._handle.address()
             read = await engine.read(*leases.reads(at))
             state = leases.decode(at, read.value(0), read.value(1), read.value(2))
             assert (state.holder, state.epoch.number) == (None, 1)
@@ -439,7 +440,7 @@ async def test_a_living_workers_worlds_are_left_alone(kit: Kit) -> None:
     first = await kit.process(app)
     world = await first.universe.ensure("w", app)
     await world.send(Add(1))
-    at = await world.address()
+    at = await world._handle.address()
     second = await kit.process(app)
     await enqueue_silently(second.universe, at, 10)
     await until_total(world, app, 11)
@@ -457,23 +458,23 @@ async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
     app = program()
     async with memory_kit.hosting() as client:
         bad, good = await client.create("bad", app), await client.create("good", app)
-        at = await bad.address()
-        raw = (await client.store.engine.read(kv.Get(snapshot_keys.baseline_key(at)))).value(0)
+        at = await bad._handle.address()
+        raw = (await client._connection.store.engine.read(kv.Get(snapshot_keys.baseline_key(at)))).value(0)
         assert raw is not None
         batch = kv.Batch()
         batch.expect(snapshot_keys.baseline_key(at), raw)
         batch.put(snapshot_keys.baseline_key(at), raw[:-1] + bytes([raw[-1] ^ 1]))
-        assert isinstance((await client.store.engine.commit(batch))[0], kv.Ok)
-        await delivery.enqueue(client, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
+        assert isinstance((await client._connection.store.engine.commit(batch))[0], kv.Ok)
+        await delivery.enqueue(client._connection, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
         await good.send(Add(1))
         async with memory_kit.hosting(app) as universe:
             await until_total(universe.world("good"), app, 1)
-            assert universe.host is not None
-            host = universe.host
+            assert universe._connection.host is not None
+            host = universe._connection.host
 
             async def refused() -> bool:
                 return host.worlds.refusal(at) is not None
 
             await aio.until(refused)
-            assert await kits.unread(client.store.engine, at) == 1
+            assert await kits.unread(client._connection.store.engine, at) == 1
             assert host.failed is None

@@ -103,7 +103,7 @@ async def test_no_effect_is_called_before_its_commit(kit: Kit) -> None:
     app = program(called, look)
     process, watched = await hosted(kit, app)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     assert await world.run(app.workflows["go"](20), timeout=20) == sum(range(20))
     assert (len(called), early) == (20, [])
     await process.close()
@@ -113,7 +113,7 @@ async def test_no_caller_and_no_follower_is_told_before_the_commit(kit: Kit) -> 
     app = program([])
     process, watched = await hosted(kit, app)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     seen: list[Entry] = []
     early: list[int] = []
 

@@ -38,7 +38,7 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
         run = await world.start(go(), id="r")
 
         async def all_open() -> bool:
-            machine = await world.machine()
+            machine = await world._handle.machine()
             return len(machine.open) == MANY and not machine.unfinished
 
         await aio.until(all_open, seconds=60)
@@ -47,11 +47,11 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
         gate.set()
         with pytest.raises(wl.RunFailed, match="enough" if ending == "cancelled" else "no"):
             await run.result(60)
-        at, engine = await world.address(), universe.store.engine
+        at, engine = await world._handle.address(), universe._connection.store.engine
 
         async def nothing_open() -> bool:
             return not await kits.opened(engine, at)
 
         await aio.until(nothing_open, seconds=60)
-        assert await queue_check.faults(universe, at, app, kits.scan(universe)) == []
-        assert not (await world.machine()).unfinished
+        assert await queue_check.faults(universe._connection, at, app, kits.scan(universe)) == []
+        assert not (await world._handle.machine()).unfinished

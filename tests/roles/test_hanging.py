@@ -120,7 +120,7 @@ async def test_a_dump_says_what_is_going_on_and_nothing_of_its_contents(memory_k
 
     await aio.until(running)
     found = process.host.dump()
-    at = await world.address()
+    at = await world._handle.address()
     assert [each.name for each in found.roles] == ["world worker", "adapter worker", "timer worker"]
     assert [(each.world, each.name, each.epoch) for each in found.worlds] == [(at.world.hex(), "alice", 1)]
     assert [(each.effect, each.world, each.attempt) for each in found.effects] == [("wait", at.world.hex(), 1)]
@@ -135,7 +135,7 @@ async def test_long_lists_are_cut_and_say_so(memory_kit: Kit) -> None:
     process = await memory_kit.process(app.program, settings=Settings())
     for number in range(dump.LISTED_MAX + 3):
         world = await process.universe.ensure(f"w{number}", app.program)
-        assert await process.host.worlds.hold(await world.address()) is not None
+        assert await process.host.worlds.hold(await world._handle.address()) is not None
     found = process.host.dump()
     assert (len(found.worlds), found.worlds_omitted) == (dump.LISTED_MAX, 3)
     assert [each.world for each in found.worlds] == sorted(each.world for each in found.worlds)

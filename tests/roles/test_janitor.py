@@ -52,7 +52,7 @@ def program() -> wl.Program:
 def janitor(process: Process, **changes: int) -> Janitor:
     universe = process.universe
     return Janitor(
-        universe.store.engine, universe.store.env, universe.id,
+        universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
         settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}), dedupe_window_ms=WINDOW_MS,
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ async def round_of(each: Janitor) -> int:
 async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> bool:
     """Whether this id had been seen before."""
     item = inbox.Event("Add", payload.EMPTY)
-    store = process.universe.store
+    store = process.universe._connection.store
     done = await operations.enqueue_ingress(
         store.engine, store.env, at, item, client_id=client_id, window_us=WINDOW_MS * 1000
     )
@@ -88,7 +88,7 @@ async def seen(process: Process, at: ids.Address) -> int:
 async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit, lmdb_kit: Kit) -> None:
     kit = memory_kit if engine == "memory" else lmdb_kit
     process = await kit.process()
-    worlds = [await (await process.universe.create(f"w{n}", program())).address() for n in range(5)]
+    worlds = [await (await process.universe.create(f"w{n}", program()))._handle.address() for n in range(5)]
     old = envs.new_id(kit.env)
     for at in worlds:
         for client_id in (old, envs.new_id(kit.env), "chosen", "x" * 100):
@@ -113,12 +113,12 @@ async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit,
 async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
     """Its clock cannot be moved on, so the window is short: what was there is gone, what comes later stays."""
     process = await kit.process()
-    at = await (await process.universe.create("w", program())).address()
+    at = await (await process.universe.create("w", program()))._handle.address()
     for number in range(10):
         assert not await enqueue(process, at, f"old {number}")
-    store = process.universe.store
+    store = process.universe._connection.store
     each = Janitor(
-        store.engine, store.env, process.universe.id, settings=JanitorSettings(), dedupe_window_ms=1
+        store.engine, store.env, process.universe._connection.id, settings=JanitorSettings(), dedupe_window_ms=1
     )  # fmt: skip
 
     async def gone() -> bool:
@@ -132,7 +132,7 @@ async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
 async def test_many_ids_are_looked_at_a_page_at_a_time(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitors, "CHOSEN_MAX", 6)  # and so seven for one world
     process = await memory_kit.process()
-    at = await (await process.universe.create("w", program())).address()
+    at = await (await process.universe.create("w", program()))._handle.address()
     for number in range(30):
         await enqueue(process, at, f"id {number:03}")
     await memory_kit.jump(LATER_SECONDS)
@@ -149,7 +149,7 @@ async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
     app = program()
     client = await kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     async with apart.host(kit, app, roles=[Role.WORLDS]):
         await kits.begin(world, app.workflows["wait"](), id="r")
 
@@ -176,7 +176,7 @@ async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
 async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     client = await kit.process()
     engine, env = client.engine, kit.env
-    at = await (await client.universe.create("w", program())).address()
+    at = await (await client.universe.create("w", program()))._handle.address()
     settings = WorkerSettings(lease_ttl_ms=300, heartbeat_ms=75)
     worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
     me = await world_lease.beat(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
@@ -194,7 +194,7 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     """Of a world that has moved on since. One that has not is free for anybody, and whoever takes it clears it up."""
     client = await kit.process()
     engine, env = client.engine, kit.env
-    first, second = [await (await client.universe.create(f"w{n}", program())).address() for n in range(2)]
+    first, second = [await (await client.universe.create(f"w{n}", program()))._handle.address() for n in range(2)]
     gone, living = [
         await world_lease.beat(
             engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
@@ -241,7 +241,7 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     worker = first.host.worker
     await first.kill()
     looking = await lmdb_kit.process()
-    store = looking.universe.store
+    store = looking.universe._connection.store
     folder = Path(lmdb_kit.url)
     locks = Presence(folder)
     assert locks.dead() == [worker]
@@ -253,7 +253,7 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
 
     def janitor(*, proven: bool) -> Janitor:
         return Janitor(
-            store.engine, store.env, looking.universe.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
+            store.engine, store.env, looking.universe._connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
             dedupe_window_ms=60_000, is_dead=locks.is_dead if proven else lambda _: False, locks=locks,
             sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
         )  # fmt: skip

@@ -58,7 +58,7 @@ async def test_scans_start_behind_what_was_consumed(kit: Kit) -> None:
     host, recording = await _host(kit, app)
     client = await kit.process()
     world = await client.universe.create("w", app)
-    recording.prefix = inbox_keys.item_prefix(await world.address())
+    recording.prefix = inbox_keys.item_prefix(await world._handle.address())
     for number in range(1, 6):
         sent = await world.send(Add(1))
         assert await sent.applied(30) == number
@@ -76,7 +76,7 @@ async def test_a_mark_is_dropped_at_every_scan_period_and_with_the_lease(memory_
     host, recording = await _host(memory_kit, app, settings)
     client = await memory_kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     recording.prefix = inbox_keys.item_prefix(at)
     await (await world.send(Add(1))).applied(30)
 
@@ -127,11 +127,11 @@ class Open:
 
 async def _add_one(client: kits.Process, world: wl.World, *, hinted: bool = False) -> kv.Batch:
     """What `world.send(Add(1))` would commit; `hinted`: with a hint."""
-    at = await world.address()
+    at = await world._handle.address()
     read = await client.engine.read(worlds.get(at))
     batch = kv.Batch()
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    new_id = envs.new_id(client.universe.store.env)
+    new_id = envs.new_id(client.universe._connection.store.env)
     item = inbox.Event(values.schema_name(Add), payload.inline(values.dump(Add(1))))
     inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
     if hinted:
@@ -145,7 +145,7 @@ async def test_what_a_slow_producer_commits_late_is_taken(postgres_kit: Kit) -> 
     host, recording = await _host(postgres_kit, app)
     client = await postgres_kit.process()
     world = await client.universe.create("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     recording.prefix = inbox_keys.item_prefix(at)
     assert await world.ask(AddUp(1), timeout=30) == 1
     slow = await Open.begin(postgres_kit)
@@ -176,14 +176,14 @@ async def test_a_hint_that_a_slow_producer_commits_late_is_found(postgres_kit: K
     for _ in range(3):
         await other.send(Add(1))
         await scan.read()
-    assert scan.take_fresh() == [await other.address()]
+    assert scan.take_fresh() == [await other._handle.address()]
     await slow.commit()
     await scan.read()
-    assert scan.take_fresh() == [await slowly.address()]
+    assert scan.take_fresh() == [await slowly._handle.address()]
     await other.send(Add(1))
     await scan.read()
     held = scan._marks[ready.NORMAL]
-    assert max(hint.stamp for hint in scan.take(await slowly.address())) < held, "now nothing older can come"
+    assert max(hint.stamp for hint in scan.take(await slowly._handle.address())) < held, "now nothing older can come"
 
 
 async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
@@ -191,13 +191,13 @@ async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
     client = (await kit.process()).universe
     worlds_ = [await client.create(f"w{number}", program()) for number in range(3)]
     scan = kits.scan(client)
-    addresses = [await world.address() for world in worlds_]
+    addresses = [await world._handle.address() for world in worlds_]
     for at in addresses[:2]:
         await kits.leave_hint(client, at)
     await scan.read()
     await kits.leave_hint(client, addresses[2], priority=ready.URGENT)
-    recording = Recording(client.store.engine)
-    recording.prefix = ready.prefix(client.id)
+    recording = Recording(client._connection.store.engine)
+    recording.prefix = ready.prefix(client._connection.id)
     again = kits.scan(client)
     again._engine, again._marks = recording, dict(scan._marks)
     await again.read()
@@ -210,6 +210,6 @@ async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
     assert sorted(again.worlds) == sorted(addresses)
     batch = kv.Batch()
     ready.clear(batch, again.take(addresses[0]))
-    await client.store.engine.commit(batch)
+    await client._connection.store.engine.commit(batch)
     await scan.check(addresses)
     assert sorted(scan.worlds) == [addresses[1]]

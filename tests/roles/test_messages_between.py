@@ -146,8 +146,8 @@ async def test_two_processes_that_host_one_end_each(kit: Kit) -> None:
     there = await two.universe.ensure("keeper", keeper)
     assert await here.run(send("keeper", ["a", "b"]), timeout=20) == 2
     assert await texts(there) == ["a", "b"]
-    assert not one.host.worlds.holds(await there.address())
-    assert not two.host.worlds.holds(await here.address())
+    assert not one.host.worlds.holds(await there._handle.address())
+    assert not two.host.worlds.holds(await here._handle.address())
     found = await kits.kinds(there)
     assert found.count(Kind.MESSAGE) == 3
     await one.close()
@@ -176,10 +176,10 @@ async def test_a_world_that_is_paused_takes_messages_and_answers_later(kit: Kit)
         await there.change(status=Status.PAUSED)
         assert await here.run(ask_in_time("keeper", 0.1), timeout=20) == "no answer in time"
         run = await here.start(send("keeper", ["a"]), id="r")
-        at = await there.address()
+        at = await there._handle.address()
 
         async def waiting() -> bool:  # the question that was given up, the note and the question after it
-            return await kits.unread(universe.store.engine, at) == 3
+            return await kits.unread(universe._connection.store.engine, at) == 3
 
         await aio.until(waiting)
         await there.change(status=Status.ACTIVE)
@@ -213,7 +213,7 @@ async def test_a_reply_to_a_world_that_is_gone_is_dropped(kit: Kit) -> None:
         await aio.until(answered)
         await (await there.send(Note("still here"))).applied()
         assert await texts(there) == ["still here"]
-        assert await kits.unread(universe.store.engine, await there.address()) == 0
+        assert await kits.unread(universe._connection.store.engine, await there._handle.address()) == 0
 
 
 async def test_a_world_may_write_to_itself(kit: Kit) -> None:

@@ -33,7 +33,7 @@ def named(name: str, *, capacity: int = 4_096, **labels: str) -> Settings:
 def orchestrator(process: Process, *, moves_max: int = 1_000) -> Orchestrator:
     universe = process.universe
     return Orchestrator(
-        universe.store.engine, universe.store.env, universe.id,
+        universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
         settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ async def tell(worlds: list[wl.World], number: int = 1) -> None:
 
 
 async def state(process: Process, world: wl.World) -> leases.State:
-    at = await world.address()
+    at = await world._handle.address()
     read = await process.engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2))
 
@@ -108,7 +108,7 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     second = await joined(kit, app, named("b"))
     spread = await settle(placing, client, worlds)
     old, new = first.host.worker, second.host.worker
-    addresses = [await world.address() for world in worlds]
+    addresses = [await world._handle.address() for world in worlds]
     won = [at for at in addresses if placement.score(new, at.world) > placement.score(old, at.world)]
     moved = [at for at, where in zip(addresses, spread, strict=True) if where == new]
     assert all(at in won for at in moved), "nothing moves but to the winner"
@@ -131,7 +131,7 @@ async def test_a_worker_that_joins_is_given_so_many_a_turn(memory_kit: Kit) -> N
     joining = await joined(memory_kit, app, named("b"))
     old = (await holders(client, worlds))[0]
     assert old is not None
-    ids_of = [(await world.address()).world for world in worlds]
+    ids_of = [(await world._handle.address()).world for world in worlds]
     won = [world for world in ids_of if placement.score(joining.host.worker, world) > placement.score(old, world)]
     choices = await placing.turn()
     assert [choice.reason for choice in choices] == ["balance"] * min(2, len(won))
@@ -164,13 +164,13 @@ async def test_a_turn_looks_at_so_many_and_the_next_goes_on(memory_kit: Kit, mon
     await tell(worlds)
 
     async def clear() -> bool:  # a world with a hint is looked at in any case
-        return not any([await kits.hints(client.engine, await world.address()) for world in worlds])
+        return not any([await kits.hints(client.engine, await world._handle.address()) for world in worlds])
 
     await aio.until(clear)
     placing = orchestrator(client)
     assert [len(await placing.turn()) for _ in range(4)] == [3, 3, 2, 0]
     assert await assignees(client, worlds) == [first.host.worker] * 8
-    held = {first.host.worker: [await world.address() for world in worlds]}
+    held = {first.host.worker: [await world._handle.address() for world in worlds]}
     assert len(placing._urgent(held, [])) == 8, "those of a worker that does not stand are all looked at"
     assert placing._urgent(held, [placement.Site(first.host.worker, 1, {})]) == []
 
@@ -196,7 +196,7 @@ async def test_a_drained_worker_gives_its_worlds_to_the_others(kit: Kit) -> None
     await tell(worlds)
     assert await holders(client, worlds) == [second.host.worker] * 6
     assert await totals(worlds, app) == [2] * 6
-    assert await first.host.worlds.hold(await worlds[0].address()) is None
+    assert await first.host.worlds.hold(await worlds[0]._handle.address()) is None
     await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=False)
     await operations.drain_worker(client.engine, kit.env, second.host.worker, draining=True)
     await settle(placing, client, worlds)
@@ -212,7 +212,7 @@ async def test_draining_needs_no_orchestrator(kit: Kit) -> None:
     worlds = await make(client, app, 3)
     await tell(worlds)
     for world in worlds:
-        await operations.assign_world(client.engine, kit.env, await world.address(), first.host.worker)
+        await operations.assign_world(client.engine, kit.env, await world._handle.address(), first.host.worker)
     second = await joined(kit, app, named("b"))
     await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
 
@@ -263,7 +263,7 @@ async def test_a_world_assigned_to_another_is_not_taken_as_long_as_that_one_stan
     second = await joined(kit, app, named("b"))
     client = await kit.process()
     [world] = await make(client, app, 1)
-    at = await world.address()
+    at = await world._handle.address()
     await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     assert await first.host.worlds.hold(at) is None
     await tell([world])
@@ -294,7 +294,7 @@ async def test_pins_and_needs_hold_without_anybody_who_places(memory_kit: Kit) -
     free = await client.universe.create("free", app)
     for world in (pinned, far):
         await world.send(Add(1))
-        assert await first.host.worlds.hold(await world.address()) is None
+        assert await first.host.worlds.hold(await world._handle.address()) is None
     await tell([free])
     assert await holders(client, [pinned, far]) == [None, None]
     second = await joined(kit, app, named("b", zone="us"))
@@ -338,7 +338,7 @@ async def test_a_world_that_was_thrown_out_of_memory_is_not_kept_from_others(
     first = await joined(kit, app, named("a"))
     client = await kit.process()
     [world] = await make(client, app, 1)
-    at = await world.address()
+    at = await world._handle.address()
     await tell([world])
     second = await joined(kit, app, named("b"))
     worker: Any = first.host.worlds

@@ -105,7 +105,7 @@ async def test_what_cannot_wait_for_the_inbox_goes_through_it(memory_kit: Kit) -
     deferred: list[BaseException] = []
     async with memory_kit.hosting() as client, memory_kit.hosting(app, settings=small) as host:
         here = await host.ensure("w", app)
-        held = await host.host.worlds.hold(await here.address())  # type: ignore[union-attr]
+        held = await host._connection.host.worlds.hold(await here._handle.address())  # type: ignore[union-attr]
         assert held is not None
         await held.quiet()
         held.begin_cycle()  # no cycle takes it yet
@@ -119,7 +119,7 @@ async def test_what_cannot_wait_for_the_inbox_goes_through_it(memory_kit: Kit) -
         await aio.until(handed_over)
         held.handed[0].done.add_done_callback(lambda each: deferred.append(each.exception()))  # type: ignore[union-attr, arg-type]
         held.end_cycle()
-        host.host.worlds.poke(held.at)  # type: ignore[union-attr]
+        host._connection.host.worlds.poke(held.at)  # type: ignore[union-attr]
         await sending
         assert isinstance(deferred[0], handover.Deferred)
         assert await here.ask(Notes(), timeout=20) == list(range(6))
@@ -132,14 +132,14 @@ async def test_an_input_behind_one_that_cannot_be_read_now_is_acked_and_waits(
         here = await host.ensure("w", app)
         assert await here.ask(Notes(), timeout=20) == []
         down = True
-        load = host.blobs.load
+        load = host._connection.blobs.load
 
         async def loading(carried: payload.Payload) -> bytes:
             if down:
                 raise errors.StoreUnavailable("scripted")
             return await load(carried)
 
-        monkeypatch.setattr(host.blobs, "load", loading)
+        monkeypatch.setattr(host._connection.blobs, "load", loading)
         await client.world("w").send(Note(0, "x" * 100_000))
         await asyncio.wait_for(here.send(Note(1)), 20)
         down = False

@@ -63,7 +63,7 @@ async def overtaken(kit: Kit, app: wl.Program, *, applied: bool) -> tuple[wl.Wor
     first = await kit.process(app, wrap=wrap)
     world = await first.universe.ensure("w", app)
     assert await world.ask(AddUp(1), timeout=20) == 1
-    made[0].at, made[0].applied = await world.address(), applied
+    made[0].at, made[0].applied = await world._handle.address(), applied
     return world, made[0], await kit.process(app)
 
 
@@ -117,7 +117,7 @@ async def test_equal_inputs_at_equal_heights_are_told_apart(memory_kit: Kit) -> 
     sending = asyncio.ensure_future(world.send(Add(10)))
     await asyncio.wait_for(engine.lost.wait(), 20)
     memory_kit.env.wall_us = lambda: time_us + 5_000_000  # type: ignore[method-assign]
-    at = await world.address()
+    at = await world._handle.address()
 
     async def taken() -> bool:
         return await second.host.worlds.hold(at) is not None

@@ -8,6 +8,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
+from worldline.client import answers
 from worldline.kernel import commands
 from worldline.kernel.runs import Parked
 from worldline.layers import worlds
@@ -45,7 +46,7 @@ async def test_parked_work_waits_for_a_person(kit: Kit) -> None:
     async with kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         run = await world.start(go(), id="r")
-        engine, at = universe.store.engine, await world.address()
+        engine, at = universe._connection.store.engine, await world._handle.address()
 
         async def parked() -> bool:
             return [each.work.state for each in await kits.opened(engine, at)] == [WorkState.PARKED]
@@ -56,7 +57,7 @@ async def test_parked_work_waits_for_a_person(kit: Kit) -> None:
         before = (await world.head()).state
         await aio.until(lambda: told(world, commands.PARK))
         assert (await world.head()).state == before, "nothing the program can see has changed"
-        [pending] = (await world.machine()).open.values()
+        [pending] = (await world._handle.machine()).open.values()
         assert pending.parked == Parked(2, "ConnectionError: down")
         broken[0] = False
         batch = kv.Batch()
@@ -114,7 +115,8 @@ async def test_a_lost_answer_parks_once(memory_kit: Kit, applied: bool) -> None:
         world = await universe.ensure("w", app)
         await kits.begin(world, go(), id="r")
         await aio.until(lambda: told(world, commands.PARK))
-        [work] = await kits.opened(universe.store.engine, await world.address())
+        [work] = await kits.opened(universe._connection.store.engine, await world._handle.address())
         assert (work.work.state, losing[0].lost) == (WorkState.PARKED, 1)
-        await (await world.send_raw("Nothing", b"\xf6")).applied()  # whatever came behind it has been taken too
+        sending = await world._handle.send("Nothing", b"\xf6")
+        await answers.applied(universe._connection, sending)  # what came behind it has been taken too
         assert await told(world, commands.PARK)

@@ -176,8 +176,8 @@ async def test_a_worker_with_too_many_programs_is_refused_at_its_start() -> None
         async with wl.open("memory://", host=programs):
             pass
     async with wl.open("memory://", host=programs[:900]) as universe:
-        assert universe.host is not None
-        universe.host.check()
+        assert universe._connection.host is not None
+        universe._connection.host.check()
 
 
 def test_a_world_whose_needs_have_changed_moves_to_one_that_meets_them() -> None:

@@ -45,19 +45,23 @@ def test_how_urgent_an_input_is(item: inbox.Item, priority: int) -> None:
 async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
     app = program()
     client = (await memory_kit.process()).universe
-    normal = [await (await client.create(f"w{number}", app)).address() for number in range(40)]
-    later = await (await client.create("later", app)).address()
-    urgent = await (await client.create("urgent", app)).address()
+    normal = [await (await client.create(f"w{number}", app))._handle.address() for number in range(40)]
+    later = await (await client.create("later", app))._handle.address()
+    urgent = await (await client.create("urgent", app))._handle.address()
     await kits.leave_hint(client, later, priority=ready.LATER)
     for at in normal:
-        await delivery.enqueue(client, at, event())
-    await delivery.enqueue(client, urgent, event())
-    await delivery.enqueue(client, urgent, event("asked"))
+        await delivery.enqueue(client._connection, at, event())
+    await delivery.enqueue(client._connection, urgent, event())
+    await delivery.enqueue(client._connection, urgent, event("asked"))
     process = await memory_kit.process(app)
     order = _watch_takes(process.host.worlds)
 
     async def clear() -> bool:
-        return not (await client.store.engine.read(kv.Range(*ready_keys.every_hint(client.id)))).page(0).items
+        return (
+            not (await client._connection.store.engine.read(kv.Range(*ready_keys.every_hint(client._connection.id))))
+            .page(0)
+            .items
+        )
 
     await aio.until(clear)
     assert order == [urgent, *normal, later], "each once, in the order of their hints"
@@ -80,16 +84,16 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
     """`doctor` misses none as long as there is any; with none at all, it does."""
     app = program()
     client = (await memory_kit.process()).universe
-    client.programs[app.name] = app
-    at = await (await client.create("w", app)).address()
-    await delivery.enqueue(client, at, event(correlation))
-    assert await queue_check.faults(client, at, app, kits.scan(client)) == []
-    for begin, end in cli_kit.derived(client.id):
-        for key, raw in (await client.store.engine.read(kv.Range(begin, end))).page(0).items:
+    client._connection.programs[app.name] = app
+    at = await (await client.create("w", app))._handle.address()
+    await delivery.enqueue(client._connection, at, event(correlation))
+    assert await queue_check.faults(client._connection, at, app, kits.scan(client)) == []
+    for begin, end in cli_kit.derived(client._connection.id):
+        for key, raw in (await client._connection.store.engine.read(kv.Range(begin, end))).page(0).items:
             await cli_kit.put(client, key, raw, None)
-    wrong = await queue_check.faults(client, at, app, kits.scan(client))
+    wrong = await queue_check.faults(client._connection, at, app, kits.scan(client))
     assert [each.fault for each in wrong or []] == [queue_check.Fault.MISSING_READY]
-    assert await kits.unread(client.store.engine, at) == 1
+    assert await kits.unread(client._connection.store.engine, at) == 1
 
 
 class Watched:
@@ -122,8 +126,8 @@ class Watched:
 async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unread: bool, hinted: bool) -> None:
     """At every instant: free, and something unread, means a hint. In the end there is a new one, for the next."""
     client = (await memory_kit.process()).universe
-    engine, env = client.store.engine, client.store.env
-    at = await (await client.create("w", program())).address()
+    engine, env = client._connection.store.engine, client._connection.store.env
+    at = await (await client.create("w", program()))._handle.address()
     me = await world_lease.beat(engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings())
     lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
     if unread:

@@ -17,7 +17,7 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.inspect import why
 from worldline.kernel.runs import RunStatus
 from worldline.model.journal import Kind
@@ -124,7 +124,7 @@ async def begun(kit: Kit, app: wl.Program, *, tail: bool = False) -> None:
     assert await world.ask(Add(1), timeout=10) == 1
 
     async def waiting() -> bool:
-        return await kits.opened(process.engine, await world.address()) == []
+        return await kits.opened(process.engine, await world._handle.address()) == []
 
     await aio.until(waiting)
     if tail:
@@ -135,7 +135,7 @@ async def begun(kit: Kit, app: wl.Program, *, tail: bool = False) -> None:
 
 
 async def status(world: wl.World, run: str) -> tuple[RunStatus, str]:
-    machine = await world.machine()
+    machine = await world._handle.machine()
     record = machine.runs[run].record
     return record.status, record.blocked
 
@@ -149,11 +149,11 @@ async def changes(world: wl.World) -> int:
     return (await kits.kinds(world)).count(Kind.PROGRAM_CHANGED)
 
 
-async def held(universe: sdk.Universe) -> wl.World:
+async def held(universe: Universe) -> wl.World:
     """The world, taken by this host."""
     world = universe.world("w")
-    assert universe.host is not None
-    assert await universe.host.worlds.hold(await world.address()) is not None
+    assert universe._connection.host is not None
+    assert await universe._connection.host.worlds.hold(await world._handle.address()) is not None
     return world
 
 
@@ -166,7 +166,7 @@ async def test_a_change_that_fits_is_adopted(kit: Kit, tail: bool, caplog: pytes
         async with kit.hosting(other) as universe:
             world = await held(universe)
             assert "goes on under the changed program 'p': 2 runs taken over, 0 blocked" in caplog.text
-            assert (await world.describe()).meta.program_hash == other.hash
+            assert (await world.describe()).program_hash == other.hash
             assert await finish(world, "talk") == "TALK"
             assert await finish(world, "steady") == "steady"
             assert await changes(world) == 1
@@ -244,10 +244,10 @@ async def test_a_tail_that_does_not_replay_is_refused_and_nothing_lost(
             assert "journal:" in str(refused.value)
             assert "code:" in str(refused.value)
             assert "wl.patched" in str(refused.value)
-        assert universe.host is not None
-        assert universe.host.worlds.refusal(await world.address()) is not None
+        assert universe._connection.host is not None
+        assert universe._connection.host.worlds.refusal(await world._handle.address()) is not None
         assert await world.head() == before_head
-        assert universe.host.failed is None
+        assert universe._connection.host.failed is None
     async with kit.hosting() as client:
         await client.world("w").send(Add(5), id="meanwhile")
     async with kit.hosting(app) as universe:
@@ -313,6 +313,6 @@ async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.start(outer({"name": "a"}), id="r")
-        [blocked] = [each for each in (await why.why(universe, world)).reasons if each.stuck]
+        [blocked] = [each for each in (await why.why(world._handle)).reasons if each.stuck]
     assert blocked.what == "run r/0 (inner) is blocked: the code does not fit its record"
     assert "its arguments do not fit inner(): " in blocked.error

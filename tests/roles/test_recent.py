@@ -49,7 +49,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def unread(process: kits.Process, world: wl.World) -> int:
-    read = await process.engine.read(inboxes.read_range(await world.address(), count_max=100))
+    read = await process.engine.read(inboxes.read_range(await world._handle.address(), count_max=100))
     return len(read.page(0).items)
 
 
@@ -77,8 +77,8 @@ async def test_what_was_read_is_not_trusted_for_long(memory_kit: Kit) -> None:
     process, engine = await client_of(memory_kit)
     world = await process.universe.create("w", app)
     await world.send(Add(1))
-    known = process.universe.recent._known
-    at = await world.address()
+    known = process.universe._connection.recent._known
+    at = await world._handle.address()
     long_ago_us = known[at].ours_us - known_worlds.FRESH_US - 1
     known[at] = known_worlds.Known(known[at].world, known[at].height, known[at].store_us, long_ago_us)
     before = engine.reads
@@ -97,7 +97,9 @@ async def test_a_world_that_was_closed_meanwhile_takes_nothing(kit: Kit, status:
         await other.world("w").change(status=status)
         with pytest.raises((errors.Closed, errors.NotFound)):
             await world.send(Add(1))
-        read = await client.store.engine.read(inboxes.read_range(await world.address(), count_max=100))
+        read = await client._connection.store.engine.read(
+            inboxes.read_range(await world._handle.address(), count_max=100)
+        )
         assert len(read.page(0).items) == 1
 
 
@@ -111,7 +113,7 @@ async def test_inputs_at_once_are_not_in_each_others_way(memory_kit: Kit) -> Non
     before = engine.reads
     await asyncio.gather(*(world.send(Add(1)) for _ in range(10)))
     assert engine.reads == before
-    assert len(await kits.hints(process.engine, await world.address())) == 11
+    assert len(await kits.hints(process.engine, await world._handle.address())) == 11
     await process.close()
 
 
@@ -120,12 +122,12 @@ async def test_an_input_without_a_read_leaves_a_hint_and_is_followed(kit: Kit) -
     app = program()
     async with kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         await world.send(Add(1))
-        first = await kits.hints(client.store.engine, at)
+        first = await kits.hints(client._connection.store.engine, at)
         sent = await world.send(Add(1))
         assert len(first) == 1
-        assert len(await kits.hints(client.store.engine, at)) == 2, "one of its own"
+        assert len(await kits.hints(client._connection.store.engine, at)) == 2, "one of its own"
         async with kit.hosting(app):
             assert await sent.applied(30) == 2
             later = await world.send(Add(1))

@@ -77,7 +77,7 @@ class Desk:
 async def desk(kit: Kit) -> Desk:
     process = await kit.process()
     world = await process.universe.create("w", program())
-    return Desk(process, kit.env, world, await world.address())
+    return Desk(process, kit.env, world, await world._handle.address())
 
 
 # --- Workers -----------------------------------------------------------------------------------------------------

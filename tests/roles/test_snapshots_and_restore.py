@@ -15,7 +15,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
@@ -72,12 +72,12 @@ def program() -> wl.Program:
     return app
 
 
-async def baseline(universe: sdk.Universe, at: ids.Address) -> snapshot_model.Snapshot:
-    raw = (await universe.store.engine.read(snapshot_layer.get_baseline(at))).value(0)
+async def baseline(universe: Universe, at: ids.Address) -> snapshot_model.Snapshot:
+    raw = (await universe._connection.store.engine.read(snapshot_layer.get_baseline(at))).value(0)
     return snapshot_layer.decode_baseline(raw)
 
 
-async def until_saved(universe: sdk.Universe, at: ids.Address, step: int) -> None:
+async def until_saved(universe: Universe, at: ids.Address, step: int) -> None:
     async def saved() -> bool:
         return (await baseline(universe, at)).step >= step
 
@@ -98,7 +98,7 @@ async def test_a_snapshot_is_taken_when_the_policy_says_so(kit: Kit, policy: dic
     app = program()
     async with kit.hosting(app, settings=kits.settings(worker=never | policy)) as universe:
         world = await universe.ensure("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         if live:
             await kits.begin(world, app.workflows["wait"]("x"), id="r")
         for number in range(12):
@@ -116,7 +116,7 @@ async def test_without_a_reason_nothing_is_saved(memory_kit: Kit) -> None:
         world = await universe.ensure("w", app)
         await world.send(Put("k"))  # no live run: the journal is short, and nothing has to be judged
         await asyncio.sleep(0.8)
-        assert (await baseline(universe, await world.address())).step == 0
+        assert (await baseline(universe, await world._handle.address())).step == 0
 
 
 async def test_saving_leaves_no_trace_in_the_journal(kit: Kit) -> None:
@@ -139,7 +139,7 @@ async def test_a_busy_world_is_saved_too(memory_kit: Kit) -> None:
     settings = kits.settings(worker={"snapshot_entries": 200})
     process = await memory_kit.process(app, settings=settings)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     stopping = asyncio.Event()
 
     async def keep_busy() -> None:
@@ -169,22 +169,22 @@ async def test_restored_is_the_same_as_live(kit: Kit) -> None:
         await world.send(Put(f"k{number % 7}", "y"))
 
     async def answered() -> bool:
-        return len(await kits.opened(first.engine, await world.address())) == 1  # only the timer
+        return len(await kits.opened(first.engine, await world._handle.address())) == 1  # only the timer
 
     await aio.until(answered)
-    live = kits.parts(await world.machine())
-    assert (await baseline(first.universe, await world.address())).step < (await world.head()).step
+    live = kits.parts(await world._handle.machine())
+    assert (await baseline(first.universe, await world._handle.address())).step < (await world.head()).step
     await first.kill()
     await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
     async with kit.hosting(app) as universe:
         world = universe.world("w")
         await world.send(Put("wake"))  # takes the world
-        assert universe.host is not None
-        held = universe.host.worlds.peek(await world.address())
+        assert universe._connection.host is not None
+        held = universe._connection.host.worlds.peek(await world._handle.address())
         assert held is not None
         async with kit.hosting() as client:  # a reader of its own, at the height where the first was killed
-            client.programs["p"] = app
-            before = await client.world("w").machine(at=(await world.head()).height - 1)
+            client._connection.programs["p"] = app
+            before = await client.world("w")._handle.machine(at=(await world.head()).height - 1)
             assert kits.parts(before) == live
         for name in ("a", "b", "c"):
             await world.send(Go(name))
@@ -198,7 +198,7 @@ async def test_an_idle_world_is_let_go_and_comes_back(kit: Kit) -> None:
     process = await kit.process(app, settings=kits.settings(worker={"idle_release_ms": 100}))
     world = await process.universe.ensure("w", app)
     await kits.begin(world, app.workflows["wait"]("x"), id="r")
-    at = await world.address()
+    at = await world._handle.address()
 
     async def free() -> bool:
         read = await process.engine.read(*leases.reads(at))
@@ -224,7 +224,7 @@ async def test_too_many_worlds_are_let_go_the_longest_idle_first(memory_kit: Kit
         return len(process.host.worlds.held) <= 5
 
     await aio.until(fewer)
-    kept = [process.host.worlds.holds(await world.address()) for world in worlds]
+    kept = [process.host.worlds.holds(await world._handle.address()) for world in worlds]
     assert kept == [False] * 15 + [True] * 5
     for world in worlds:
         assert (await world.state(app.reducers["Cell"].cls, "k")).count == 1
@@ -244,7 +244,7 @@ async def test_a_host_that_closes_leaves_nothing_behind(kit: Kit) -> None:
     engine = await kit.engine()
     assert (await engine.read(kv.Range(*lease_keys.workers()))).page(0).items == []
     for world, head in zip(worlds, heads, strict=True):
-        at = await world.address()
+        at = await world._handle.address()
         read = await engine.read(*leases.reads(at), snapshot_layer.get_baseline(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         assert (state.holder, state.epoch.number) == (None, 1)
@@ -252,8 +252,8 @@ async def test_a_host_that_closes_leaves_nothing_behind(kit: Kit) -> None:
     if kit.name == "lmdb":
         assert list((Path(kit.url) / "workers").iterdir()) == []
     async with kit.hosting(app, settings=Settings()) as universe:
-        assert universe.host is not None
-        held = await universe.host.worlds.hold(await worlds[0].address())
+        assert universe._connection.host is not None
+        held = await universe._connection.host.worlds.hold(await worlds[0]._handle.address())
         assert held is not None
         assert held.lease.epoch == 2
         assert held.entries_since == 0
@@ -272,17 +272,17 @@ async def test_what_is_unread_at_the_end_has_a_hint(memory_kit: Kit) -> None:
     process = await memory_kit.process(app, settings=settings, wrap=wrap)
     async with memory_kit.hosting() as client:
         world = await client.create("w", app)
-        at = await world.address()
+        at = await world._handle.address()
         for number in range(200):
             await world.send(Put("k", str(number)))
         await process.close()
-        left = await kits.unread(client.store.engine, at)
+        left = await kits.unread(client._connection.store.engine, at)
         assert left > 0
-        assert await kits.hints(client.store.engine, at)
+        assert await kits.hints(client._connection.store.engine, at)
         async with memory_kit.hosting(app) as universe:
 
             async def drained() -> bool:
-                return await kits.unread(universe.store.engine, at) == 0
+                return await kits.unread(universe._connection.store.engine, at) == 0
 
             await aio.until(drained)
             assert (await universe.world("w").state(app.reducers["Cell"].cls, "k")).texts == [
@@ -297,7 +297,7 @@ async def test_a_released_world_is_hinted_at_if_anything_is_unread(memory_kit: K
     process = await memory_kit.process(app, settings=settings)
     world = await process.universe.ensure("w", app)
     await world.send(Put("k"))
-    at = await world.address()
+    at = await world._handle.address()
     batch = kv.Batch()
     inboxes.enqueue_once(batch, at, inbox.Event("Put", payload.inline(values.dump(Put("k")))))
     batch.absent(b"guard")
@@ -315,7 +315,7 @@ async def test_a_world_that_has_something_to_do_again_is_kept(memory_kit: Kit) -
     world = await process.universe.ensure("w", app)
     await world.send(Put("k"))
     worker = process.host.worlds
-    hosted = worker.peek(await world.address())
+    hosted = worker.peek(await world._handle.address())
     await world.snapshot()
     await hosted.quiet()
     hosted.look()

@@ -59,17 +59,17 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     worlds = [await first.universe.ensure(f"w{number}", app.program) for number in range(8)]
     for world in worlds:
         assert await world.ask(Add(1), timeout=10) == 1
-    bad, at = worlds[0], await worlds[0].address()
+    bad, at = worlds[0], await worlds[0]._handle.address()
     try:
         item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
-        await delivery.enqueue(first.universe, at, item)
+        await delivery.enqueue(first.universe._connection, at, item)
         await asyncio.to_thread(app.inside.wait, 20)
         asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
         second = await kit.process(app.program)
         assert [await each for each in asked] == [2] * 7, "those who wait in the process that hangs are answered"
         for world in worlds[1:]:
             assert await second.universe.world(world.name).ask(Add(1), timeout=60) == 3
-            assert second.host.worlds.holds(await world.address())
+            assert second.host.worlds.holds(await world._handle.address())
         life = await kits_life(first)
         assert life.sign.draining
         assert life.alive((await first.engine.read()).time_us), "it goes on renewing the lease of the one that hangs"
@@ -78,7 +78,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
         await bad.send(Add(5))  # not lost: it waits in the inbox
 
         async def said() -> bool:
-            why = await reasons.why(second.universe, second.universe.world("w0"))
+            why = await reasons.why(second.universe.world("w0")._handle)
             return any(each.kind == "refused" and "does not return" in each.error for each in why.reasons)
 
         await aio.until(said)
@@ -114,7 +114,7 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
     assert await bad.ask(Add(1), timeout=10) == 2
     try:
         item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
-        await delivery.enqueue(first.universe, await bad.address(), item)
+        await delivery.enqueue(first.universe._connection, await bad._handle.address(), item)
         await asyncio.to_thread(app.inside.wait, 20)
         others = [first.universe.world(name) for name in ("w1", "w2")]
         asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in others]
@@ -125,7 +125,7 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
         await aio.until(waiting)
         second = await memory_kit.process(app.program)
         assert [await each for each in asked] == [2, 2]
-        assert all([second.host.worlds.holds(await world.address()) for world in others])
+        assert all([second.host.worlds.holds(await world._handle.address()) for world in others])
     finally:
         app.gate.set()
     assert await bad.ask(Add(0), timeout=30) == 102

@@ -35,7 +35,7 @@ async def test_claims_are_taken_back_page_by_page(
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
     await kits.begin(world, go(), id="r")
-    at, engine = await world.address(), await memory_kit.engine()
+    at, engine = await world._handle.address(), await memory_kit.engine()
 
     async def states() -> list[WorkState]:
         return [each.work.state for each in await kits.opened(engine, at)]

@@ -17,6 +17,7 @@ from tests.roles.child import Add, Counter
 from tests.roles.child import app as counting
 from tests.roles.kit import Kit
 from tests.roles.pausing import Pausing
+from worldline.client import answers
 from worldline.kernel import replay as replays
 from worldline.kernel.state import Machine
 from worldline.model.journal import Entry, Kind
@@ -79,7 +80,7 @@ async def live(universe: wl.Universe, app: wl.Program) -> list[Entry]:
     world = await universe.ensure("w", app)
     await (await world.send(Poison(""))).applied(10)
     await (await world.send(Poison("it burns"))).applied(10)
-    await (await world.send_raw("Unknown", b"\xa0")).applied(10)
+    await answers.applied(universe._connection, await world._handle.send("Unknown", b"\xa0"))
     [go] = app.workflows.values()
     assert await world.run(go(), timeout=30) == 3
     return await kits.entries(world)
@@ -99,7 +100,7 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
     for kind, name in {Kind.HANDLER_FAILED: "handler_failed", Kind.UNDECODABLE_INPUT: "undecodable_input"}.items():
         assert meter.value("worldline_inputs_bad_total", name) == kinds[kind], name
     assert kinds[Kind.HANDLER_FAILED] == 1
-    at = await process.universe.world("w").address()
+    at = await process.universe.world("w")._handle.address()
     letters = await kits.dead(process.engine, at)
     assert meter.value("worldline_dead_letters_total") == len(letters) >= 1
     assert meter.value("worldline_steps_total") == found[-1].step
@@ -205,7 +206,7 @@ async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
         async with kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             found = await live(universe, app)
             head = await universe.world("w").head()
-            at = await universe.world("w").address()
+            at = await universe.world("w")._handle.address()
     assert [entry for each in captured for entry in each.entries] == found
     assert [each.entries[0].step for each in captured] == list(range(1, head.step + 1)), "once for each step, in order"
     assert {(each.address, each.name) for each in captured} == {(at, "w")}
@@ -223,7 +224,7 @@ async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) ->
     with sinks.observed(wl.Sinks(log=notices.append)) as observed:
         async with memory_kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             await live(universe, app)
-            at = await universe.world("w").address()
+            at = await universe.world("w")._handle.address()
     kinds = Count(notice.kind for notice in notices)
     assert kinds["lease_acquired"] == kinds["lease_released"] == 1
     assert kinds["effect_failed"] == 1

@@ -13,7 +13,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from tests.roles.test_timers import Arm, Rang, program, timers, until_rung
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases
@@ -25,8 +25,8 @@ from worldline.roles.world.handover import Handover, Superseded
 from worldline.store import kv
 
 
-async def epoch(universe: sdk.Universe, at: ids.Address) -> int:
-    read = await universe.store.engine.read(*leases.reads(at))
+async def epoch(universe: Universe, at: ids.Address) -> int:
+    read = await universe._connection.store.engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2)).epoch.number
 
 
@@ -36,14 +36,14 @@ async def test_timers_are_left_to_the_living_holder_of_their_world(kit: Kit) -> 
         world = await first.ensure("w", app)
         await world.send(Arm(["warm"], 0))
         await until_rung(world, app, 1)
-        at = await world.address()
+        at = await world._handle.address()
         async with kit.hosting(app) as second:
-            assert second.host is not None
+            assert second._connection.host is not None
             before = await epoch(first, at)
             for number in range(20):
                 await world.send(Arm([f"{number}a", f"{number}b"], 0.01 * number))
             await until_rung(world, app, 41)
-            assert second.host.timers.fired == 0
+            assert second._connection.host.timers.fired == 0
             assert await epoch(first, at) == before
             assert all(not each.stamp for each in await kits.entries(world) if each.kind is Kind.TIMER_FIRED)
 
@@ -52,15 +52,17 @@ async def test_a_holder_that_does_not_fire_them_has_a_grace_only(kit: Kit) -> No
     app = program()
     async with kit.hosting(app) as first:
         world = await first.ensure("w", app)
-        assert first.host is not None
-        await next(each for each in first.host._loops if each.name == "timer worker").stop()  # as if it hung
+        assert first._connection.host is not None
+        await next(
+            each for each in first._connection.host._loops if each.name == "timer worker"
+        ).stop()  # as if it hung
         await world.send(Arm(["x", "y"], 0.1))
         async with kit.hosting(app) as second:
-            assert second.host is not None
+            assert second._connection.host is not None
             assert len(await until_rung(world, app, 2)) == 2
             found = timers(await kits.entries(world))
             assert all(taken_us - due_us >= timer_worker.GRACE_US for due_us, taken_us in found)
-            assert second.host.timers.fired == 2
+            assert second._connection.host.timers.fired == 2
 
 
 async def test_a_timer_process_fires_at_once_for_workers_that_do_not(kit: Kit) -> None:
@@ -73,7 +75,7 @@ async def test_a_timer_process_fires_at_once_for_workers_that_do_not(kit: Kit) -
         world = await client.ensure("w", app)
         await world.send(Arm(["x"], 0.1))
         await until_rung(world, app, 1)
-        assert holder.worlds.holds(await world.address())
+        assert holder.worlds.holds(await world._handle.address())
         [(due_us, taken_us)] = timers(await kits.entries(world))
         assert taken_us - due_us < timer_worker.GRACE_US
 
@@ -84,10 +86,10 @@ async def test_a_step_that_loses_a_race_for_one_input_is_made_again_where_it_was
     async with kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.send(Arm(["x"], 1_000))
-        at, engine = await world.address(), universe.store.engine
+        at, engine = await world._handle.address(), universe._connection.store.engine
         [timer] = await kits.opened(engine, at)
-        assert universe.host is not None
-        worker = universe.host.worlds
+        assert universe._connection.host is not None
+        worker = universe._connection.host.worlds
         held, before = worker.peek(at), await epoch(universe, at)
         batch = kv.Batch()
         moved = works.move_due(batch, timer, now_us=timer.work.opened_us, due_us=timer.work.due_us + 1)
@@ -137,15 +139,15 @@ async def test_a_race_that_is_lost_while_the_store_is_out_of_reach_lets_go_of_th
     async with memory_kit.hosting(app, wrap=wrap) as universe:
         world = await universe.ensure("w", app)
         await world.send(Arm(["x"], 1_000))
-        at = await world.address()
-        [timer] = await kits.opened(universe.store.engine, at)
-        assert universe.host is not None
+        at = await world._handle.address()
+        [timer] = await kits.opened(universe._connection.store.engine, at)
+        assert universe._connection.host is not None
         batch = kv.Batch()
         works.move_due(batch, timer, now_us=timer.work.opened_us, due_us=timer.work.due_us + 1)
-        await universe.store.engine.commit(batch)
+        await universe._connection.store.engine.commit(batch)
         made[0].failures = 1
         fired = inbox.TimerFired(timer.intent, timer.work.due_us)
-        assert universe.host.worlds.hand_over(at, Handover(fired, b"", claim=timer))
+        assert universe._connection.host.worlds.hand_over(at, Handover(fired, b"", claim=timer))
 
         async def failed() -> bool:
             return made[0].failures == 0 and made[0].broken == 0
@@ -153,7 +155,7 @@ async def test_a_race_that_is_lost_while_the_store_is_out_of_reach_lets_go_of_th
         await aio.until(failed)
         await world.send(Rang("after"))
         assert await until_rung(world, app, 1) == ["after"]
-        universe.host.check()
+        universe._connection.host.check()
 
 
 class LostAnswer(Around):
@@ -191,12 +193,16 @@ async def test_timers_keep_their_order_when_the_answer_to_their_firing_is_lost(k
         names = [f"n{number}" for number in range(6)]
         await world.send(Arm(names[:3], 0.2))
         await world.send(Arm(names[3:], 0.25))
-        pending = await kits.opened(universe.store.engine, await world.address())
+        pending = await kits.opened(universe._connection.store.engine, await world._handle.address())
         order = sorted(pending, key=lambda each: (each.work.due_us, each.intent))
     await kit.jump(0.5)
     async with kit.hosting(wrap=wrap) as client, apart.host(kit, app, roles=[Role.WORLDS]):
         firing = timer_worker.TimerWorker(
-            engines[0], kit.env, client.id, settings=kits.SETTINGS.timer, worker=ids.WorkerId(b"timers..........")
+            engines[0],
+            kit.env,
+            client._connection.id,
+            settings=kits.SETTINGS.timer,
+            worker=ids.WorkerId(b"timers.........."),
         )
         await firing.tick()
         await firing.close()
@@ -221,5 +227,5 @@ async def test_what_does_not_fit_into_one_firing_follows(memory_kit: Kit, monkey
     async with memory_kit.hosting(app) as universe:
         world = universe.world("w")
         assert len(await until_rung(world, app, 20)) == 20
-        read = await universe.store.engine.read(kv.Range(*work_keys.due_all(universe.id)))
+        read = await universe._connection.store.engine.read(kv.Range(*work_keys.due_all(universe._connection.id)))
         assert read.page(0).items == []

@@ -10,7 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.client import sdk
+from worldline.client.universe import Universe
 from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.layers import work as works
@@ -85,8 +85,8 @@ def timers(entries: list[Entry]) -> list[tuple[int, int]]:
     return [(item.due_us, entry.time_us) for item, entry in zip(items, fired, strict=True)]
 
 
-async def due_count(engine: kv.Engine, universe: sdk.Universe) -> int:
-    return len((await engine.read(kv.Range(*work_keys.due_all(universe.id)))).page(0).items)
+async def due_count(engine: kv.Engine, universe: Universe) -> int:
+    return len((await engine.read(kv.Range(*work_keys.due_all(universe._connection.id)))).page(0).items)
 
 
 class Stamped:
@@ -134,8 +134,8 @@ async def test_timers_of_worlds_held_here_go_straight_into_a_step(kit: Kit) -> N
         assert all(not each.stamp for each in await kits.entries(world) if each.kind is Kind.TIMER_FIRED), (
             "not by inbox"
         )
-        assert await due_count(universe.store.engine, universe) == 0
-        assert await kits.opened(universe.store.engine, await world.address()) == []
+        assert await due_count(universe._connection.store.engine, universe) == 0
+        assert await kits.opened(universe._connection.store.engine, await world._handle.address()) == []
         await kits.prove(world, app)
 
 
@@ -151,7 +151,7 @@ async def test_timers_of_worlds_that_nobody_holds_go_by_the_inbox(kit: Kit) -> N
 
     process = await kit.process(app, settings=settings, wrap=wrap)
     world = await process.universe.ensure("w", app)
-    at = await world.address()
+    at = await world._handle.address()
     await world.send(Arm(["a", "b"], 2.5 if kit.name == "postgres" else 30))
 
     async def free() -> bool:
@@ -174,17 +174,17 @@ async def test_nothing_fires_before_its_time(memory_kit: Kit) -> None:
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.send(Arm(["later"], 10))
-        assert universe.host is not None
+        assert universe._connection.host is not None
         for _ in range(20):
-            universe.host.timers.wake()
+            universe._connection.host.timers.wake()
             await asyncio.sleep(0.01)
         assert await rung(world, app) == []
         await memory_kit.jump(9)
-        universe.host.timers.wake()
+        universe._connection.host.timers.wake()
         await asyncio.sleep(0.1)
         assert await rung(world, app) == []
         await memory_kit.jump(1)
-        universe.host.timers.wake()
+        universe._connection.host.timers.wake()
         assert await until_rung(world, app, 1) == ["later"]
 
 
@@ -195,7 +195,7 @@ async def test_ties_are_taken_in_order(kit: Kit) -> None:
         world = await universe.ensure("w", app)
         names = [f"n{number}" for number in range(30)]
         await world.send(Arm(names, 0.3))
-        pending = await kits.opened(universe.store.engine, await world.address())
+        pending = await kits.opened(universe._connection.store.engine, await world._handle.address())
         order = sorted((each for each in pending if each.work.kind is WorkKind.TIMER), key=lambda each: each.intent)
         expected = [values.load(Rang, each.work.params.inline or b"").name for each in order]
         assert len({each.work.due_us for each in order}) == 1
@@ -211,7 +211,7 @@ async def test_many_timers_at_one_instant_all_fire(kit: Kit) -> None:
             await world.send(Arm([str(number) for number in range(20)], 0.2))
         for world in worlds:
             assert len(await until_rung(world, app, 20)) == 20
-        assert await due_count(universe.store.engine, universe) == 0
+        assert await due_count(universe._connection.store.engine, universe) == 0
 
 
 async def test_cancelled_or_fired_but_never_both(kit: Kit) -> None:
@@ -225,11 +225,11 @@ async def test_cancelled_or_fired_but_never_both(kit: Kit) -> None:
         entries = await kits.entries(world)
         cancelled = sum(1 for each in entries if each.kind is Kind.TIMER_CANCELLED)
         assert cancelled + len(await rung(world, app)) == 20
-        assert await kits.opened(universe.store.engine, await world.address()) == []
+        assert await kits.opened(universe._connection.store.engine, await world._handle.address()) == []
         await kits.prove(world, app)
 
         async def tidy() -> bool:
-            return await due_count(universe.store.engine, universe) == 0
+            return await due_count(universe._connection.store.engine, universe) == 0
 
         await aio.until(tidy)
 
@@ -258,7 +258,7 @@ async def test_timers_of_a_deleted_world_are_nobodys(kit: Kit) -> None:
         assert await until_rung(stays, app, 1) == ["y"]
 
         async def tidy() -> bool:
-            return await due_count(universe.store.engine, universe) == 0
+            return await due_count(universe._connection.store.engine, universe) == 0
 
         await aio.until(tidy)
 
@@ -273,13 +273,13 @@ async def test_timers_of_an_archived_world_are_in_nobodys_way(kit: Kit) -> None:
         await resting.change(status=Status.ARCHIVED)
         await awake.send(Arm(["on time"], 1))  # when nobody holds it any more: by the same way as the others
         assert await until_rung(awake, app, 1) == ["on time"]
-        assert len(await kits.opened(universe.store.engine, await resting.address())) == 5
+        assert len(await kits.opened(universe._connection.store.engine, await resting._handle.address())) == 5
         await resting.change(status=Status.ACTIVE)
         if kit.name == "postgres":
             return  # its clock would have to be waited for
         await kit.jump(10)
-        assert universe.host is not None
-        universe.host.timers.wake()
+        assert universe._connection.host is not None
+        universe._connection.host.timers.wake()
         assert len(await until_rung(resting, app, 5)) == 5
 
 
@@ -288,19 +288,23 @@ async def test_a_pointer_without_its_timer_is_garbage(memory_kit: Kit) -> None:
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.send(Arm(["x"], 1_000))
-        [timer] = await kits.opened(universe.store.engine, await world.address())
+        [timer] = await kits.opened(universe._connection.store.engine, await world._handle.address())
         batch = kv.Batch()
         key = work_keys.due_key(timer.at, timer.intent, queue=queue_names.TIMER_QUEUE, due_us=1)
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.TIMER)))
-        await universe.store.engine.commit(batch)
+        await universe._connection.store.engine.commit(batch)
 
         async def swept() -> bool:
-            found = (await universe.store.engine.read(kv.Get(key))).value(0)
+            found = (await universe._connection.store.engine.read(kv.Get(key))).value(0)
             return found is None
 
         await aio.until(swept)
         assert await rung(world, app) == []
-        assert [each.intent for each in await kits.opened(universe.store.engine, timer.at)] == [timer.intent]
-        read = await universe.store.engine.read(works.next_range(universe.id, queue=queue_names.TIMER_QUEUE))
-        assert works.decode_due(universe.id, read.page(0))[0].pointer.due_us == timer.work.due_us
+        assert [each.intent for each in await kits.opened(universe._connection.store.engine, timer.at)] == [
+            timer.intent
+        ]
+        read = await universe._connection.store.engine.read(
+            works.next_range(universe._connection.id, queue=queue_names.TIMER_QUEUE)
+        )
+        assert works.decode_due(universe._connection.id, read.page(0))[0].pointer.due_us == timer.work.due_us

@@ -106,8 +106,8 @@ class Cluster:
     async def _run(self, role: Role, traced: Traced) -> None:
         universe = (await self._process(traced)).universe
         host = hosts.Host(
-            universe.store, universe.id, [self._app],
-            blobs=universe.blobs, settings=SETTINGS, roles=[role], telemetry=universe.telemetry,
+            universe._connection.store, universe._connection.id, [self._app],
+            blobs=universe._connection.blobs, settings=SETTINGS, roles=[role], telemetry=universe._connection.telemetry,
         )  # fmt: skip
         host.start()
         self._stack.push_async_callback(host.close)
@@ -205,7 +205,7 @@ async def test_a_message_joins_two_worlds(memory_kit: Kit) -> None:
             return (await other.head()).step == 1
 
         await aio.until(taken)
-        at = await other.address()
+        at = await other._handle.address()
 
         async def told() -> bool:
             return any(on(span, "world") == at.world.hex() for span in cluster.worker.named("step"))

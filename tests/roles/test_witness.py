@@ -124,17 +124,17 @@ async def test_a_clock_set_ahead_moves_a_world_once_at_most(movable: Kit) -> Non
         world = await first.ensure("w", app)
         other = second.world("w")
         assert await world.ask(Ask()) == 1
-        at = await world.address()
+        at = await world._handle.address()
 
         async def epoch() -> int:
-            read = await first.store.engine.read(*leases.reads(at))
+            read = await first._connection.store.engine.read(*leases.reads(at))
             return leases.decode(at, read.value(0), read.value(1), read.value(2)).epoch.number
 
         async def beaten() -> bool:
-            assert first.host is not None
-            assert second.host is not None
+            assert first._connection.host is not None
+            assert second._connection.host is not None
             now_us = movable.env.wall_us()
-            lives = [first.host.worlds.life, second.host.worlds.life]
+            lives = [first._connection.host.worlds.life, second._connection.host.worlds.life]
             return all(life is not None and life.alive(now_us) for life in lives)
 
         before = await epoch()

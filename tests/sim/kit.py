@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit
 from worldline.sim.faults import profiles
@@ -23,15 +25,15 @@ class Calm:
     def __init__(self, cluster: clusters.Cluster, audit: Audit) -> None:
         self.cluster = cluster
         self.audit = audit
-        self.universe: sdk.Universe
+        self.universe: Universe
 
     @property
     def seconds(self) -> float:
         return self.cluster.loop.time()
 
-    def owner_of(self, world: sdk.World) -> str:
+    def owner_of(self, world: World) -> str:
         """The member that has the lease of a world, by name."""
-        at = world._at
+        at = world._handle._at
         assert at is not None
         return self.audit.worlds[at].owner.partition("/")[0]
 
@@ -56,11 +58,10 @@ def calmly(
     async def main() -> None:
         programs.OUTSIDE.set(calm.cluster.outside)
         await calm.cluster.boot([audit.look])
-        calm.universe = sdk.Universe(
-            calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings
-        )  # fmt: skip
+        opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings)
         for program in programs.PROGRAMS:
-            calm.universe.programs[program.name] = program
+            opened.knows(program)
+        calm.universe = Universe(opened)
         await scenario(calm)
         calm.cluster.check_roles()
         calm.cluster.stop()

@@ -10,7 +10,8 @@ import pytest
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
@@ -133,10 +134,10 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
     """Whoever took the lease had looked at the world before, and went on with one that was deleted meanwhile."""
 
     async def scenario(calm: kit.Calm) -> None:
-        world, env = calm.universe.world("counter-0"), calm.universe.store.env
-        at = await world.address()
-        meddling = Meddling(calm.universe.store.engine)
-        me = await worker(calm.universe.store.engine, env)
+        world, env = calm.universe.world("counter-0"), calm.universe._connection.store.env
+        at = await world._handle.address()
+        meddling = Meddling(calm.universe._connection.store.engine)
+        me = await worker(calm.universe._connection.store.engine, env)
         meddling.first = lambda: world.change(status=status)
         with pytest.raises((errors.Closed, errors.NotFound)):
             await world_lease.acquire(meddling, env, at, me, expiry.Witness(env))  # type: ignore[arg-type]
@@ -149,13 +150,14 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
     """A free world was closed without touching its lease, which somebody got in the same instant."""
 
     async def scenario(calm: kit.Calm) -> None:
-        store = calm.universe.store
-        at = await calm.universe.world("counter-0").address()
+        store = calm.universe._connection.store
+        at = await calm.universe.world("counter-0")._handle.address()
         me = await worker(store.engine, store.env)
         meddling = Meddling(store.engine)
         meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.Witness(store.env))
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
-        universe = sdk.Universe(closing, calm.universe.id, "simulated", [], calm.universe.settings)
+        known = calm.universe._connection
+        universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))
         await universe.world("counter-0").change(status=status)
         read = await store.engine.read(*leases.reads(at))
         assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None

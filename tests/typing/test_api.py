@@ -40,6 +40,22 @@ async def main() -> None:
         await world.start(greet("Carol"))
         kept: wl.Run[str] = await world.start(greet("Dora"), id="dora")
         reveal_type(await kept.result(5))  #: Revealed type is "str"
+        status: wl.RunStatus = await kept.status()
+        for each in await world.runs(status=status):
+            reveal_type(each.workflow)  #: Revealed type is "str"
+        await world.runs(status="running")  #: Argument "status" to "runs" of "World" has incompatible type "str"
+        await world.pause()
+        await world.change(status="paused")  #: Argument "status" to "change" of "World" has incompatible type "str"
+        await world.change(status=wl.Status.ACTIVE, labels={"team": "red"})
+        async for meta in universe.worlds(status=wl.Status.PAUSED, labels={"team": ""}, program="shop", prefix="a"):
+            reveal_type(meta.labels)  #: Revealed type is "dict[str, str]"
+        async for letter in universe.dead(prefix="a"):
+            reveal_type(letter.reason)  #: Revealed type is "str"
+        entries: list[wl.Entry] = [entry for entry in await world.journal() if entry.kind is wl.Kind.EVENT]
+        head: wl.Head = await world.head()
+        meta = await world.describe()
+        universe.store  #: "Universe" has no attribute "store"
+        world.universe  #: "World" has no attribute "universe"; maybe "_universe"?
         reveal_type(await (await world.send(Deposited("a", 5), id="d1")).applied())  #: Revealed type is "int"
 
 

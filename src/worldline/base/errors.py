@@ -25,6 +25,7 @@
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
+    ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
@@ -159,6 +160,12 @@ class CannotStep(Error):
     def __init__(self, why: str, *, lasting: bool) -> None:
         super().__init__(why)
         self.lasting = lasting
+
+
+class NotHosted(Error):
+    """No process has run the world for too long to go on waiting. What was sent is durable: do not send it again."""
+
+    code = "not_hosted"
 
 
 class StepFailed(Error):

@@ -16,7 +16,8 @@ from typing import Any
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import cluster, restore, workloads
-from worldline.client import sdk
+from worldline.client import connection
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.store import kv
 
@@ -67,7 +68,8 @@ def _place(url: str) -> dict[str, Any]:
 async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
-    async with sdk.open(url, host=workloads.app) as universe:
+    async with connection.open(url, host=workloads.app) as link:
+        universe = Universe(link)
         for index, name in enumerate(wanted):
             progress(index, len(wanted) + 1, TITLES[name])
             if name == "A":
@@ -78,7 +80,7 @@ async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) 
                 figures[name] = await workloads.workflows(universe, env, seconds)
             elif name == "D":
                 figures[name] = await workloads.timers(universe)
-        figures["floor"] = await _floor(universe.store.engine, env, min(seconds, 2.0))
+        figures["floor"] = await _floor(link.store.engine, env, min(seconds, 2.0))
     return figures
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import worldline as wl
 from worldline.base import env_os
 from worldline.bench import workloads
+from worldline.client import connection
+from worldline.client.handle import Handle
 from worldline.model.settings import Settings, WorkerSettings
 
 ENTRIES = 10_000
@@ -22,24 +24,24 @@ NEVER = WorkerSettings(snapshot_entries=10**9, snapshot_ms=10**9)
 
 async def fill(url: str) -> None:
     """A world with the entries, killed without having been saved."""
-    async with wl.open(url, host=workloads.app, settings=Settings(worker=NEVER)) as universe:
-        world = await universe.ensure("e", workloads.app)
+    async with connection.open(url, host=workloads.app, settings=Settings(worker=NEVER)) as link:
+        world = await wl.Universe(link).ensure("e", workloads.app)
         for _ in range(ENTRIES // 500):
             await asyncio.gather(*(world.send(workloads.Added(1)) for _ in range(500)))
-        assert universe.host is not None
-        universe.host.abandon()
+        assert link.host is not None
+        link.host.abandon()
 
 
 async def measure(url: str) -> dict[str, float]:
     """Take the world over and say how long that took; then save it."""
-    async with wl.open(url, host=workloads.app) as universe:
-        world = universe.world("e")
-        assert universe.host is not None
-        held = await universe.host.worlds.hold(await world.address())
+    async with connection.open(url, host=workloads.app) as link:
+        world = wl.World(link, "e")
+        assert link.host is not None
+        held = await link.host.worlds.hold(await Handle(link, "e").address())
         assert held is not None
         assert held.machine.read_cell(workloads.Counter, "").total == ENTRIES
         entries = held.entries_since
-        seconds = universe.host.worlds.restored_ms / 1000
+        seconds = link.host.worlds.restored_ms / 1000
         await world.snapshot()
     return {"entries": entries, "seconds": seconds}
 

@@ -10,7 +10,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.host import program_files
 from worldline.inspect import doctor, lint, queries, render
 from worldline.inspect import prove as proofs
@@ -31,7 +31,7 @@ async def replay(desk: Desk, *, world: str, prove: bool, at: int | None) -> int:
         await desk.program_of(universe, found)
         with desk.out.progress(f"replaying {world}") as progress:
             try:
-                proof = await proofs.prove(universe, found, programs=programs, up_to=at, whole=prove, progress=progress)
+                proof = await proofs.prove(found, programs=programs, up_to=at, whole=prove, progress=progress)
             except verification.Damaged as error:
                 return _say_damaged(desk, world, error)
     said = {"world": world, "proved": proof.proved, "steps": proof.steps, "holds": proof.holds, **_proof(proof)}
@@ -80,11 +80,11 @@ async def verify(desk: Desk, *, world: str | None, every: bool) -> int:
     return max(codes, default=0)
 
 
-async def _all(universe: sdk.Universe) -> list[queries.World]:
+async def _all(universe: Connection) -> list[queries.World]:
     return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
 
 
-async def _verify(desk: Desk, universe: sdk.Universe, name: str) -> int:
+async def _verify(desk: Desk, universe: Connection, name: str) -> int:
     at = await desk.address(universe, name)
     with desk.out.progress(f"verifying {name}") as progress:
         try:

@@ -20,15 +20,15 @@ import click
 
 from worldline.base import errors
 from worldline.cli import observe, output, places, suggest
-from worldline.client import sdk
-from worldline.host import compose, program_files
+from worldline.client import connection, no_host
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.host import compose, holders, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
 from worldline.layers import work as works
-from worldline.layers import worlds
 from worldline.model import ids
 from worldline.model.work import WorkKind
-from worldline.model.world import Status
 
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
@@ -58,15 +58,16 @@ class Desk:
     @asynccontextmanager
     async def open(
         self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
-    ) -> AsyncIterator[sdk.Universe]:
+    ) -> AsyncIterator[Connection]:
         """The universe, as a client that knows the project's programs."""
         known = program_files.load_all(self.place.apps) if programs is None else programs
         named = universe or self.place.universe
         with quiet_logs():
-            async with sdk.open(self.place.store, universe=named, objects=self.place.objects, create=create) as opened:
-                for program in reversed(known):
-                    opened.programs[program.name] = program
-                yield opened
+            opened = connection.open(
+                self.place.store, universe=named, objects=self.place.objects, create=create, programs=known
+            )
+            async with opened as found:
+                yield found
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[compose.Store]:
@@ -82,26 +83,26 @@ class Desk:
         if not click.confirm(question, err=True):
             raise output.Declined("declined: nothing was changed")
 
-    async def world(self, universe: sdk.Universe, name: str) -> sdk.World:
+    async def world(self, universe: Connection, name: str) -> Handle:
         """The world of this name. One that is missing is said with names like it."""
-        found = universe.world(name)
+        found = Handle(universe, name)
         try:
             await found.address()
         except errors.NotFound as error:
             raise errors.NotFound(f"{error}{await suggest.worlds(universe, name)}") from error
         return found
 
-    async def address(self, universe: sdk.Universe, name: str) -> ids.Address:
+    async def address(self, universe: Connection, name: str) -> ids.Address:
         return await (await self.world(universe, name)).address()
 
-    async def find_work(self, universe: sdk.Universe, text: str, kind: WorkKind) -> works.Open:
+    async def find_work(self, universe: Connection, text: str, kind: WorkKind) -> works.Open:
         """The open effect or timer whose id begins so."""
         try:
             return await queries.find_work(universe, text, kind=kind)
         except errors.NotFound as error:
             raise errors.NotFound(f"{error}{await suggest.work(universe, text, kind)}") from error
 
-    async def program_of(self, universe: sdk.Universe, world: sdk.World) -> Program:
+    async def program_of(self, universe: Connection, world: Handle) -> Program:
         """The program of a world, for a command that cannot do without."""
         meta = (await world.describe()).meta
         program = universe.programs.get(meta.program)
@@ -112,11 +113,9 @@ class Desk:
             )
         return program
 
-    async def answer(
-        self, universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None
-    ) -> T:
-        """Wait for something that the world must do, as long as a worker hosts it."""
-        return await wait(universe, world, work, timeout, self.option)
+    async def answer(self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        """Wait for something that the world must do, as long as a process hosts it."""
+        return await wait(world, work, timeout, self.option)
 
 
 @contextmanager
@@ -131,57 +130,36 @@ def quiet_logs() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def wait(
-    universe: sdk.Universe, world: sdk.World, work: Coroutine[Any, Any, T], timeout: float | None, option: str
-) -> T:
-    """The outcome of `work`. `NotHosted` if no worker hosts the world when the given time is up, or without a given
+async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
+    """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
     time as soon as that is clear.
     """
     task = asyncio.ensure_future(work)
-    at = await world.address()
+    store, at = world.universe.store, await world.address()
     missing = 0.0
     try:
         try:
             async with asyncio.timeout(timeout):
                 while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                    missing = 0.0 if await _is_hosted(universe, at) else missing + LOOK_SECONDS
+                    missing = 0.0 if await holders.is_hosted(store, at) else missing + LOOK_SECONDS
                     if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
-                        raise await not_hosted(universe, at, option)
+                        raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
         except TimeoutError:
             if not task.done():
-                raise await _timed_out(universe, at, timeout, option) from None
+                raise await _timed_out(world, timeout, option) from None
         return task.result()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _is_hosted(universe: sdk.Universe, at: ids.Address) -> bool:
-    holder = await queries.holder(universe, at)
-    return holder is not None and holder.alive
-
-
-async def _timed_out(universe: sdk.Universe, at: ids.Address, timeout: float | None, option: str) -> Exception:
-    """Why no answer came in time: no worker hosts the world, or it takes longer."""
-    if not await _is_hosted(universe, at):
-        return await not_hosted(universe, at, option)
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    return TimeoutError(
-        f"no answer within {timeout:g} s; world {meta.name!r} goes on with it: see `worldline why {meta.name}{option}`"
-    )
-
-
-async def not_hosted(universe: sdk.Universe, at: ids.Address, option: str) -> output.NotHosted:
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    if meta.status is not Status.ACTIVE:
-        status = meta.status.name.lower()
-        return output.NotHosted(
-            f"world {meta.name!r} is {status}: what was sent waits until `worldline resume {meta.name}{option}`"
-        )
-    return output.NotHosted(
-        f"no worker hosts world {meta.name!r} (program {meta.program!r}): what was sent waits in its inbox; "
-        f"type `worldline dev FILE{option}`"
-    )
+async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
+    """Why no answer came in time: no process hosts the world, or it takes longer."""
+    at = await world.address()
+    if not await holders.is_hosted(world.universe.store, at):
+        return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+    why = f"worldline why {world.name}{option}"
+    return TimeoutError(f"no answer within {timeout:g} s; world {world.name!r} goes on with it: see `{why}`")
 
 
 # --- Options -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from pathlib import Path
 from worldline.base import errors
 from worldline.cli import dev_show, shutdown
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import connection
+from worldline.client.connection import Connection
+from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.runs import RunStatus
@@ -43,7 +45,7 @@ class Session:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.show.muted = bool(before)
-        opened = sdk.open(
+        opened = connection.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
             sinks=self.show.listeners(),
         )  # fmt: skip
@@ -58,9 +60,9 @@ class Session:
             self.show.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
         return following
 
-    async def _begin(self, universe: sdk.Universe, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
+    async def _begin(self, universe: Connection, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
         for name in self._names:
-            await universe.ensure(name, loaded.programs[0])
+            await Universe(universe).ensure(name, loaded.programs[0])
         if not before:
             programs = ", ".join(program.name for program in loaded.programs)
             self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
@@ -71,7 +73,7 @@ class Session:
         else:
             self.show.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
 
-    async def _adopted(self, universe: sdk.Universe) -> str:
+    async def _adopted(self, universe: Connection) -> str:
         """Take the worlds that were held before, and say what became of them."""
         assert universe.host is not None
         adopted = runs = 0
@@ -99,7 +101,7 @@ class Session:
         return "; ".join([said, *refused[:5]])
 
     async def _watch(
-        self, universe: sdk.Universe, loaded: program_files.Loaded, *, reload: bool
+        self, universe: Connection, loaded: program_files.Loaded, *, reload: bool
     ) -> program_files.Loaded | None:  # fmt: skip
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None

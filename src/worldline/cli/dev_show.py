@@ -15,7 +15,7 @@ from rich import text
 
 from worldline.base import env_os
 from worldline.cli import blocks, entries, output, terminal
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.inspect import render
 from worldline.model import ids
 from worldline.model.journal import Kind
@@ -56,7 +56,7 @@ class Show:
         return sinks.Sinks(log=self._put, replay=self._put)
 
     @contextlib.asynccontextmanager
-    async def showing(self, universe: sdk.Universe) -> AsyncIterator[None]:
+    async def showing(self, universe: Connection) -> AsyncIterator[None]:
         """Write what comes as long as the block lasts, and what has come until then."""
         following = asyncio.ensure_future(self._write_all(universe))
         try:
@@ -100,7 +100,7 @@ class Show:
             self._skipped += 1
         self._queue.put_nowait(item)
 
-    async def _write_all(self, universe: sdk.Universe) -> None:
+    async def _write_all(self, universe: Connection) -> None:
         assert universe.host is not None
         with contextlib.ExitStack() as stack:
             followed: dict[ids.Address, None] = {}
@@ -128,7 +128,7 @@ class Show:
             finally:
                 task.cancel()
 
-    async def _write(self, universe: sdk.Universe, item: Item) -> None:
+    async def _write(self, universe: Connection, item: Item) -> None:
         if self._skipped:
             self.say("skipped", f"{self._skipped} steps: they came faster than they could be written")
             self._skipped = 0
@@ -145,7 +145,7 @@ class Show:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def _step(self, universe: sdk.Universe, step: sinks.Journaled) -> None:
+    async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
         if self._out.as_json:
             for entry in step.entries:
                 self._out.json({"world": step.name, **render.entry(entry)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldline.base import errors
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.inspect import queries, render
 from worldline.kernel import values
 from worldline.model import ids, journal
@@ -24,7 +24,7 @@ class Names:
         self._at = at
         self._names: dict[str, str] = {}
 
-    async def learn(self, universe: sdk.Universe, entries: Sequence[journal.Entry]) -> None:
+    async def learn(self, universe: Connection, entries: Sequence[journal.Entry]) -> None:
         """Take in what these entries tell, and look up the worlds that they name."""
         senders: dict[ids.WorldId, None] = {}
         for entry in entries:

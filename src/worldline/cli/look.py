@@ -13,7 +13,8 @@ from worldline.base import errors
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.cli.entries import Names
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.kernel.state import Machine
@@ -49,7 +50,7 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
     desk.out.many(found, columns, none=none, key="name")
 
 
-async def _programs_like(universe: sdk.Universe, program: str | None) -> str:
+async def _programs_like(universe: Connection, program: str | None) -> str:
     if program is None:
         return ""
     newest = await queries.list_worlds(universe, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX)
@@ -77,7 +78,7 @@ async def why(desk: Desk, world: str) -> None:
     Each reason says since when, what went wrong, when the next attempt is, and the command that helps.
     """
     async with desk.open() as universe:
-        found = await reasons.why(universe, await desk.world(universe, world), option=desk.option)
+        found = await reasons.why(await desk.world(universe, world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
 
@@ -157,7 +158,7 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
                 return
 
 
-async def _cells(world: sdk.World, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
+async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
     machine = await world.machine(at=at)
     if reducer is not None and reducer not in machine.program.reducers:
         known = ", ".join(machine.program.reducers) or "none"
@@ -208,10 +209,10 @@ def _indented(value: str) -> str:
     return value.strip().replace("\n", "\n           ")
 
 
-async def _export(desk: Desk, world: sdk.World, above: int, file: Path) -> None:
+async def _export(desk: Desk, world: Handle, above: int, file: Path) -> None:
     """All of a world's journal in one file, for `worldline.testing.replay`."""
     with desk.out.progress(f"exporting {world.name}") as progress:
-        exported = await export.collect(world.universe, world, above=above, progress=progress)
+        exported = await export.collect(world, above=above, progress=progress)
         export.write(exported, file)
     said = {"world": world.name, "file": str(file), "above": exported.start.height, "entries": len(exported.entries)}
     desk.out.one(said, [f"{said['entries']} entries written to {file}"])

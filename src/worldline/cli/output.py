@@ -30,7 +30,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
-    ((TimeoutError,), TIMEOUT),
+    ((TimeoutError, errors.NotHosted), TIMEOUT),
 ]
 
 _HINTS: list[tuple[type[BaseException], str]] = [
@@ -42,12 +42,6 @@ _HINTS: list[tuple[type[BaseException], str]] = [
 ]
 
 
-class NotHosted(errors.Error):
-    """No worker hosts the world, so no answer can come."""
-
-    code = "not_hosted"
-
-
 class Declined(errors.Error):
     """A person was asked and said no, or could not be asked."""
 
@@ -55,8 +49,6 @@ class Declined(errors.Error):
 
 
 def exit_code(error: BaseException) -> int:
-    if isinstance(error, NotHosted):
-        return TIMEOUT
     if isinstance(error, Declined):
         return REFUSED
     for kinds, code in _CODES:

@@ -20,7 +20,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.cli import common, observe, places, shutdown, talk
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import connection
 from worldline.host import process as hosts
 from worldline.host import program_files
 from worldline.host.process import Role
@@ -233,7 +233,7 @@ async def _serve(
     place = desk.place
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
-        opened = sdk.open(
+        opened = connection.open(
             place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
         )
         async with opened as universe:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.inspect import queries
 from worldline.keys import worlds as world_keys
 from worldline.layers import inbox as inboxes
@@ -35,7 +35,7 @@ def did_you_mean(shown: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(shown)}?" if shown else ""
 
 
-async def worlds(universe: sdk.Universe, name: str) -> str:
+async def worlds(universe: Connection, name: str) -> str:
     """Names like this one. In a large universe: those that stand beside it in order, and the first ones."""
     begin, end = world_keys.names(universe.id)
     here = world_keys.name_key(universe.id, name)
@@ -48,7 +48,7 @@ async def worlds(universe: sdk.Universe, name: str) -> str:
     return near(name, dict.fromkeys(names))
 
 
-async def work(universe: sdk.Universe, text: str, kind: WorkKind) -> str:
+async def work(universe: Connection, text: str, kind: WorkKind) -> str:
     """Open effects or timers with an id like this, or of this name."""
     named: list[str] = []
     by_start: dict[str, str] = {}

@@ -10,7 +10,11 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output, payloads, suggest
 from worldline.cli.common import Desk
-from worldline.client import delivery, sdk
+from worldline.client import answers, delivery
+from worldline.client import run as runs
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.universe import Universe
 from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands
@@ -42,8 +46,8 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
     """Make a new world."""
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
-        await universe.create(world, program, labels=labels_of(labels))
-        at = await universe.world(world).address()
+        await Universe(universe).create(world, program, labels=labels_of(labels))
+        at = await Handle(universe, world).address()
     said = {"name": world, "id": at.world.hex(), "program": program.name}
     desk.out.one(said, [f"world {world} of program {program.name}"])
 
@@ -69,12 +73,12 @@ async def send(
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         body = payloads.event(program, event, payloads.given(fields, data))
-        sent = await found.send_raw(event, body, to=to, id=client_id)
+        sent = await found.send(event, body, to=to, id=client_id)
         said: dict[str, Any] = {"world": world, "event": event, "sent": True}
         if not waits:
             desk.out.one(said, [f"sent {event} to {world}"])
             return 0
-        height = await desk.answer(universe, found, sent.applied(), timeout)
+        height = await desk.answer(found, answers.applied(universe, sent), timeout)
         reason = await _refusal(found, height)
     said |= {"height": height, "taken": reason is None, "reason": reason}
     taken = f"taken at height {height}" if reason is None else f"not taken: {reason}"
@@ -101,8 +105,8 @@ async def ask(
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         body = payloads.event(program, request, payloads.given(fields, data))
-        asked = found.ask_raw(request, body, id=client_id)
-        answer = render.decoded(await desk.answer(universe, found, asked, timeout))
+        asked = found.ask(request, body, id=client_id)
+        answer = render.decoded(await desk.answer(found, asked, timeout))
     said = {"world": world, "request": request, "answer": answer}
     desk.out.one(said, [_shown(answer)])
 
@@ -133,7 +137,7 @@ async def run(
             answered = Answered(world, wanted.run, workflow, "started")
             desk.out.one(answered, [wanted.run])
             return
-        result = await desk.answer(universe, found, _result(found, wanted), timeout)
+        result = await desk.answer(found, _result(found, wanted), timeout)
     desk.out.one(Answered(world, wanted.run, workflow, "finished", result), [_shown(result)])
 
 
@@ -145,7 +149,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else render.canonical_text(value)
 
 
-def _chosen(universe: sdk.Universe, name: str | None) -> Program:
+def _chosen(universe: Connection, name: str | None) -> Program:
     if name is not None and name in universe.programs:
         return universe.programs[name]
     if name is not None or len(universe.programs) > 1:
@@ -160,12 +164,12 @@ def _chosen(universe: sdk.Universe, name: str | None) -> Program:
     return next(iter(universe.programs.values()))
 
 
-async def _program(universe: sdk.Universe, world: sdk.World) -> Program | None:
+async def _program(universe: Connection, world: Handle) -> Program | None:
     """The world's program, if it is loaded: then what is sent is checked here."""
     return universe.programs.get((await world.describe()).meta.program)
 
 
-async def _refusal(world: sdk.World, height: int) -> str | None:
+async def _refusal(world: Handle, height: int) -> str | None:
     """Why the step that took an input could not do anything with it."""
     for entry in await world.journal(above=height - 1, limit=100):
         if entry.kind in (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED):
@@ -176,14 +180,14 @@ async def _refusal(world: sdk.World, height: int) -> str | None:
     return None
 
 
-def _start(universe: sdk.Universe, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
+def _start(universe: Connection, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
     env = universe.store.env
     return commands.StartRun(
         run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None
     )
 
 
-async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
+async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:
     universe, data = world.universe, structs.encode(wanted)
     item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
     at = await world.address()
@@ -191,13 +195,13 @@ async def _enqueue(world: sdk.World, wanted: commands.StartRun) -> None:
     await delivery.enqueue(universe, at, item, data=data)
 
 
-async def _result(world: sdk.World, wanted: commands.StartRun) -> Any:
-    since = (await world.head()).height
-    standing = structs.decode(commands.Standing, await world.command(commands.RUN, wanted))
+async def _result(world: Handle, wanted: commands.StartRun) -> Any:
+    data, since = await world.command(commands.RUN, wanted)
+    standing = structs.decode(commands.Standing, data)
     if standing.status is RunStatus.BLOCKED:
         raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
-    found: sdk.Run[Any] = sdk.Run(world, None, wanted.run, standing, since)
-    return render.plain(await found.result())
+    result: Any = runs.result_of(await runs.ended(world, standing, since=since), None)
+    return render.plain(result)
 
 
 COMMANDS: list[click.Command] = [create, send, ask, run]

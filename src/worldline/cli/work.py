@@ -12,7 +12,9 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cli import common, output, roles, suggest
 from worldline.cli.common import Desk
-from worldline.client import sdk
+from worldline.client import listing
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.inspect import queries, render, why
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
@@ -49,7 +51,7 @@ class RunShown(msgspec.Struct, frozen=True):
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open() as universe:
-        found = await why.list_runs(universe, await desk.world(universe, world))
+        found = await why.list_runs(await desk.world(universe, world))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
@@ -61,7 +63,7 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
 async def show_run(desk: Desk, *, world: str, run: str) -> None:
     """Show a run: its arguments, what it waits for, its result."""
     async with desk.open() as universe:
-        shown = _shown_run(await _find_run(universe, await desk.world(universe, world), run))
+        shown = _shown_run(await _find_run(await desk.world(universe, world), run))
     said = {name: getattr(shown, name) for name in shown.__struct_fields__}
     desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "", [])}))
 
@@ -78,15 +80,15 @@ async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: 
         await found.address()
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
-        await desk.answer(universe, found, asked, timeout)
+        await desk.answer(found, asked, timeout)
     desk.out.one({"world": world, "run": run, "cancelled": True}, [f"run {run} is being cancelled"])
 
 
-async def _find_run(universe: sdk.Universe, world: sdk.World, run: str) -> why.Run:
+async def _find_run(world: Handle, run: str) -> why.Run:
     try:
-        return await why.find_run(universe, world, run)
+        return await why.find_run(world, run)
     except errors.NotFound as error:
-        known = [each.id for each in await why.list_runs(universe, world)]
+        known = [each.id for each in await why.list_runs(world)]
         raise errors.NotFound(f"{error}{suggest.near(run, known)}") from error
 
 
@@ -159,7 +161,7 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
 
 
-async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, int]:
+async def _told(universe: Connection, at: ids.Address) -> tuple[worlds.World, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
     read = await universe.store.engine.read(worlds.get(at))
     return worlds.decode(at, read.value(0)), read.time_us
@@ -191,7 +193,7 @@ async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | 
         desk.confirm(f"Cancel timer {opened.work.name!r} of world {name!r}?")
         found = await desk.world(universe, name)
         asked = found.command(commands.GIVE_UP, commands.GiveUp(opened.intent, reason))
-        await desk.answer(universe, found, asked, timeout)
+        await desk.answer(found, asked, timeout)
     said = {"id": opened.intent.hex(), "world": name, "cancelled": True}
     desk.out.one(said, [f"timer {opened.work.name} of {name} is cancelled"])
 
@@ -246,10 +248,10 @@ def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str
     desk.out.one({"world": world, "letters": letters, "done": what}, [f"{len(letters)} dead letters {what}"])
 
 
-async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
+async def _letters(universe: Connection, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
     if every == (text is not None):
         raise errors.BadInput("name a dead letter by its id, or all with --all")
-    found = [each async for each in queries.letters(universe, at)]
+    found = [each async for each in listing.letters(universe, at)]
     if text is None:
         return found
     chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
@@ -260,7 +262,7 @@ async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *,
     return chosen
 
 
-async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter) -> None:
+async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
     engine, env = universe.store.engine, universe.store.env
     read = await engine.read(worlds.get(at))
     batch = kv.Batch()
@@ -270,17 +272,17 @@ async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter
     await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
 
 
-async def _addresses(desk: Desk, universe: sdk.Universe, world: str | None) -> list[ids.Address]:
+async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
         return [await desk.address(universe, world)]
     found: list[ids.Address] = []
     request = worlds.newest_range(universe.id, count_max=queries.PAGE)
-    async for item in queries.items(universe, request):
+    async for item in listing.items(universe, request):
         found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
     return found
 
 
-async def _commit(universe: sdk.Universe, batch: kv.Batch, lost: str) -> None:
+async def _commit(universe: Connection, batch: kv.Batch, lost: str) -> None:
     [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
     if isinstance(outcome, kv.Conflict):
         raise errors.Conflicted(lost)

@@ -13,8 +13,8 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, roles, suggest
 from worldline.cli.common import Desk
-from worldline.client import sdk
-from worldline.inspect import queries
+from worldline.client.connection import Connection
+from worldline.host import holders
 from worldline.inspect.render import when
 from worldline.layers import leases
 from worldline.model import ids
@@ -78,7 +78,7 @@ async def revoke(desk: Desk, world: str) -> None:
 async def assign(desk: Desk, *, world: str, worker: str) -> None:
     """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await desk.address(universe, world)
         chosen = _find(await _lives(universe), worker)
         if len(chosen) > 1:
             raise errors.BadInput(
@@ -94,7 +94,7 @@ async def assign(desk: Desk, *, world: str, worker: str) -> None:
 async def unassign(desk: Desk, world: str) -> None:
     """Let any worker run a world again."""
     async with desk.open(programs=[]) as universe:
-        at = await universe.world(world).address()
+        at = await desk.address(universe, world)
         await operations.unassign_world(universe.store.engine, universe.store.env, at)
     desk.out.one({"name": world, "worker": None}, [f"any worker may run {world}"])
 
@@ -115,7 +115,7 @@ def _ids(lives: list[leases.Life]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: sdk.Universe) -> list[leases.Life]:
+async def _lives(universe: Connection) -> list[leases.Life]:
     found = await operations.list_workers(universe.store.engine)
     return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
 
@@ -134,10 +134,10 @@ def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
     return by_name or by_id
 
 
-async def _shown(universe: sdk.Universe, life: leases.Life) -> Worker:
+async def _shown(universe: Connection, life: leases.Life) -> Worker:
     now_us = (await universe.store.engine.read()).time_us
     held = await operations.list_worker_worlds(universe.store.engine, life.worker)
-    gone = queries.is_gone(universe, life.worker)
+    gone = holders.is_gone(universe.store, life.worker)
     state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
     return Worker(
         life.sign.labels.get(placement.NAME, ""),

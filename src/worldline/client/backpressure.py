@@ -1,15 +1,15 @@
-"""Backpressure: inputs from outside are refused while there is too much to do already.
+"""Backpressure: inputs from outside are refused while the backlog is too large.
 
 Three bounds, each an estimate: unread items of a world's inbox, open effects of a universe, inputs that were handed
-over to worlds of this process and wait for their step. Whoever is first in line waits; the newest is refused, with
+over to worlds of this process and wait for their step. Inputs that are in the backlog stay; a new one is refused, with
 `Overloaded` and a time after which to try again. Only what comes from outside and asks for work is refused: events,
 requests and new runs. Messages between worlds, receipts, timers and all other control pass, or a full system could not
-work itself free.
+reduce its backlog.
 
-Estimates are read from the store now and then, never for every input: the inbox's with a read that happens anyway, once
-in so much time or so many inputs; the effects' after an input was taken, once in so much time, more seldom the more
-there are. Between samples a process counts what it adds to an inbox itself. So several processes may overshoot a bound
-by a part of it each.
+Estimates are sampled from the store, never read for every input: the inbox's with a read that happens anyway, once per
+sample period or number of inputs; the effects' after an input was taken, once per sample period, less often the more
+there are. Between samples a process counts what it adds to an inbox itself. So several processes may exceed a bound by
+a part of it each.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from worldline.roles import queue_names, telemetry
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
-INBOXES_MAX = 4_096  # whose depth is remembered
+INBOXES_MAX = 4_096  # the inboxes whose depth is remembered
 PAGE = 10_000
 RETRY_US_MIN = 250_000
-PART = 64  # near its bound, an inbox is looked at again after this part of it was added
+PART = 64  # near its bound, an inbox is sampled again after this fraction of it was added
 
 
 class Depth(msgspec.Struct):
@@ -58,6 +58,7 @@ class Pressure:
         self._effects_us: int | None = None  # when they were counted
         self._count_again_us = 0
         self.waiting = 0  # inputs that were handed over to worlds of this process
+        self._waiting: dict[ids.Address, int] = {}  # the same by world
 
     # --- Handed over in this process ---------------------------------------------------------------------------
 
@@ -65,16 +66,19 @@ class Pressure:
         """An input is about to be handed over; `leave` when it is settled. Refuses it if too many wait already."""
         settings = self._settings
         if is_refusable(item):
-            if 0 < settings.waiting_world_max <= hosted.waiting:
-                why = f"{hosted.waiting} inputs wait for world {hosted.name or hosted.at.world.hex()!r} in this process"
+            waiting = self._waiting.get(hosted.at, 0)
+            if 0 < settings.waiting_world_max <= waiting:
+                why = f"{waiting} inputs wait for world {hosted.name or hosted.at.world.hex()!r} in this process"
                 raise self._refuse(hosted.at, "world", why, RETRY_US_MIN)
             if 0 < settings.waiting_max <= self.waiting:
                 raise self._refuse(hosted.at, "process", f"{self.waiting} inputs wait in this process", RETRY_US_MIN)
-        hosted.enter()
+        self._waiting[hosted.at] = self._waiting.get(hosted.at, 0) + 1
         self.waiting += 1
 
     def leave(self, hosted: HeldWorld) -> None:
-        hosted.leave()
+        left = self._waiting.pop(hosted.at) - 1
+        if left:
+            self._waiting[hosted.at] = left
         self.waiting -= 1
 
     # --- The inbox of a world that is held elsewhere -----------------------------------------------------------
@@ -91,7 +95,7 @@ class Pressure:
             allowed = max(bound // PART, (bound - known.count) // 4)
             if fresh and (known.full or known.added < allowed):
                 return []
-            known.read_us = self._env.monotonic_us()  # those who come while it is read use what was known before
+            known.read_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
         return [inboxes.read_range(at, count_max=bound, bytes_max=settings.inbox_bytes_max)]
 
     def check_inbox(self, at: ids.Address, item: inbox.Item, page: kv.Page | None) -> None:
@@ -122,8 +126,8 @@ class Pressure:
     async def check_effects(self, at: ids.Address, item: inbox.Item, *, sure: bool = False) -> None:
         """Refuse the input if the universe has too many open effects, by what is known.
 
-        Nobody who is let in waits for a count here: inputs that were given one after the other must not overtake each
-        other. `sure`: except for the very first of a process that may never give another.
+        An input that passes does not wait for a count: inputs that were given one after the other must not overtake
+        each other. `sure`: except for the first input of a process, which may be its only one.
         """
         bound = self._settings.open_effects_max
         if not bound or not is_refusable(item):
@@ -144,16 +148,16 @@ class Pressure:
         """Count open effects, if it is time to: after an input was taken, so that the next ones are judged by it."""
         if not self.effects_stale(item):
             return
-        self._effects_us = self._env.monotonic_us()  # those who come while it is read use what was known before
+        self._effects_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
         self._plan_count()
         try:
             self._effects = await self._count_effects(self._settings.open_effects_max)
             self._plan_count()
         except errors.StoreError:
-            return  # what was known before stays; whoever needs the store is told by what they do with it
+            return  # the last sample stays; the input itself reports that the store cannot be reached
 
     def _plan_count(self) -> None:
-        """The more there are, the more seldom they are counted."""
+        """The more there are, the less often they are counted."""
         assert self._effects_us is not None
         self._count_again_us = self._effects_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
 
@@ -173,7 +177,7 @@ class Pressure:
         return count
 
     def _refuse(self, at: ids.Address, why: telemetry.Why, message: str, after_us: int) -> errors.Overloaded:
-        """The error to raise. The time is drawn, so that those who were refused together do not come back together."""
+        """The error to raise. The time is drawn, so that callers refused together do not retry together."""
         least_us = max(after_us, RETRY_US_MIN)
         retry_after_us = least_us + self._env.random_below(least_us)
         self._telemetry.tell(telemetry.Refused(at, why, retry_after_us))
@@ -181,5 +185,5 @@ class Pressure:
 
 
 def is_refusable(item: inbox.Item) -> bool:
-    """Whether an input asks for work that nobody has begun."""
+    """Whether an input asks for new work."""
     return isinstance(item, inbox.Event) or (isinstance(item, inbox.Control) and item.command == commands.RUN)

@@ -1,31 +1,31 @@
 """Changing what a world is: its status, its labels, its names. One commit each, with everything that follows from it.
 
-A world that must not run any more loses its lease in the very commit that says so: whoever holds it is fenced and can
-write no further step. One that may run again gets a hint, so that somebody looks. Deleting a world frees its names and
-forgets its open work.
+A world that must not run any more loses its lease in the same commit: its holder is fenced and can write no further
+step. One that may run again gets a ready hint, so that a worker takes it. Deleting a world frees its names and deletes
+its open work.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.client.connection import Connection
 from worldline.keys import work as work_keys
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
 
-if TYPE_CHECKING:
-    from worldline.client.sdk import Universe
-
 
 async def change(
-    universe: Universe, at: ids.Address, *, status: Status | None = None, labels: dict[str, str] | None = None,
+    universe: Connection, at: ids.Address, *, status: Status | None = None, labels: dict[str, str] | None = None,
     alias: str = "",
 ) -> worlds.World:  # fmt: skip
     """Pause, resume, archive or delete a world, or label it. `alias`: a name to free besides its own."""
+    check_status(status)
+    check_labels(labels)
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
@@ -36,7 +36,7 @@ async def change(
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
-        elif status is not None:  # also from nobody: somebody may be about to take it
+        elif status is not None:  # also without a holder: a worker may be taking the lease now
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:
             batch.delete_range(*work_keys.open_work(at))
@@ -48,7 +48,21 @@ async def change(
     return await transact.run(engine, env, attempt)
 
 
-async def point(universe: Universe, name: str, at: ids.Address) -> None:
+def check_status(status: object) -> None:
+    """Refuse what is no status: text, or the number of one."""
+    if status is not None and not isinstance(status, Status):
+        known = ", ".join(f"Status.{each.name}" for each in Status)
+        raise errors.BadInput(f"status must be one of worldline's {known}, not {status!r}")
+
+
+def check_labels(labels: object) -> None:
+    """Refuse what is not text to text; how long it may be is checked where it is written."""
+    texts = isinstance(labels, Mapping) and all(isinstance(each, str) for pair in labels.items() for each in pair)
+    if labels is not None and not texts:
+        raise errors.BadInput(f"labels must be a dict of text to text, not {labels!r}")
+
+
+async def point(universe: Connection, name: str, at: ids.Address) -> None:
     """Make a name point to a world: a new name, or one that points elsewhere now."""
     engine = universe.store.engine
 
@@ -61,7 +75,7 @@ async def point(universe: Universe, name: str, at: ids.Address) -> None:
     await transact.run(engine, universe.store.env, attempt)
 
 
-async def rename(universe: Universe, at: ids.Address, name: str) -> None:
+async def rename(universe: Connection, at: ids.Address, name: str) -> None:
     """Give a world another name of its own, and free the old one."""
     engine = universe.store.engine
 
@@ -78,7 +92,7 @@ async def rename(universe: Universe, at: ids.Address, name: str) -> None:
     await transact.run(engine, universe.store.env, attempt)
 
 
-async def free(universe: Universe, name: str) -> None:
+async def free(universe: Connection, name: str) -> None:
     """Take a name away. A world's own name stays: without one it could not be found."""
     engine = universe.store.engine
 
@@ -97,7 +111,7 @@ async def free(universe: Universe, name: str) -> None:
     await transact.run(engine, universe.store.env, attempt)
 
 
-async def _free_names(universe: Universe, batch: kv.Batch, world: worlds.World, alias: str) -> None:
+async def _free_names(universe: Connection, batch: kv.Batch, world: worlds.World, alias: str) -> None:
     names = [name for name in dict.fromkeys([world.meta.name, alias]) if name]
     read = await universe.store.engine.read(*(worlds.get_name(universe.id, name) for name in names))
     for index, name in enumerate(names):

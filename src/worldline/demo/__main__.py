@@ -18,6 +18,8 @@ from rich.markup import escape
 import worldline as wl
 from worldline import bench
 from worldline.base import env_os, errors
+from worldline.client import connection
+from worldline.client.handle import Handle
 from worldline.demo import program, server
 from worldline.inspect import prove as proofs
 from worldline.inspect import render
@@ -28,6 +30,7 @@ from worldline.store import kv
 console = Console(highlight=False)
 lock = threading.Lock()
 BENCH_SECONDS = 5.0
+PROGRAMS = [program.shop, program.agency]
 
 
 def say(who: str, text: str, style: str = "") -> None:
@@ -85,8 +88,8 @@ class Figures(msgspec.Struct):
 async def story(folder: Path, outside: server.Outside) -> Figures:
     """Run everything in `folder`."""
     figures = Figures()
-    async with wl.open(str(folder), create=True) as universe:
-        universe.programs |= {each.name: each for each in (program.shop, program.agency)}
+    async with connection.open(str(folder), create=True, programs=PROGRAMS) as link:
+        universe = wl.Universe(link)
         orders = await universe.ensure("orders", program.shop)
         agent = await universe.ensure("agent", program.agency)
         journals: dict[str, list[Entry]] = {"orders": [], "agent": []}
@@ -99,7 +102,7 @@ async def story(folder: Path, outside: server.Outside) -> Figures:
             await asyncio.gather(*followers, return_exceptions=True)
         for world in (orders, agent):
             count_answers(await world.journal(limit=10_000), figures)
-        await prove(folder, universe, [orders, agent], figures)
+        await prove(folder, [Handle(link, name) for name in ("orders", "agent")], figures)
     return figures
 
 
@@ -140,9 +143,9 @@ def count_answers(entries: list[Entry], figures: Figures) -> None:
     figures.twice += max(0, len(answers) - late - asked)
 
 
-async def prove(folder: Path, universe: wl.Universe, worlds: list[wl.World], figures: Figures) -> None:
+async def prove(folder: Path, worlds: list[Handle], figures: Figures) -> None:
     for world in worlds:
-        result = await proofs.prove(universe, world)
+        result = await proofs.prove(world)
         assert result.holds, result.difference
         figures.proved += result.proved
         figures.steps += result.steps
@@ -152,27 +155,26 @@ async def prove(folder: Path, universe: wl.Universe, worlds: list[wl.World], fig
     say("prove", f"one byte flipped in a copy: {await named(copy)}", "bold green")
 
 
-async def flip_a_byte(universe: wl.Universe) -> None:
+async def flip_a_byte(link: connection.Connection) -> None:
     """Damage one stored frame of the orders' journal, as a bad disk would."""
-    at = await universe.world("orders").address()
+    at = await Handle(link, "orders").address()
     begin, end = journal_keys.frames(at)
-    key, raw = (await universe.store.engine.read(kv.Range(begin, end))).page(0).items[-1]
+    key, raw = (await link.store.engine.read(kv.Range(begin, end))).page(0).items[-1]
     damaged = bytearray(raw)
     damaged[len(raw) // 2] ^= 1
     batch = kv.Batch()
     batch.expect(key, raw)
     batch.put(key, bytes(damaged))
-    await universe.store.engine.commit(batch)
+    await link.store.engine.commit(batch)
 
 
 async def named(copy: Path) -> str:
     """What the proof says about a store in which one byte was flipped."""
-    async with wl.open(str(copy)) as universe:
-        universe.programs |= {each.name: each for each in (program.shop, program.agency)}
-        await flip_a_byte(universe)
+    async with connection.open(str(copy), programs=PROGRAMS) as link:
+        await flip_a_byte(link)
         for name in ("orders", "agent"):
             try:
-                result = await proofs.prove(universe, universe.world(name))
+                result = await proofs.prove(Handle(link, name))
             except errors.Corrupt as error:
                 return f"{name}: {error}"
             if result.difference is not None:

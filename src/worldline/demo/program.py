@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import httpx
 
 import worldline as wl
+from worldline.client import connection
+from worldline.client.handle import Handle
 
 shop = wl.Program("shop")
 agency = wl.Program("agency")
@@ -103,13 +105,12 @@ async def plan_trip(city: str) -> str:
 async def work(folder: str, port: int) -> None:
     """Host both programs until killed or until standard input ends. Says on standard output what it has taken over."""
     Where.port = port
-    async with wl.open(folder, host=[shop, agency]) as universe:
-        assert universe.host is not None
+    async with connection.open(folder, host=[shop, agency]) as link:
+        assert link.host is not None
         for name in ("orders", "agent"):
-            world = universe.world(name)
-            held = await universe.host.worlds.hold(await world.address())
+            held = await link.host.worlds.hold(await Handle(link, name).address())
             assert held is not None
-            report = {"world": name, "epoch": held.lease.epoch, "restored_ms": universe.host.worlds.restored_ms}
+            report = {"world": name, "epoch": held.lease.epoch, "restored_ms": link.host.worlds.restored_ms}
             sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -1,9 +1,9 @@
-"""Hosting: the roles of one process, put together and run side by side.
+"""Hosting: the roles of one process, composed and run concurrently.
 
-A host is any mix of roles. With world worker, adapter and timers in one process there are short cuts between them:
-effects come to the adapter already claimed, answers and firings go straight into the next cycle. Each role alone does
-the same through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a host
-saves and releases its worlds and gives its claims back, so that the next starts where this one stopped.
+A host is any mix of roles. A world worker, an adapter and timers in one process have short cuts between them: effects
+come to the adapter already claimed, answers and firings go straight into the next cycle. Each role alone does the same
+through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a host saves and
+releases its worlds and gives its claims back, so that the next host starts where this one stopped.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Host:
         )  # fmt: skip
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
-        """Somebody listens, or reads the log: they should be told of what hangs."""
+        """A sink or a log reports cycles that hang."""
         watchdog = watchdogs.Watchdog(
             self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
         )
@@ -173,11 +173,11 @@ class Host:
 
     @property
     def ready(self) -> bool:
-        """Whether this process counts: others can see the life sign of its world worker, if it has one."""
+        """Whether other processes can see the heartbeat of its world worker, if it has one."""
         return self._worlds is None or self._worlds.life is not None
 
     def levels(self) -> dict[str, float]:
-        """How much there is now of what metrics call gauges."""
+        """The gauges of the metrics, as they are now."""
         return {
             "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
             "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
@@ -196,7 +196,7 @@ class Host:
         )  # fmt: skip
 
     def abandon(self) -> None:
-        """Close without saving or releasing anything, as if killed. For benchmarks and tests of what comes after."""
+        """Close without saving or releasing anything, as if killed. For benchmarks and tests of recovery."""
         self._abandoned = True
 
     @property
@@ -227,7 +227,7 @@ class Host:
         self.check()
 
     async def _close_beside(self) -> None:
-        """The roles that others may go on with before the worlds here have ended."""
+        """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
         for each in (self._timers, self._orchestrator, self._janitor):
@@ -236,7 +236,7 @@ class Host:
 
 
 def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:
-    """What the life sign says besides: the worker's name, and whether timers are fired beside it."""
+    """The labels of the heartbeat: the worker's name, and whether this process fires timers too."""
     labels = {**settings.worker.labels, placement.NAME: name}
     if Role.TIMERS in roles:
         labels[placement.TIMERS] = ""
@@ -244,9 +244,8 @@ def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:
 
 
 def _collect_less_often() -> None:
-    """Worlds live long and their steps make few cycles: at its usual pace Python's collector takes a tenth of the time.
-
-    Whoever has switched it off or made it slower still is left alone.
+    """Worlds live long and their steps make few cycles: with its default threshold Python's collector takes a tenth of
+    the time. A program that has switched it off or set a higher threshold keeps its own.
     """
     first, *others = gc.get_threshold()
     if 0 < first < COLLECT_AFTER:

@@ -40,7 +40,7 @@ class Presence:
         self._held: dict[bytes, int] = {}
 
     def enter(self, worker: ids.WorkerId) -> None:
-        """Be this worker, until the process ends or leaves."""
+        """Hold this worker's lock, until the process ends or leaves."""
         self._folder.mkdir(exist_ok=True)
         path = self._path(worker)
         handle = _lock(path, os.O_RDWR | os.O_CREAT)
@@ -51,7 +51,7 @@ class Presence:
         _HELD[handle] = None
 
     def leave(self, worker: ids.WorkerId, *, tidy: bool = True) -> None:
-        """Be this worker no more. One that does not leave `tidy` has left work undone: it counts as dead at once."""
+        """Release this worker's lock. If not `tidy`, it has left work undone and counts as dead at once."""
         handle = self._held.pop(worker, None)
         if handle is not None:
             if tidy:
@@ -60,7 +60,7 @@ class Presence:
                 os.close(handle)
 
     def is_dead(self, worker: ids.WorkerId) -> bool:
-        """Whether that worker's process is certainly gone. Unknown workers are not: they may live elsewhere."""
+        """Whether that worker's process is proven dead. An unknown worker is not: it may run on another machine."""
         if worker in self._held:
             return False
         try:
@@ -70,7 +70,7 @@ class Presence:
         return True
 
     def dead(self) -> list[ids.WorkerId]:
-        """The workers whose processes are certainly gone and have left a lock file."""
+        """The workers whose processes are proven dead and have left a lock file."""
         try:
             names = sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
         except OSError:

@@ -95,11 +95,11 @@ def _named(path: Path, module: ModuleType, name: str) -> Program:
 
 
 def _egress(path: Path, module: ModuleType) -> Egress | None:
-    """The file's own `egress = wl.Egress(...)`, if it has one. Whoever hosts the file goes by it."""
+    """The file's own `egress = wl.Egress(...)`, if it has one. A process that hosts the file uses it."""
     found = getattr(module, "egress", None)
     if isinstance(found, Egress):
         return found
-    if found is None or isinstance(found, ModuleType) or callable(found):  # the word means something else there
+    if found is None or isinstance(found, ModuleType) or callable(found):  # the name means something else in that file
         return None
     raise errors.BadInput(f"{path.name}: egress must be a worldline.Egress(...), not {type(found).__name__}")
 
@@ -117,7 +117,7 @@ def _names(module: ModuleType) -> str:
 
 
 def _settle(path: Path, program: Program) -> None:
-    """Work out now what is read from the source, before somebody edits it."""
+    """Read from the source now what is needed of it, before it is edited."""
     try:
         assert program.hash
         assert program.routes is not None
@@ -195,7 +195,7 @@ def _forget(path: Path) -> None:
 
 
 def _module_name(path: Path) -> str:
-    """The file's own name, so that its neighbours can import it; another if that is taken by somebody else."""
+    """The file's own name, so that its neighbours can import it; another if a different module has that name."""
     for other, names in list(_loaded.items()):
         if other != path and names[0] == path.stem:
             _forget(other)
@@ -216,7 +216,7 @@ def _is_neighbour(name: str, path: Path) -> bool:
 
 
 def _where(path: Path, error: BaseException) -> str:
-    """The last line of the user's own file that was at work, and what it raised."""
+    """The last line of the user's own file that was running, and what it raised."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

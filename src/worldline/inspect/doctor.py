@@ -17,9 +17,10 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client.sdk import Universe
+from worldline.client import listing
+from worldline.client.connection import Connection
 from worldline.host import compose
-from worldline.inspect import queries, queue_check, verify
+from worldline.inspect import queue_check, verify
 from worldline.kernel import values
 from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
@@ -73,7 +74,7 @@ def no_progress(done: int, total: int, name: str) -> None:
     del done, total, name
 
 
-async def examine(universe: Universe, *, repair: bool, progress: Progress = no_progress) -> Report:
+async def examine(universe: Connection, *, repair: bool, progress: Progress = no_progress) -> Report:
     """Look at a universe. With `repair`, write its queues anew where they are wrong."""
     doctor = Doctor(universe, repair=repair)
     found = [each async for each in _worlds(universe)]
@@ -88,14 +89,14 @@ async def examine(universe: Universe, *, repair: bool, progress: Progress = no_p
     return doctor.report
 
 
-async def _worlds(universe: Universe) -> AsyncIterator[tuple[ids.Address, bytes]]:
+async def _worlds(universe: Connection) -> AsyncIterator[tuple[ids.Address, bytes]]:
     begin, end = world_keys.index(universe.id)
-    async for key, raw in queries.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
+    async for key, raw in listing.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
         yield ids.Address(universe.id, world_keys.index_world(universe.id, key)), raw
 
 
 class Doctor:
-    def __init__(self, universe: Universe, *, repair: bool) -> None:
+    def __init__(self, universe: Connection, *, repair: bool) -> None:
         self._universe = universe
         self._engine = universe.store.engine
         self._repair = repair
@@ -164,7 +165,7 @@ class Doctor:
     async def _all_pointers(self) -> dict[ids.IntentId, list[works.Found]]:
         found: dict[ids.IntentId, list[works.Found]] = {}
         begin, end = work_keys.due_all(self._universe.id)
-        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError:
@@ -178,7 +179,7 @@ class Doctor:
         """Open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
             try:
                 at, intent = work_keys.open_address(self._universe.id, key)
             except errors.DecodeError as error:
@@ -195,7 +196,7 @@ class Doctor:
         """Pointers that match no open work."""
         begin, end = work_keys.due_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError as error:
@@ -240,7 +241,7 @@ class Doctor:
     async def ready_keys(self) -> None:
         """Hints for worlds that are not there. One for a world with nothing to do is harmless."""
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in queries.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
+        async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
             try:
                 world = ready_keys.hint_world(raw)
             except errors.DecodeError as error:
@@ -251,7 +252,7 @@ class Doctor:
                 await self._stray("garbage_ready", f"a ready key of world {world.hex()}, which is not there", key, raw)
             elif status is world_model.Status.DELETED:
                 await self._leftover(key, raw)
-        async for key, raw in queries.items(self._universe, kv.Range(*ready_keys.former_hints(self._universe.id))):
+        async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.former_hints(self._universe.id))):
             await self._leftover(key, raw)
 
     # --- The objects ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldline.base import errors
-from worldline.client.sdk import Universe, World
+from worldline.client.handle import Handle
 from worldline.inspect import verify
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -15,11 +15,9 @@ from worldline.model import journal
 from worldline.roles import restore
 
 
-async def collect(
-    universe: Universe, world: World, *, above: int = 0, progress: verify.Progress = verify.no_progress
-) -> export.Exported:
+async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = verify.no_progress) -> export.Exported:
     """The journal from the world's birth, or from the latest snapshot at or below a height; checked on the way."""
-    at = await world.address()
+    universe, at = world.universe, await world.address()
     meta = (await world.describe()).meta
     top = await verify.head(universe, at)
     kept = await verify.records(universe, at)

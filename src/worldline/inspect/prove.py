@@ -5,7 +5,7 @@ at its recorded time; what comes out must be what the journal has, byte for byte
 come out as it was saved. The chain is checked over everything (`worldline.inspect.verify`), also where no code is.
 
 A world outlives its code. Entries are proved by the very program that wrote them, told by its hash. Below a change of
-program whose old code is not at hand nothing can be run again: that part is said to be unverifiable, and the proof goes
+program whose old code is not loaded nothing can be run again: that part is reported as unverifiable, and the proof goes
 on from the snapshot that was taken at the change. The entries since the last change are always run, also by code that
 has been edited since: that is what a worker would do.
 """
@@ -19,7 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from worldline.base import errors
-from worldline.client.sdk import Universe, World
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.codec import structs
 from worldline.inspect import verify
 from worldline.inspect.verify import Steps
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Heights that could not be run again: their program is not at hand."""
+    """Heights that could not be run again: their program is not loaded."""
 
     first: int
     last: int
@@ -63,8 +64,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 async def prove(
-    universe: Universe,
-    world: World,
+    world: Handle,
     *,
     programs: Sequence[Program] = (),
     up_to: int | None = None,
@@ -76,11 +76,13 @@ async def prove(
     `programs`: code that may have written parts of the journal, besides what the universe knows. `up_to`: stop at the
     last step end at or below this height. Not `whole`: begin at the latest snapshot instead of the first.
     """
-    at = await world.address()
+    universe, at = world.universe, await world.address()
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     known = [each for each in [*programs, *universe.programs.values()] if each.name == meta.program]
     if not known:
-        raise errors.BadInput(f"the program {meta.program!r} is not at hand; a proof runs its code")
+        raise errors.BadInput(
+            f"the program {meta.program!r} is not loaded; a proof runs its code: name its file with --app FILE"
+        )
     top = await verify.head(universe, at)
     kept = await verify.records(universe, at)
     if up_to is not None:
@@ -105,7 +107,7 @@ class Prover:
 
     def __init__(
         self,
-        universe: Universe,
+        universe: Connection,
         at: ids.Address,
         known: Sequence[Program],
         kept: Sequence[snapshot.Snapshot],
@@ -125,7 +127,7 @@ class Prover:
         self.difference: replay.Difference | None = None
 
     async def begin(self, start: snapshot.Snapshot) -> None:
-        """Stand at a snapshot, with the program that saved it if that is at hand."""
+        """Stand at a snapshot, with the program that saved it if that is loaded."""
         self._hash = start.program_hash
         self._height, self._chain = start.height, start.chain
         program = self._programs.get(start.program_hash)
@@ -216,7 +218,7 @@ class Prover:
             await self._in_thread(self._machine.close)
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._universe.readers, do)
+        return await asyncio.get_running_loop().run_in_executor(self._universe.executor, do)
 
 
 def _under(program: Program, before: Machine, at: ids.Address) -> Machine:

@@ -1,4 +1,4 @@
-"""What there is to see of a universe without any program: worlds, leases, open work, dead letters, names.
+"""What a universe shows without any program: worlds, leases, open work, dead letters, names.
 
 Records made for showing: ids as hexadecimal text, times as `datetime`. Everything is read from the store; nothing here
 writes, and nothing needs the code of a world.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from worldline.base import errors
-from worldline.client.sdk import Universe
-from worldline.host import compose, process_lock
+from worldline.client import listing
+from worldline.client.connection import Connection
+from worldline.host import holders
 from worldline.inspect import render
 from worldline.inspect.render import when
 from worldline.keys import inbox as inbox_keys
@@ -28,16 +28,15 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles.cluster import placement
 from worldline.store import kv
 
 PAGE = 500
-COUNT_MAX = 10_000  # how far things are counted before "or more" is said
+COUNT_MAX = 10_000  # counting stops here
 ID_CHARACTERS_MIN = 4
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who has the lease. `alive`: its life sign has not run out, and its process is not known to be gone."""
+    """The worker that has the lease. `alive`: its heartbeat has not run out, and its process is not proven dead."""
 
     worker: str
     epoch: int
@@ -48,7 +47,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A line of the listing."""
+    """A row of the listing."""
 
     name: str
     id: str
@@ -138,30 +137,28 @@ class Name(msgspec.Struct, frozen=True):
 
 
 async def list_worlds(
-    universe: Universe, *, label: str | None, status: str | None, program: str | None, limit: int
+    universe: Connection, *, label: str | None, status: str | None, program: str | None, limit: int
 ) -> list[World]:
     """Worlds, newest first."""
-    found: list[World] = []
-    before: ids.WorldId | None = None
-    while len(found) < limit:
-        read = await universe.store.engine.read(worlds.newest_range(universe.id, before=before, count_max=PAGE))
-        page = worlds.listed(universe.id, read.page(0))
-        chosen = [(at, meta) for at, meta in page if _wanted(meta, label, status, program)]
-        found += await _rows(universe, chosen[: limit - len(found)])
-        if not read.page(0).more:
-            break
-        before = page[-1][0].world
-    return found
-
-
-def _wanted(meta: world_model.WorldMeta, label: str | None, status: str | None, program: str | None) -> bool:
     key, _, value = (label or "").partition("=")
-    if key and (key not in meta.labels or (value and meta.labels[key] != value)):
-        return False
-    return (not status or meta.status.name.lower() == status) and (not program or meta.program == program)
+    wanted = listing.Filter(_status(status), {key: value} if key else {}, program or "")
+    found: list[World] = []
+    chosen: list[tuple[ids.Address, world_model.WorldMeta]] = []
+    async for each in listing.worlds_of(universe, wanted):
+        if len(found) + len(chosen) >= limit:
+            break
+        chosen.append(each)
+        if len(chosen) >= PAGE:
+            found += await _rows(universe, chosen)
+            chosen = []
+    return found + await _rows(universe, chosen)
 
 
-async def _rows(universe: Universe, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]]) -> list[World]:
+def _status(name: str | None) -> world_model.Status | None:
+    return None if not name else world_model.Status[name.upper()]
+
+
+async def _rows(universe: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]]) -> list[World]:
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
@@ -170,11 +167,11 @@ async def _rows(universe: Universe, chosen: Sequence[tuple[ids.Address, world_mo
         leases.decode(at, *(read.value(4 * index + number) for number in (1, 2, 3)))
         for index, (at, _) in enumerate(chosen)
     ]
-    holders = await _holders(universe, states)
+    held = await holders.of_states(universe.store, states)
     rows = []
     for index, (at, meta) in enumerate(chosen):
         head = journals.decode_head(read.value(4 * index))
-        holder = holders[index]
+        holder = held[index]
         row = World(
             meta.name, at.world.hex(), meta.program, meta.status.name.lower(), holder is not None and holder.alive,
             head.step, head.height, when(head.time_us) if head.step else None, when(meta.created_us), meta.labels,
@@ -183,7 +180,7 @@ async def _rows(universe: Universe, chosen: Sequence[tuple[ids.Address, world_mo
     return rows
 
 
-async def show_world(universe: Universe, at: ids.Address) -> Whole:
+async def show_world(universe: Connection, at: ids.Address) -> Whole:
     engine = universe.store.engine
     read = await engine.read(worlds.get(at), journals.get_head(at), snapshots.get_baseline(at), *leases.reads(at))
     meta = worlds.decode(at, read.value(0)).meta
@@ -206,7 +203,7 @@ async def show_world(universe: Universe, at: ids.Address) -> Whole:
         chain=head.chain.hex(),
         state=head.state.hex(),
         epoch=state.epoch.number,
-        holder=(await _holders(universe, [state]))[0],
+        holder=_shown((await holders.of_states(universe.store, [state]))[0]),
         baseline=Saved(
             baseline.step, baseline.height, when(baseline.time_us), baseline.size, baseline.program_hash.hex()
         ),
@@ -218,41 +215,19 @@ async def show_world(universe: Universe, at: ids.Address) -> Whole:
     )
 
 
-async def holder(universe: Universe, at: ids.Address) -> Holder | None:
-    """Who has the world's lease, if anyone."""
-    read = await universe.store.engine.read(*leases.reads(at))
-    state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-    return (await _holders(universe, [state]))[0]
+async def holder(universe: Connection, at: ids.Address) -> Holder | None:
+    """The worker that has the world's lease, if one has."""
+    return _shown(await holders.find(universe.store, at))
 
 
-async def _holders(universe: Universe, states: Sequence[leases.State]) -> list[Holder | None]:
-    workers = [ids.WorkerId(worker) for worker in dict.fromkeys(each.holder.worker for each in states if each.holder)]
-    read = await universe.store.engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
-    gone = {worker: is_gone(universe, worker) for worker in workers}
-    found: list[Holder | None] = []
-    for each in states:
-        held = each.holder
-        if held is None:
-            found.append(None)
-            continue
-        worker = ids.WorkerId(held.worker)
-        life = lives[worker]
-        mine = life is not None and life.sign.incarnation == held.incarnation
-        sign = when(life.sign.heartbeat_us) if life is not None and mine else None
-        alive = life is not None and mine and life.alive(read.time_us) and not gone[worker]
-        name = "" if life is None else life.sign.labels.get(placement.NAME, "")
-        found.append(Holder(worker.hex(), held.epoch, when(held.acquired_us), sign, alive, name))
-    return found
+def _shown(found: holders.Holder | None) -> Holder | None:
+    if found is None:
+        return None
+    last = None if found.heartbeat_us is None else when(found.heartbeat_us)
+    return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
 
 
-def is_gone(universe: Universe, worker: ids.WorkerId) -> bool:
-    """Whether the worker's process is known to have ended: only an embedded store can tell."""
-    url = universe.store.url
-    return compose.scheme(url) == "" and process_lock.Presence(Path(url)).is_dead(worker)
-
-
-async def count(universe: Universe, request: kv.Range) -> int:
+async def count(universe: Connection, request: kv.Range) -> int:
     """How many keys a range holds, up to a bound."""
     total = 0
     while total < COUNT_MAX:
@@ -267,16 +242,16 @@ async def count(universe: Universe, request: kv.Range) -> int:
 # --- Open work -------------------------------------------------------------------------------------------------
 
 
-async def open_work(universe: Universe, at: ids.Address | None) -> AsyncIterator[works.Open]:
+async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
     """What one world has open, or all of them."""
     begin, end = work_keys.open_all(universe.id) if at is None else work_keys.open_work(at)
-    async for key, raw in items(universe, kv.Range(begin, end)):
+    async for key, raw in listing.items(universe, kv.Range(begin, end)):
         address, intent = work_keys.open_address(universe.id, key)
         yield works.Open(address, intent, work_keys.WORK.unpack(raw), raw)
 
 
 async def list_work(
-    universe: Universe, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
+    universe: Connection, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
 ) -> list[Work]:  # fmt: skip
     """Open effects, the newest first; or timers, the next first."""
     found = [each async for each in open_work(universe, at) if each.work.kind is kind]
@@ -289,7 +264,7 @@ async def list_work(
     return await work_rows(universe, found[:limit])
 
 
-async def find_work(universe: Universe, text: str, *, kind: WorkKind) -> works.Open:
+async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works.Open:
     """The one open effect or timer whose id begins so."""
     what = kind.name.lower()
     wanted = text.lower()
@@ -306,12 +281,12 @@ async def find_work(universe: Universe, text: str, *, kind: WorkKind) -> works.O
     return found[0]
 
 
-async def work_rows(universe: Universe, found: Sequence[works.Open]) -> list[Work]:
+async def work_rows(universe: Connection, found: Sequence[works.Open]) -> list[Work]:
     names_of = await world_names(universe, [each.at for each in found])
     return [await _work_row(universe, each, names_of[each.at]) for each in found]
 
 
-async def _work_row(universe: Universe, opened: works.Open, world: str) -> Work:
+async def _work_row(universe: Connection, opened: works.Open, world: str) -> Work:
     work = opened.work
     args = None
     if work.kind is WorkKind.EFFECT:
@@ -323,8 +298,8 @@ async def _work_row(universe: Universe, opened: works.Open, world: str) -> Work:
     )  # fmt: skip
 
 
-async def world_names(universe: Universe, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:
-    """The name of each world; its id for one that is gone."""
+async def world_names(universe: Connection, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:
+    """The name of each world; its id for one that is deleted."""
     known = list(dict.fromkeys(addresses))
     found: dict[ids.Address, str] = {}
     for start in range(0, len(known), PAGE):
@@ -339,20 +314,13 @@ async def world_names(universe: Universe, addresses: Sequence[ids.Address]) -> d
 # --- Dead letters and names ------------------------------------------------------------------------------------
 
 
-async def letters(universe: Universe, at: ids.Address) -> AsyncIterator[inboxes.Letter]:
-    """A world's dead letters, the newest first."""
-    begin, end = inbox_keys.dead(at)
-    async for key, raw in items(universe, kv.Range(begin, end, reverse=True)):
-        yield inboxes.decode_dead([(key, raw)])[0]
-
-
-async def list_dead(universe: Universe, addresses: Sequence[ids.Address], *, limit: int) -> list[Dead]:
+async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[Dead]:
     """Dead letters of these worlds, the newest first."""
     names_of = await world_names(universe, addresses)
     found: list[Dead] = []
     for at in addresses:
         rows: list[Dead] = []
-        async for letter in letters(universe, at):
+        async for letter in listing.letters(universe, at):
             rows.append(dead_row(letter, names_of[at]))
             if len(rows) >= limit:
                 break
@@ -369,16 +337,16 @@ def dead_row(letter: inboxes.Letter, world: str) -> Dead:
     return Dead(letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item)
 
 
-async def named(universe: Universe, name: str) -> ids.Address | None:
+async def named(universe: Connection, name: str) -> ids.Address | None:
     """Where a name points."""
     return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
 
 
-async def names(universe: Universe) -> AsyncIterator[Name]:
+async def names(universe: Connection) -> AsyncIterator[Name]:
     """Every name, in order, and where it points. One that points to a deleted world is left out."""
     begin, end = world_keys.names(universe.id)
     page: list[tuple[str, ids.Address]] = []
-    async for key, raw in items(universe, kv.Range(begin, end)):
+    async for key, raw in listing.items(universe, kv.Range(begin, end)):
         at = worlds.named(universe.id, raw)
         assert at is not None
         page.append((world_keys.name_of(universe.id, key), at))
@@ -390,25 +358,10 @@ async def names(universe: Universe) -> AsyncIterator[Name]:
         yield row
 
 
-async def _name_rows(universe: Universe, page: Sequence[tuple[str, ids.Address]]) -> list[Name]:
+async def _name_rows(universe: Connection, page: Sequence[tuple[str, ids.Address]]) -> list[Name]:
     known = await world_names(universe, [at for _, at in page])
     return [
         Name(name, known[at], at.world.hex(), own=known[at] == name)
         for name, at in page
         if known[at] != at.world.hex() or name == at.world.hex()
     ]
-
-
-async def items(universe: Universe, request: kv.Range) -> AsyncIterator[tuple[bytes, bytes]]:
-    """All keys of a range, page by page."""
-    while True:
-        page = (await universe.store.engine.read(request)).page(0)
-        for item in page.items:
-            yield item
-        if not page.more:
-            return
-        last = page.items[-1][0]
-        if request.reverse:
-            request = msgspec.structs.replace(request, end=last)
-        else:
-            request = msgspec.structs.replace(request, begin=last + b"\x00")

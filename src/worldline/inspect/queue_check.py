@@ -17,8 +17,10 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client.sdk import Universe
+from worldline.client import listing
+from worldline.client.connection import Connection
 from worldline.codec import structs
+from worldline.host import holders
 from worldline.inspect import queries
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
@@ -82,7 +84,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def faults(
-    universe: Universe, at: ids.Address, program: Program | None, hints: hint_scan.HintScan
+    universe: Connection, at: ids.Address, program: Program | None, hints: hint_scan.HintScan
 ) -> list[Wrong] | None:
     """What is wrong with a world's queues. None: it is too busy to be looked at. `Diverged` if the code does not fit.
 
@@ -103,11 +105,11 @@ async def faults(
     return None
 
 
-async def _look(universe: Universe, at: ids.Address) -> Seen:
+async def _look(universe: Connection, at: ids.Address) -> Seen:
     """Open keys first, then the inbox, then the head: an answer is never missed, and a step shows at the end."""
     opened: dict[ids.IntentId, works.Open] = {}
     unreadable: dict[ids.IntentId, bytes] = {}
-    async for key, raw in queries.items(universe, works.open_range(at, count_max=1_000)):
+    async for key, raw in listing.items(universe, works.open_range(at, count_max=1_000)):
         intent = work_keys.open_intent(at, key)
         try:
             opened[intent] = works.Open(at, intent, work_keys.WORK.unpack(raw), raw)
@@ -116,7 +118,7 @@ async def _look(universe: Universe, at: ids.Address) -> Seen:
     answered: dict[ids.IntentId, None] = {}
     moved: dict[ids.IntentId, Parked | None] = {}
     first = b""
-    async for item in queries.items(universe, inboxes.read_range(at, count_max=1_000)):
+    async for item in listing.items(universe, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
         first = first or unread.stamp
         if isinstance(unread.item, inbox.Receipt | inbox.TimerFired):
@@ -166,7 +168,7 @@ def _open_faults(seen: Seen, machine: Machine | None, at: ids.Address) -> list[W
     return found
 
 
-async def _due_faults(universe: Universe, at: ids.Address, seen: Seen, machine: Machine | None) -> list[Wrong]:
+async def _due_faults(universe: Connection, at: ids.Address, seen: Seen, machine: Machine | None) -> list[Wrong]:
     """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
     wanted = {} if machine is None else wanted_of(machine, at)
     found: list[Wrong] = []
@@ -182,7 +184,7 @@ async def _due_faults(universe: Universe, at: ids.Address, seen: Seen, machine: 
     return found
 
 
-async def _ready_fault(universe: Universe, at: ids.Address, seen: Seen, hints: hint_scan.HintScan) -> list[Wrong]:
+async def _ready_fault(universe: Connection, at: ids.Address, seen: Seen, hints: hint_scan.HintScan) -> list[Wrong]:
     if not seen.unread or seen.held or hints.has(at):
         return []
     await hints.read()
@@ -218,7 +220,7 @@ def _due_key(opened: works.Open) -> bytes:
 
 
 async def repair(
-    universe: Universe, at: ids.Address, program: Program | None, pointers: dict[ids.IntentId, list[works.Found]]
+    universe: Connection, at: ids.Address, program: Program | None, pointers: dict[ids.IntentId, list[works.Found]]
 ) -> list[Wrong]:
     """Make a world's queues say what its state says. Returns what was wrong. `Exists` if a living worker has it."""
     engine, env = universe.store.engine, universe.store.env
@@ -226,7 +228,7 @@ async def repair(
     incarnation = ids.Incarnation(envs.new_id(env))
     life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
-        others = expiry.Witness(env, lambda other: queries.is_gone(universe, other))
+        others = expiry.Witness(env, lambda other: holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
             found = await faults(universe, at, program, hint_scan.HintScan(engine, env, universe.id))
@@ -242,7 +244,7 @@ async def repair(
 
 
 async def _write(
-    universe: Universe, lease: leases.Lease, program: Program | None, found: Sequence[Wrong],
+    universe: Connection, lease: leases.Lease, program: Program | None, found: Sequence[Wrong],
     pointers: dict[ids.IntentId, list[works.Found]],
 ) -> None:  # fmt: skip
     """First what must go, then what must come."""
@@ -305,7 +307,7 @@ def _as_parked(work: Work, parked: Parked | None) -> Work:
     return msgspec.structs.replace(work, state=WorkState.PARKED, attempt=parked.attempts, error=parked.error)
 
 
-async def _commit(universe: Universe, batches: Sequence[kv.Batch]) -> None:
+async def _commit(universe: Connection, batches: Sequence[kv.Batch]) -> None:
     for start in range(0, len(batches), BATCHES_MAX):
         part = batches[start : start + BATCHES_MAX]
         for outcome in await transact.commit(universe.store.engine, universe.store.env, *part):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.client.sdk import Universe
+from worldline.client.connection import Connection
 from worldline.keys import journal as journal_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import journal as journals
@@ -51,14 +51,14 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def no_progress(done: int, total: int) -> None:
-    """Where nobody watches."""
+    """No progress is shown."""
     del done, total
 
 
 class Walk:
     """One walk from a snapshot to the head. Entries come in whole steps, their chain checked."""
 
-    def __init__(self, universe: Universe, at: ids.Address, start: snapshot.Snapshot, head: journal.Head) -> None:
+    def __init__(self, universe: Connection, at: ids.Address, start: snapshot.Snapshot, head: journal.Head) -> None:
         self._universe = universe
         self._at = at
         self._start = start
@@ -140,7 +140,7 @@ def _follow(before: journal.Head, step: Sequence[journal.Entry]) -> journal.Head
         raise Damaged(step[0].height, f"step {step[0].step}: {error}") from error
 
 
-async def records(universe: Universe, at: ids.Address) -> list[snapshot.Snapshot]:
+async def records(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
     """Every snapshot that is kept, earliest first."""
     begin, end = snapshot_keys.snapshots(at)
     found: list[snapshot.Snapshot] = []
@@ -153,7 +153,7 @@ async def records(universe: Universe, at: ids.Address) -> list[snapshot.Snapshot
         request = kv.Range(page.items[-1][0] + b"\x00", end)
 
 
-async def first(universe: Universe, at: ids.Address, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
+async def first(universe: Connection, at: ids.Address, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
     """The earliest snapshot above which the whole journal is there: that of the world's birth, unless compacted."""
     page = (await universe.store.engine.read(msgspec.structs.replace(_range(at, 0), count_max=1))).page(0)
     height = journals.decode(at, page.items, above=_below(at, page))[0].height if page.items else 1
@@ -172,14 +172,14 @@ def _below(at: ids.Address, page: kv.Page) -> int:
         raise Damaged(1, f"{_frame_name(at, key)}: {error}") from error
 
 
-async def head(universe: Universe, at: ids.Address) -> journal.Head:
+async def head(universe: Connection, at: ids.Address) -> journal.Head:
     try:
         return journals.decode_head((await universe.store.engine.read(journals.get_head(at))).value(0))
     except errors.DecodeError as error:
         raise Damaged(0, f"the head: {error}") from error
 
 
-async def verify(universe: Universe, at: ids.Address, progress: Progress = no_progress) -> Verified:
+async def verify(universe: Connection, at: ids.Address, progress: Progress = no_progress) -> Verified:
     """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong."""
     top = await head(universe, at)
     kept = await _readable_records(universe, at)
@@ -202,7 +202,7 @@ def check_record(record: snapshot.Snapshot | None, last: journal.Entry) -> None:
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
 
-async def _readable_records(universe: Universe, at: ids.Address) -> list[snapshot.Snapshot]:
+async def _readable_records(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
     try:
         kept = await records(universe, at)
         baseline = snapshot_layer.decode_baseline(
@@ -215,7 +215,7 @@ async def _readable_records(universe: Universe, at: ids.Address) -> list[snapsho
     return kept
 
 
-async def _check_parts(universe: Universe, record: snapshot.Snapshot) -> int:
+async def _check_parts(universe: Connection, record: snapshot.Snapshot) -> int:
     try:
         return len(await restore.load_parts(universe.blobs, record.root))
     except (errors.Corrupt, errors.NotFound) as error:

@@ -39,6 +39,7 @@ def check_id(value: bytes, what: str) -> bytes:
 
 def check_name(name: str, what: str) -> str:
     """A name people choose: 1 to 128 bytes of UTF-8, printable, no blank and no slash at either end."""
+    _check_text(name, what)
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > limits.NAME_BYTES_MAX:
         raise errors.TooLarge(what, size=size, limit=limits.NAME_BYTES_MAX)
@@ -49,6 +50,7 @@ def check_name(name: str, what: str) -> str:
 
 def check_chosen(text: str, what: str) -> str:
     """An id that a client chose: any text that is not empty, up to a bound."""
+    _check_text(text, what)
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -64,9 +66,15 @@ def check_chosen(text: str, what: str) -> str:
 
 def check_client_id(text: str) -> str:
     """The id under which a client's input is taken once. Those of messages between worlds are not for clients."""
+    _check_text(text, "an id")
     if text.startswith(MESSAGE_PREFIX):
         raise errors.BadInput(f"an id must not begin with {MESSAGE_PREFIX!r}: messages between worlds have such ids")
     return check_chosen(text, "an id")
+
+
+def _check_text(value: object, what: str) -> None:
+    if not isinstance(value, str):
+        raise errors.BadInput(f"{what} must be text, not {value!r}")
 
 
 def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: bytes) -> IntentId:

@@ -15,6 +15,7 @@ from worldline.base import errors, limits
 from worldline.model import ids
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=limits.SETTING_MS_MAX)]
+MillisecondsOrNone = Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_MS_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=limits.SETTING_COUNT_MAX)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_COUNT_MAX)]
 ReadBatch = Annotated[
@@ -126,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True):
     cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
     hang_ms: Milliseconds = 30_000  # how long a cycle may take before it is reported
     dedupe_window_ms: Milliseconds = 24 * 3_600_000
+    host_wait_ms: MillisecondsOrNone = 30_000  # how long a caller waits while no process runs its world; 0: for ever
 
     def __post_init__(self) -> None:
         _check(self)

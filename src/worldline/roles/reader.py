@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
+from worldline.base import errors
 from worldline.kernel import replay
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
@@ -17,10 +18,12 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids, journal, payload
+from worldline.model import snapshot as snapshot_model
 from worldline.roles import restore
 from worldline.store import kv
 
 WAIT_MS = 1_000
+SNAPSHOTS_PAGE = 100
 
 
 async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
@@ -69,15 +72,28 @@ class Reader:
 
     async def at_height(self, height: int) -> tuple[Machine, journal.Head]:
         """A machine of its own at the last step end at or below a height."""
-        read = await self._engine.read(snapshot_layer.latest_range(self._at, up_to=height, count_max=100))
-        saved = [each for each in snapshot_layer.decode(self._at, read.page(0)) if each.record.height <= height]
-        material = await restore.gather(
-            self._engine, self._blobs, self._at, baseline=saved[0].record if saved else None, up_to=height
-        )
+        top = await head(self._engine, self._at)
+        if not 0 <= height <= top.height:
+            raise errors.BadInput(f"no height {height}: the journal's head is at height {top.height}")
+        baseline = await self._saved_below(height)
+        material = await restore.gather(self._engine, self._blobs, self._at, baseline=baseline, up_to=height)
         restored = await asyncio.get_running_loop().run_in_executor(
             self._executor, restore.build, material, self._program
         )
         return restored.machine, restored.head
+
+    async def _saved_below(self, height: int) -> snapshot_model.Snapshot:
+        """The latest snapshot at or below a height. Steps are never above their heights, so later ones are skipped."""
+        step = height
+        while True:
+            read = await self._engine.read(snapshot_layer.latest_range(self._at, up_to=step, count_max=SNAPSHOTS_PAGE))
+            page = snapshot_layer.decode(self._at, read.page(0))
+            found = next((each.record for each in page if each.record.height <= height), None)
+            if found is not None:
+                return found
+            if not read.page(0).more:
+                raise errors.NotFound(f"no snapshot at or below height {height} is kept, so its state cannot be read")
+            step = page[-1].record.step - 1
 
     async def _catch_up(self, top: journal.Head) -> None:
         machine = self._machine

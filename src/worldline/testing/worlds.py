@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 from worldline.base import errors, failures
-from worldline.client import delivery
+from worldline.client import answers
 from worldline.codec import digest, structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import reducers, schedule_spec
@@ -323,7 +323,7 @@ class TestWorld:
         answer = structs.decode(Answer, found[0].payload)
         if answer.ok:
             return answer.data
-        raise delivery.error_of(structs.decode(Failure, answer.data))
+        raise answers.error_of(structs.decode(Failure, answer.data))
 
     def __repr__(self) -> str:
         return f"TestWorld({self._actor.name!r}, height {self.head.height})"

@@ -87,7 +87,6 @@ class HeldWorld:
         self.unread_us = now_us  # since when that is known
         self.empty_version = 0  # of the store, when its inbox was found empty by the last read
         self.mark = b""  # where to start reading the inbox; never above what was stable
-        self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.careful = False  # one step at a time: several did not fit into one commit
         self._looks = 0  # how often it was said that the inbox may hold something
         self._looks_read = 0  # of these, before the inbox was last read
@@ -260,13 +259,6 @@ class HeldWorld:
 
     def put_back(self, handed: Sequence[Handover]) -> None:
         self.handed.extendleft(reversed(handed))
-
-    def enter(self) -> None:
-        """A producer waits for an input that it hands over."""
-        self.waiting += 1
-
-    def leave(self) -> None:
-        self.waiting -= 1
 
     def step_one_by_one(self) -> None:
         self.careful = True

@@ -12,7 +12,10 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.universe import Universe
+from worldline.client.world import World
 from worldline.host import compose
 from worldline.inspect import doctor, prove
 from worldline.keys import work as work_keys
@@ -146,7 +149,7 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
     same_contents(await contents(cluster.truth.engine), cluster.truth.copy, audit)
     lateness.told(cluster, audit)
     universe = reader(cluster, cluster.calm())
-    for name in [meta.name for meta in await universe.list(limit=1_000)]:
+    for name in [meta.name async for meta in Universe(universe).worlds()]:
         try:
             await replayed(universe, name, audit)
         except (errors.Error, Diverged) as error:
@@ -155,9 +158,9 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str]) -> None:
         await promises(universe, _kept(cluster), audit)
 
 
-def reader(cluster: Cluster, store: compose.Store) -> sdk.Universe:
+def reader(cluster: Cluster, store: compose.Store) -> Connection:
     """A universe that hosts nothing and knows every program."""
-    universe = sdk.Universe(store, cluster.universe, "simulated", [], cluster.settings)
+    universe = Connection(store, cluster.universe, "simulated", [], cluster.settings)
     universe.programs.update({program.name: program for program in cluster.programs})
     return universe
 
@@ -181,10 +184,10 @@ def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Au
         audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
 
 
-async def replayed(universe: sdk.Universe, name: str, audit: Audit) -> None:
+async def replayed(universe: Connection, name: str, audit: Audit) -> None:
     """R3, R4, D1, E2: from birth, and from every snapshot there is."""
-    world = universe.world(name)
-    proof = await prove.prove(universe, world)
+    world = Handle(universe, name)
+    proof = await prove.prove(world)
     if proof.difference is not None or proof.unverifiable:
         audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
     at, engine = await world.address(), universe.store.engine
@@ -231,7 +234,7 @@ def _kept(cluster: Cluster) -> Kept:
     )  # fmt: skip
 
 
-async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
+async def promises(universe: Connection, kept: Kept, audit: Audit) -> None:
     """Every operation was answered; its traces must be in the worlds, once."""
     for name in kept.of("counters"):
         await _counted(universe, name, kept, audit)
@@ -247,9 +250,9 @@ async def promises(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
     _queue_is_derived(kept, audit)
 
 
-async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
     """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
-    counter = await universe.world(name).state(programs.Counter)
+    counter = await World(universe, name).state(programs.Counter)
     ops = [op for op in kept.ops if op.world == name]
     for op in ops:
         times = counter.ids.get(op.id, 0)
@@ -262,24 +265,24 @@ async def _counted(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) 
     await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
 
 
-async def _survived(universe: sdk.Universe, name: str, kept: Kept, audit: Audit) -> None:
+async def _survived(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
     """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
-    victim = await universe.world(name).state(hostile.Victim)
+    victim = await World(universe, name).state(hostile.Victim)
     ops = [op for op in kept.ops if op.world == name]
     if victim.ids != {op.id: 1 for op in ops if op.kind == "starved"}:
         audit.broken("J1", f"{name}: counted {victim.ids}")
     await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
 
 
-async def _buried(universe: sdk.Universe, name: str, count: int, kept: Kept, audit: Audit) -> None:
-    at = await universe.world(name).address()
+async def _buried(universe: Connection, name: str, count: int, kept: Kept, audit: Audit) -> None:
+    at = await Handle(universe, name).address()
     dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, kept.contents))
     if dead != count:
         audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
 
 
-async def _conserved(universe: sdk.Universe, kept: Kept, audit: Audit) -> None:
-    held = {name: await universe.world(name).state(programs.Account) for name in kept.of("bank")}
+async def _conserved(universe: Connection, kept: Kept, audit: Audit) -> None:
+    held = {name: await World(universe, name).state(programs.Account) for name in kept.of("bank")}
     total = sum(account.balance for account in held.values())
     if total != programs.OPENING * len(held):
         audit.broken("PROGRAM", f"the bank holds {total} instead of {programs.OPENING * len(held)}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.world import World
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster
 from worldline.sim.load import programs, workloads
@@ -17,18 +18,18 @@ ON_TIME_SECONDS = 60.0  # for some seconds of work and a takeover; clocks were o
 TELLING_SECONDS = 8.0  # besides reads that are slow
 
 
-async def on_time(cluster: Cluster, universe: sdk.Universe, audit: Audit) -> None:
+async def on_time(cluster: Cluster, universe: Connection, audit: Audit) -> None:
     """TIME, if the clock was off in this run: effects and timers, tried in each world that has them."""
     if cluster.excursions.count and cluster.driven is None:
         names = [name for name, program in cluster.plan.worlds if program == programs.agents.name]
         await asyncio.gather(*(_try(universe, name, audit) for name in names))
 
 
-async def _try(universe: sdk.Universe, name: str, audit: Audit) -> None:
+async def _try(universe: Connection, name: str, audit: Audit) -> None:
     id = f"on time in {name}"
     try:
         async with asyncio.timeout(ON_TIME_SECONDS):
-            await universe.world(name).run(programs.agent(id), id=id)
+            await World(universe, name).run(programs.agent(id), id=id)
     except TimeoutError:
         audit.broken("TIME", f"{name}: what was begun when the clock was right again takes over {ON_TIME_SECONDS} s")
 

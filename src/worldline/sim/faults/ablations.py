@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from worldline.client import delivery
+from worldline.client import answers
 from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_errors
@@ -192,7 +192,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(turn, "_defer", lambda handed: handed):
                 yield
         case "look-again":
-            with mock.patch.object(delivery, "_already", _nothing):
+            with mock.patch.object(answers, "_already", _nothing):
                 yield
         case "due":
             with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):

@@ -1,6 +1,6 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
-Hosts are put together as `client.sdk.Universe` puts them together, on an engine that misbehaves. A host that dies is
+Hosts are put together as `client.connection` puts them together, on an engine that misbehaves. A host that dies is
 started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (every
 host, or only a core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
@@ -11,8 +11,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from worldline.base import env as envs
-from worldline.client import sdk
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role
@@ -57,7 +61,8 @@ class Cluster:
         self.plan = plan
         self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
-        self.settings = ablations.settings_without(profile.settings, without)
+        settings = ablations.settings_without(profile.settings, without)
+        self.settings = msgspec.structs.replace(settings, host_wait_ms=0)  # clients wait until everything has healed
         self.faults = Faults(
             loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
         )  # fmt: skip
@@ -101,9 +106,10 @@ class Cluster:
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
         by_name = {program.name: program for program in self.programs}
-        admin = sdk.Universe(calm, self.universe, UNIVERSE, [], self.settings)
+        admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
-            self.addresses[name] = await (await admin.create(name, by_name[program])).address()
+            await Universe(admin).create(name, by_name[program])
+            self.addresses[name] = await Handle(admin, name).address()
         await self._fill(calm.engine)
         self._enlist()
         for member in self.members:
@@ -153,20 +159,20 @@ class Cluster:
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
         return compose.Store("memory://", engine, self.objects, self.env)
 
-    def _client(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
-        async def main(universe: sdk.Universe) -> None:
+    def _client(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
+        async def main(universe: Connection) -> None:
             await workloads.client(universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient)
 
         return main
 
-    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[sdk.Universe], Awaitable[None]]:
-        async def main(universe: sdk.Universe) -> None:
+    def _two_doors(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
+        async def main(universe: Connection) -> None:
             await doors.client(universe, name, ops, self.history, seed=self.seed, members=self.members)
             self.history.finished[name] = None
 
         return main
 
-    async def _drive(self, universe: sdk.Universe) -> None:
+    async def _drive(self, universe: Connection) -> None:
         assert self.driven is not None
         await self.driven.begin(universe)
         self.history.finished["scenario"] = None
@@ -193,7 +199,7 @@ class Cluster:
 
     async def _live(self, member: Member, store: compose.Store) -> None:
         hosted = self.programs if member.runs == EMBEDDED else []
-        universe = sdk.Universe(store, self.universe, UNIVERSE, hosted, self.settings)
+        universe = Connection(store, self.universe, UNIVERSE, hosted, self.settings)
         if member.runs and not hosted:
             alone = hosts.Host(
                 store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
@@ -331,6 +337,6 @@ class Cluster:
                 self.loop.crash(member.host)
 
 
-async def _serve(universe: sdk.Universe) -> None:
+async def _serve(universe: Connection) -> None:
     del universe
     await asyncio.get_running_loop().create_future()

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.sim.hosts.machines import Member
 from worldline.sim.load import workloads
 from worldline.sim.load.history import History, Op, Outcome
@@ -22,7 +22,7 @@ PAUSE_SECONDS = (0, 0, 0.01, 0.3)
 
 
 async def client(
-    own: sdk.Universe, name: str, ops: list[Op], history: History, *, seed: int, members: Sequence[Member]
+    own: Connection, name: str, ops: list[Op], history: History, *, seed: int, members: Sequence[Member]
 ) -> None:
     """Work through a plan. `members`: the processes that may be the other door."""
     draws = random.Random(f"{seed}:{name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from worldline.client import sdk
+from worldline.client.connection import Connection
 from worldline.host.process import Role
 from worldline.sim.faults.faulty_store import HostEngine
 from worldline.sim.runtime.env import SimEnv
@@ -19,7 +19,7 @@ class Member:
     """A machine of the cluster, over all its lives."""
 
     def __init__(
-        self, name: str, main: Callable[[sdk.Universe], Awaitable[None]], *, runs: Sequence[Role] = (),
+        self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
         client: bool = False, steady: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
@@ -31,7 +31,7 @@ class Member:
         self.host: Host | None = None
         self.engine: HostEngine | None = None
         self.env: SimEnv | None = None
-        self.universe: sdk.Universe | None = None  # of this life, once it has one
+        self.universe: Connection | None = None  # of this life, once it has one
         self.failed: Callable[[], BaseException | None] = lambda: None
         self.bugs: list[BaseException] = []
         self.stays_dead = False
@@ -49,7 +49,7 @@ class Member:
         """Where the roles of this life say which bug has stopped one."""
         self.failed = failed
 
-    def join(self, universe: sdk.Universe) -> None:
+    def join(self, universe: Connection) -> None:
         """The present life has opened its universe."""
         self.universe = universe
 

@@ -22,7 +22,8 @@ from unittest import mock
 import msgspec
 
 from worldline.base import errors
-from worldline.client.sdk import Universe
+from worldline.client.connection import Connection
+from worldline.client.universe import Universe
 from worldline.kernel.authoring import scripts
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
@@ -55,11 +56,11 @@ class Driven:
         self._rest: AsyncGenerator[None, None] | None = None
         self.failed: BaseException | None = None
 
-    async def begin(self, universe: Universe) -> None:
+    async def begin(self, universe: Connection) -> None:
         """Up to the `yield`, while everything breaks."""
         for program in self._scenario.programs:
-            universe.programs.setdefault(program.name, program)
-        started = self._scenario.drive(universe)
+            universe.knows(program)
+        started = self._scenario.drive(Universe(universe))
         if isinstance(started, AsyncGenerator):
             self._rest = started
             await self._step(anext(started, None))

@@ -20,6 +20,8 @@ import msgspec
 
 import worldline as wl
 from worldline.base import errors, limits
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
 from worldline.sim.load import history as histories
@@ -154,7 +156,7 @@ def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
 
 
 async def client(
-    universe: wl.Universe, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False
+    universe: Connection, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False
 ) -> None:
     """Work through a plan. Outside faults and lost races are tried again, under the same id."""
     for op in ops:
@@ -181,7 +183,7 @@ async def insist(do_it: Callable[[], Awaitable[object]], seconds: float | None =
             await asyncio.sleep(0.3)
 
 
-async def once(universe: wl.Universe, op: Op, history: History) -> Outcome:
+async def once(universe: Connection, op: Op, history: History) -> Outcome:
     """An anonymous operation: no second try, and what its error says is taken at its word."""
     try:
         await do(universe, op, history)
@@ -192,9 +194,9 @@ async def once(universe: wl.Universe, op: Op, history: History) -> Outcome:
     return Outcome.ACKED
 
 
-async def do(universe: wl.Universe, op: Op, history: History | None = None) -> object:
+async def do(universe: Connection, op: Op, history: History | None = None) -> object:
     """One operation, to its answer. `history` is told what is sent, and as soon as that is durable."""
-    world, told = universe.world(op.world), history or History()
+    world, told = wl.World(universe, op.world), history or History()
     told.tries(op)
     match op.kind:
         case "add" | "sized" | "starved":
@@ -204,7 +206,7 @@ async def do(universe: wl.Universe, op: Op, history: History | None = None) -> o
             told.acked(op)
             return await sent.applied()
         case "poison" | "evil":
-            return await poison(world, op, told)
+            return await poison(universe, op, told)
         case "ask" | "tell":
             question = programs.AddAndTell(op.id, op.amount)
             told.sends(op, question)
@@ -268,16 +270,17 @@ def sized(op: Op) -> programs.Add:
     return made
 
 
-async def poison(world: wl.World, op: Op, told: History) -> object:
+async def poison(universe: Connection, op: Op, told: History) -> object:
     """Something that the world cannot take: its handler raises, or no program declares its type."""
     if op.kind == "evil" or op.amount % 2:
         how = hostile.HOW[op.amount % len(hostile.HOW)]
         event = hostile.Evil(op.id, how) if op.kind == "evil" else programs.Poison(op.id)
         told.sends(op, event)
-        sent = await world.send(event, id=op.id)
+        sent = await wl.World(universe, op.world).send(event, id=op.id)
     else:
         told.sends_raw(op, UNKNOWN, values.dump(op.id))
-        sent = await world.send_raw(UNKNOWN, values.dump(op.id), id=op.id)
+        sending = await Handle(universe, op.world).send(UNKNOWN, values.dump(op.id), id=op.id)
+        sent = wl.Sent(universe, sending)
     told.acked(op)
     return await sent.applied()
 

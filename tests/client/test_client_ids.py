@@ -35,7 +35,7 @@ async def test_repeats_do_not_disturb_others(memory_kit: Kit) -> None:
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
     await world.send(AddUp(1), id="x")
-    at = await world.address()
+    at = await world._handle.address()
     epoch = process.host.worlds.peek(at).lease.epoch
     sends = [world.send(AddUp(1), id="x") for _ in range(50)] + [world.send(AddUp(1)) for _ in range(50)]
     await asyncio.gather(*sends, *(world.send(AddUp(1), id="new") for _ in range(50)))
@@ -69,10 +69,10 @@ async def test_ids_that_clients_may_not_use(memory_kit: Kit, bad: str) -> None:
             for refused in (world.send(AddUp(1), id=bad), world.ask(AddUp(1), id=bad)):
                 with pytest.raises(errors.BadInput, match="an id m"):
                     await refused
-        item, at = inbox.Event("AddUp", payload.EMPTY), await here.address()
+        item, at = inbox.Event("AddUp", payload.EMPTY), await here._handle.address()
         with pytest.raises(errors.BadInput, match="an id m"):
             await operations.enqueue_ingress(
-                universe.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
+                universe._connection.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
             )
         assert (await here.head()).height == 0
         assert await here.ask(AddUp(1), timeout=20) == 1

@@ -53,7 +53,7 @@ async def test_a_run_that_another_host_has_finished_is_returned(kit: Kit) -> Non
         there = await other.universe.ensure("w", app)
         await there.send(Add(1))
         here = caller.world("w")
-        engine.at = at = await here.address()
+        engine.at = at = await here._handle.address()
         running = asyncio.ensure_future(here.run(quick(7), id="r"))
         await asyncio.wait_for(engine.reading.wait(), 20)
         assert await there.run(quick(7), id="r") == 7, "the other host has started and finished it"
@@ -61,8 +61,8 @@ async def test_a_run_that_another_host_has_finished_is_returned(kit: Kit) -> Non
         await here.send(Add(2))
 
         async def held() -> bool:
-            assert caller.host is not None
-            return caller.host.worlds.holds(at)
+            assert caller._connection.host is not None
+            return caller._connection.host.worlds.holds(at)
 
         await aio.until(held)
         engine.go.set()
@@ -73,15 +73,15 @@ async def test_callers_look_at_the_journal_when_the_world_comes(memory_kit: Kit)
     """What is awaited was written elsewhere before the world came here."""
     app = program()
     async with memory_kit.hosting(app) as caller:
-        assert caller.host is not None
+        assert caller._connection.host is not None
         other = await memory_kit.process(app)
         there = await other.universe.ensure("w", app)
-        at = await there.address()
-        with caller.host.live.expecting(at, Kind.RUN_FINISHED, "r") as expected:
+        at = await there._handle.address()
+        with caller._connection.host.live.expecting(at, Kind.RUN_FINISHED, "r") as expected:
             await there.send(Add(1))
             await other.close()
             await caller.world("w").send(Add(2))
-            assert caller.host.worlds.holds(at)
+            assert caller._connection.host.worlds.holds(at)
             assert expected.done()
             assert expected.exception() is not None
 
@@ -110,7 +110,7 @@ async def test_an_answer_that_cannot_be_read_is_no_refusal(memory_kit: Kit) -> N
 
     async with memory_kit.hosting(app) as host, memory_kit.hosting(wrap=wrap) as client:
         here = await host.ensure("w", app)
-        made[0].at = await here.address()
+        made[0].at = await here._handle.address()
         with pytest.raises(errors.StoreUncertain, match="durable"):
             await client.world("w").ask(AddUp(5))
         assert await here.ask(AddUp(0), timeout=20) == 5

@@ -134,7 +134,7 @@ async def test_a_full_inbox_refuses_outside_producers_alone(kit: Kit) -> None:
     await aio.until(lambda: _equal(lambda: app.started, 1))
     timer = await paused_before_its_timer(full, app)
     client = await kit.process(settings=settings(inbox_items_max=BOUND))
-    at, world = await full.address(), client.universe.world("full")
+    at, world = await full._handle.address(), client.universe.world("full")
 
     async def unread() -> int:
         return await kits.unread(client.engine, at)
@@ -161,7 +161,7 @@ async def test_a_full_inbox_refuses_outside_producers_alone(kit: Kit) -> None:
         return await unread() == BOUND + 2
 
     await aio.until(receipt_is_in)
-    cancelling = asyncio.ensure_future(world.command(commands.CANCEL, commands.CancelRun("effect", "no more")))
+    cancelling = asyncio.ensure_future(world._handle.command(commands.CANCEL, commands.CancelRun("effect", "no more")))
 
     async def control_is_in() -> bool:
         return await unread() == BOUND + 3
@@ -201,7 +201,7 @@ async def test_a_repeat_is_answered_also_when_the_inbox_is_full(kit: Kit) -> Non
         await world.send(Note(number), id=f"note-{number}")
     await refused(world.send(Note(100), id="new"))
     await world.send(Note(3), id="note-3")
-    assert await kits.unread(client.engine, await world.address()) == BOUND
+    assert await kits.unread(client.engine, await world._handle.address()) == BOUND
 
 
 async def test_bytes_count_too(memory_kit: Kit) -> None:
@@ -211,10 +211,10 @@ async def test_bytes_count_too(memory_kit: Kit) -> None:
 
     async def fill() -> None:
         for _ in range(10):
-            await world.send_raw("Note", b"\x59\x27\x10" + bytes(10_000))
+            await world._handle.send("Note", b"\x59\x27\x10" + bytes(10_000))
 
     await refused(fill())
-    assert 3 <= await kits.unread(client.engine, await world.address()) <= 4
+    assert 3 <= await kits.unread(client.engine, await world._handle.address()) <= 4
 
 
 async def test_inboxes_are_looked_into_now_and_then_only(memory_kit: Kit) -> None:
@@ -261,7 +261,7 @@ async def test_too_many_open_effects_refuse_outside_producers_alone(kit: Kit) ->
     assert meter.value("worldline_inputs_refused_total", "effects") == 3
     unbounded = host.universe.world("a")
     await unbounded.run(app.pass_on("b", 1), timeout=30)
-    assert await b.command(commands.CANCEL, commands.CancelRun("work-0", "no more")) is not None
+    assert await b._handle.command(commands.CANCEL, commands.CancelRun("work-0", "no more")) is not None
     app.gate.set()
     await passes(lambda: a.send(Note(2)))
     assert await (await unbounded.attach("timers do not count")).result(30) == "up"
@@ -309,24 +309,24 @@ async def test_inputs_that_wait_in_a_process_are_bounded(kit: Kit) -> None:
     held = []
     for world in worlds:
         await world.ask(Total(), timeout=30)
-        hosted = process.host.worlds.peek(await world.address())
+        hosted = process.host.worlds.peek(await world._handle.address())
         await hosted.quiet()
         hosted.begin_cycle()  # as while a step takes long
         held.append(hosted)
     first = [asyncio.ensure_future(worlds[0].send(Note(number))) for number in range(4)]
-    await aio.until(lambda: _equal(lambda: held[0].waiting, 4))
+    await aio.until(lambda: _equal(lambda: process.universe._connection.pressure._waiting.get(held[0].at), 4))
     assert "for world 'a'" in str(await refused(worlds[0].send(Note(4))))
     second = [asyncio.ensure_future(worlds[1].send(Note(number))) for number in range(2)]
-    await aio.until(lambda: _equal(lambda: process.universe.pressure.waiting, 6))
+    await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 6))
     assert "in this process" in str(await refused(worlds[1].send(Note(2))))
-    cancelling = asyncio.ensure_future(worlds[0].command(commands.CANCEL, commands.CancelRun("r", "no more")))
-    await aio.until(lambda: _equal(lambda: process.universe.pressure.waiting, 7))
+    cancelling = asyncio.ensure_future(worlds[0]._handle.command(commands.CANCEL, commands.CancelRun("r", "no more")))
+    await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 7))
     for hosted in held:
         hosted.end_cycle()
         process.host.worlds.poke(hosted.at)
     await asyncio.gather(*first, *second)
     await asyncio.gather(cancelling, return_exceptions=True)
-    assert process.universe.pressure.waiting == 0, "it clears when it is drained"
+    assert process.universe._connection.pressure.waiting == 0, "it clears when it is drained"
     await worlds[0].send(Note(5))
     assert [await world.ask(Total(), timeout=30) for world in worlds] == [5, 2], "the oldest waited, the newest went"
 
@@ -336,14 +336,15 @@ async def test_what_could_not_be_handed_over_does_not_count_for_ever(memory_kit:
     process = await memory_kit.process(app.program, settings=settings(waiting_max=10))
     world = await process.universe.ensure("w", app.program)
     await world.ask(Total(), timeout=30)
-    hosted = process.host.worlds.peek(await world.address())
+    hosted = process.host.worlds.peek(await world._handle.address())
     await hosted.quiet()
     hosted.begin_cycle()
     sending = asyncio.ensure_future(world.send(Note(1)))
-    await aio.until(lambda: _equal(lambda: process.universe.pressure.waiting, 1))
+    await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 1))
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    assert process.universe.pressure.waiting == hosted.waiting == 0
+    pressure = process.universe._connection.pressure
+    assert (pressure.waiting, pressure._waiting) == (0, {})
     hosted.end_cycle()
     process.host.worlds.poke(hosted.at)
     assert await world.ask(Total(), timeout=30) == 1

@@ -1,0 +1,189 @@
+"""Getting answers out of worlds, wherever they are hosted.
+
+An answer is an entry of the journal: told by the hub if the world is here, found by following the journal if not. If
+the world comes here or leaves while a caller waits, the journal is read once more: the entry may have been written
+elsewhere. If no process runs the world, the wait ends after a while (`no_host`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from worldline.base import errors, failures
+from worldline.client import delivery, no_host
+from worldline.client.connection import Connection
+from worldline.codec import structs
+from worldline.kernel.events import Answer
+from worldline.kernel.runs import Failure
+from worldline.model import ids, inbox, journal
+from worldline.model.journal import Kind
+from worldline.roles import reader, restore
+from worldline.roles.hub import Chunk
+
+CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
+ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is read
+
+
+async def applied(universe: Connection, sending: delivery.Sending) -> int:
+    """The height at which an input was taken."""
+    if sending.applied is not None:
+        return sending.applied.height
+    assert sending.stamp is not None
+    async for each in _entries(universe, sending.at, above=sending.since):
+        if each.stamp == sending.stamp:
+            return each.height
+    raise AssertionError("following a journal does not end")
+
+
+async def ask(
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
+    *, client_id: bytes | str | None = None,
+) -> tuple[bytes, int]:  # fmt: skip
+    """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands."""
+    with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
+        sending = await delivery.deliver(universe, at, item, data, client_id=client_id)
+        with durable():
+            if sending.applied is not None:  # taken just now, so its answer has been told or will be
+                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since - 1, expected=expected)
+            else:
+                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
+            answer = structs.decode(Answer, await payload_of(universe, found))
+    if answer.ok:
+        return answer.data, found.height
+    raise error_of(structs.decode(Failure, answer.data))
+
+
+@contextmanager
+def durable() -> Iterator[None]:
+    """Around the waiting for an answer: if that fails, the error must not say that the input was not taken."""
+    try:
+        yield
+    except errors.StoreError as error:
+        raise errors.StoreUncertain(f"the input is durable, and its answer cannot be read now: {error}") from error
+
+
+def expecting(
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str
+) -> AbstractContextManager[asyncio.Future[journal.Entry] | None]:
+    """An entry that is awaited, asked for before what leads to it is sent. None if no worlds are run here."""
+    return nullcontext() if universe.host is None else universe.host.live.expecting(at, kind, correlation)
+
+
+async def entry(
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
+    *, expected: asyncio.Future[journal.Entry] | None = None,
+) -> journal.Entry:  # fmt: skip
+    """The first entry of a kind with a correlation, above a height; waiting for it if need be.
+
+    `expected`: it was asked for before what leads to it was sent. Else it may have been written already.
+    """
+    if universe.host is None:
+        return await _find(universe, at, kind, correlation, since)
+    told = None if expected is None else await _told(universe, at, expected)
+    while told is None and universe.host.worlds.holds(at):
+        with universe.host.live.expecting(at, kind, correlation) as asked:
+            found = await _already(universe, at, kind, correlation, since)
+            told = found or await _told(universe, at, asked)
+    return told or await _find(universe, at, kind, correlation, since)
+
+
+async def _told(universe: Connection, at: ids.Address, expected: asyncio.Future[journal.Entry]) -> journal.Entry | None:
+    """What the hub tells. None if the world is not held here, or was not all the time: the journal tells more then."""
+    assert universe.host is not None
+    while expected.done() or universe.host.worlds.holds(at):
+        done, _ = await asyncio.wait([expected], timeout=CHECK_SECONDS)
+        if done:
+            try:
+                return expected.result()
+            except errors.Fenced:
+                return None
+        universe.host.check()
+    return None
+
+
+async def _already(
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int
+) -> journal.Entry | None:
+    top = await reader.head(universe.store.engine, at)
+    if top.height <= since:
+        return None
+    found = await restore.read_entries(universe.store.engine, at, above=since, up_to=top.height)
+    return next((each for each in found if each.kind is kind and each.correlation == correlation), None)
+
+
+async def _find(universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
+    async for each in _entries(universe, at, above=since):
+        if each.kind is kind and each.correlation == correlation:
+            return each
+    raise AssertionError("following a journal does not end")
+
+
+async def _entries(
+    universe: Connection, at: ids.Address, *, above: int, patient: bool = False
+) -> AsyncIterator[journal.Entry]:
+    """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
+    watch = no_host.Watch(universe, at, patient=patient)
+    async for each in reader.entries(universe.store.engine, at, above=above):
+        if each is not None:
+            yield each
+        else:
+            await watch.look()
+
+
+async def follow(universe: Connection, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
+    start = (await reader.head(universe.store.engine, at)).height if above is None else above
+    if universe.host is None:
+        async for each in _entries(universe, at, above=start, patient=True):
+            yield each
+        return
+    with universe.host.live.following(at) as queue:
+        async for live in _both(universe, at, start, queue):
+            yield live
+
+
+async def _both(
+    universe: Connection, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None]
+) -> AsyncIterator[journal.Entry | Chunk]:
+    """The journal first, then the live queue; back to the journal where the queue has a gap."""
+    while True:
+        top = await reader.head(universe.store.engine, at)
+        if top.height > above:
+            for each in await restore.read_entries(universe.store.engine, at, above=above, up_to=top.height):
+                above = each.height
+                yield each
+        while True:
+            held = universe.host is not None and universe.host.worlds.holds(at)
+            try:
+                async with asyncio.timeout(CHECK_SECONDS if held else ELSEWHERE_SECONDS):
+                    live = await queue.get()
+            except TimeoutError:
+                break
+            if live is None:
+                break
+            if isinstance(live, Chunk):
+                yield live
+            elif live.height > above:
+                if live.height != above + 1:
+                    break
+                above = live.height
+                yield live
+
+
+async def payload_of(universe: Connection, found: journal.Entry) -> bytes:
+    return await universe.blobs.get(found.blob) if found.blob else found.payload
+
+
+def error_of(why: Failure) -> errors.Error:
+    """The exception that an answer's failure is raised as."""
+    if why.code == failures.Refused.code:
+        return failures.Refused(why.message)
+    for kind in (errors.NotFound, errors.Closed, errors.BadInput):
+        if why.code == kind.code:
+            return kind(why.message)
+    if why.code == errors.IdReused.code:
+        return errors.IdReused.of(why.message)
+    if why.code in (errors.TooLarge.code, errors.EncodeError.code, errors.DecodeError.code):
+        return errors.BadInput(why.message)
+    return failures.RunFailed(why.message, code=why.code)

@@ -1,0 +1,156 @@
+"""One universe of a store, as one process has it: the engine, the objects, the host if worlds run here, and what the
+process remembers of worlds it talks to.
+
+This is the SDK's inner side. Users' programs get a `Universe` from `worldline.open`, which keeps its connection
+private. The project's own tools (command line, inspection, simulator, benchmarks) open a connection and use it
+directly; the typed API can be made on top of it: `Universe(connection)`, `World(connection, name)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from worldline.adapters.egress import Egress
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.client import backpressure, known_worlds
+from worldline.host import compose, process
+from worldline.kernel.authoring.program import Program
+from worldline.layers import blobs as blob_layer
+from worldline.layers import universes
+from worldline.model import ids
+from worldline.model import settings as settings_model
+from worldline.model.settings import Settings
+from worldline.observe import sinks as observers
+from worldline.roles import reader as readers
+from worldline.roles import telemetry
+from worldline.roles.world.cycle import no_asyncio
+from worldline.store import kv, transact
+
+DEFAULT_UNIVERSE = "default"
+HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process that hosts, unless it is part of a cluster
+
+
+class Connection:
+    def __init__(
+        self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
+        settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
+        roles: Sequence[process.Role] = process.EMBEDDED,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.id = universe
+        self.telemetry = telemetry.NOTHING if observed is None else observed.telemetry
+        self.store = store = compose.told(store, self.telemetry)
+        self.pressure = backpressure.Pressure(
+            store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
+        )
+        self.recent = known_worlds.Recent(store.env)
+        self._observed = observed
+        self.levels_from(dict)
+        self.settings = settings
+        self.blobs = blob_layer.Blobs(store.engine, store.objects, store.env, universe, cache=store.cache)
+        self.host: process.Host | None = None
+        if programs:
+            self.host = process.Host(
+                store, universe, programs,
+                blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
+            )  # fmt: skip
+        self.programs = {program.name: program for program in programs}
+        self.executor = ThreadPoolExecutor(1, "worldline-reader", no_asyncio.refuse_asyncio)
+        self._warm: dict[ids.Address, readers.Reader] = {}
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port where Prometheus finds metrics, if they are offered."""
+        return None if self._observed is None else self._observed.port
+
+    def levels_from(self, levels: Callable[[], dict[str, float]]) -> None:
+        """Metrics report these gauges too, beside those of this connection's own host."""
+        if self._observed is not None:
+            self._observed.levels_from(lambda: self._levels() | levels())
+
+    def _levels(self) -> dict[str, float]:
+        levels = {} if self.host is None else self.host.levels()
+        if self.store.cache is not None:
+            counted = self.store.cache.stats()
+            levels |= {"worldline_cache_hits": counted.hits, "worldline_cache_misses": counted.misses}
+        return levels | {"worldline_inputs_waiting": self.pressure.waiting}
+
+    def start(self) -> None:
+        if self.host is not None:
+            self.host.start()
+
+    async def close(self) -> None:
+        try:
+            if self.host is not None:
+                await self.host.close()
+        finally:
+            for reader in self._warm.values():
+                reader.close()
+            self.executor.shutdown(wait=True)
+
+    def knows(self, program: Program) -> None:
+        """Read worlds of this program here. One that is known by the same name stays."""
+        self.programs.setdefault(program.name, program)
+
+    def reader(self, at: ids.Address, program: Program) -> readers.Reader:
+        """A read-only machine of a world, kept for the next time."""
+        reader = self._warm.get(at)
+        if reader is None:
+            reader = readers.Reader(self.store.engine, self.blobs, program, at, self.executor)
+            self._warm[at] = reader
+        return reader
+
+
+@asynccontextmanager
+async def open(
+    url: str,
+    *,
+    host: Program | Sequence[Program] = (),
+    programs: Program | Sequence[Program] = (),
+    universe: str = DEFAULT_UNIVERSE,
+    objects: str | None = None,
+    create: bool | None = None,
+    settings: Settings | None = None,
+    env: envs.Env | None = None,
+    egress: Egress | None = None,
+    sinks: observers.Sinks | None = None,
+    metrics: str | None = None,
+) -> AsyncIterator[Connection]:
+    """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
+    hosted = [host] if isinstance(host, Program) else list(host)
+    wanted = bool(hosted) if create is None else create
+    wanted_settings = settings_model.given(settings)
+    with observers.observed(sinks, metrics=metrics) as observed:
+        async with compose.store(url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache) as store:
+            found = await find_universe(store, universe, create=wanted)
+            opened = Connection(
+                store, found, universe, hosted, wanted_settings, egress=egress, observed=observed, roles=HOSTING
+            )
+            for program in [programs] if isinstance(programs, Program) else programs:
+                opened.knows(program)
+            opened.start()
+            try:
+                yield opened
+            finally:
+                await opened.close()
+
+
+async def find_universe(store: compose.Store, name: str, *, create: bool) -> ids.UniverseId:
+    """The universe of this name; made now if there is none and `create` says so."""
+
+    async def attempt() -> transact.Done[ids.UniverseId] | transact.Write[ids.UniverseId]:
+        read = await store.engine.read(universes.get(name))
+        found = universes.decode(read.value(0))
+        if found is not None:
+            return transact.Done(found)
+        if not create:
+            raise errors.NotFound(f"no universe {name!r} in this store")
+        made = ids.UniverseId(envs.new_id(store.env))
+        batch = kv.Batch()
+        universes.create(batch, made, name=name, time_us=read.time_us)
+        return transact.Write(batch, lambda _: made)
+
+    return await transact.run(store.engine, store.env, attempt)

@@ -1,0 +1,122 @@
+"""What a universe holds, page by page: worlds by filter, and dead letters. Reads only, and needs no program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from worldline.base import errors
+from worldline.client import changes
+from worldline.client.connection import Connection
+from worldline.keys import inbox as inbox_keys
+from worldline.layers import inbox as inboxes
+from worldline.layers import worlds
+from worldline.model import ids, inbox, payload
+from worldline.model.world import Status, WorldMeta
+from worldline.store import kv
+
+PAGE = 500
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which worlds are wanted. A label without a value matches any value."""
+
+    status: Status | None = None
+    labels: Mapping[str, str] = {}
+    program: str = ""
+    prefix: str = ""
+
+    def matches(self, meta: WorldMeta) -> bool:
+        return (
+            self.status in (None, meta.status)
+            and self.program in ("", meta.program)
+            and meta.name.startswith(self.prefix)
+            and all(key in meta.labels and value in ("", meta.labels[key]) for key, value in self.labels.items())
+        )
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """An input that its world could not take. `what` names it: the event's, message's or command's name."""
+
+    world: str
+    id: str
+    reason: str
+    what: str
+    data: bytes  # its payload, as canonical bytes; nothing if that was too large to be kept inline
+    step: int
+    time_us: int
+
+
+def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: str, prefix: str) -> Filter:
+    """What a caller asks for, checked."""
+    changes.check_status(status)
+    changes.check_labels(labels)
+    for what, value in (("program", program), ("prefix", prefix)):
+        if not isinstance(value, str):
+            raise errors.BadInput(f"{what} must be text, not {value!r}")
+    return Filter(status, labels or {}, program, prefix)
+
+
+async def worlds_of(universe: Connection, chosen: Filter) -> AsyncIterator[tuple[ids.Address, WorldMeta]]:
+    """Worlds, the newest first."""
+    before: ids.WorldId | None = None
+    while True:
+        read = await universe.store.engine.read(worlds.newest_range(universe.id, before=before, count_max=PAGE))
+        for at, meta in worlds.listed(universe.id, read.page(0)):
+            before = at.world
+            if chosen.matches(meta):
+                yield at, meta
+        if not read.page(0).more:
+            return
+
+
+async def letters(universe: Connection, at: ids.Address) -> AsyncIterator[inboxes.Letter]:
+    """A world's dead letters, the newest first."""
+    begin, end = inbox_keys.dead(at)
+    async for key, raw in items(universe, kv.Range(begin, end, reverse=True)):
+        yield inboxes.decode_dead([(key, raw)])[0]
+
+
+async def dead(universe: Connection, chosen: Filter) -> AsyncIterator[DeadLetter]:
+    """The dead letters of these worlds: world by world, each world's newest first."""
+    async for at, meta in worlds_of(universe, chosen):
+        async for letter in letters(universe, at):
+            what, data = _content(letter)
+            record = letter.dead
+            yield DeadLetter(meta.name, letter.stamp.hex(), record.reason, what, data, record.step, record.time_us)
+
+
+def _content(letter: inboxes.Letter) -> tuple[str, bytes]:
+    try:
+        item = inbox_keys.ITEM.unpack(letter.dead.item)
+    except errors.DecodeError:
+        return "", letter.dead.item
+    match item:
+        case inbox.Event(schema=name, payload=carried) | inbox.Message(name=name, payload=carried):
+            return name, _inline(carried)
+        case inbox.Control(command=name, payload=carried):
+            return name, _inline(carried)
+        case inbox.Receipt(payload=carried):
+            return "receipt", _inline(carried)
+        case inbox.TimerFired():
+            return "timer", b""
+
+
+def _inline(carried: payload.Payload) -> bytes:
+    return carried.inline or b""
+
+
+async def items(universe: Connection, request: kv.Range) -> AsyncIterator[tuple[bytes, bytes]]:
+    """All keys of a range, page by page."""
+    while True:
+        page = (await universe.store.engine.read(request)).page(0)
+        for item in page.items:
+            yield item
+        if not page.more:
+            return
+        last = page.items[-1][0]
+        if request.reverse:
+            request = msgspec.structs.replace(request, end=last)
+        else:
+            request = msgspec.structs.replace(request, begin=last + b"\x00")

@@ -1,0 +1,69 @@
+"""No process runs a world: what a caller that waits for its answer is told, and when.
+
+Nothing is lost meanwhile: the input is durable before anything is waited for, and is taken when a process runs the
+world. After `WARN_SECONDS` without a living host the log says so once; after `Settings.host_wait_ms` the wait ends with
+`NotHosted`. A host that comes back in between starts both again, so a failover shorter than that goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from worldline.base import errors
+from worldline.client.connection import Connection
+from worldline.host import holders
+from worldline.layers import worlds
+from worldline.model import ids
+from worldline.model.world import Status
+
+log = logging.getLogger("worldline")
+
+WARN_SECONDS = 2.0
+
+
+class Watch:
+    """How long no process has run a world, as one waiting caller sees it. `patient`: that ends no wait."""
+
+    def __init__(self, universe: Connection, at: ids.Address, *, patient: bool = False) -> None:
+        self._universe = universe
+        self._at = at
+        self._limit_us = 0 if patient else universe.settings.host_wait_ms * 1000
+        self._since_us = universe.store.env.monotonic_us()
+        self._warned = False
+
+    async def look(self) -> None:
+        """For a caller to await while nothing comes. `NotHosted` after too long."""
+        now_us = self._universe.store.env.monotonic_us()
+        alone_us = now_us - self._since_us
+        too_long = 0 < self._limit_us < alone_us
+        if not too_long and (alone_us <= WARN_SECONDS * 1_000_000 or (self._warned and not self._limit_us)):
+            return
+        if await holders.is_hosted(self._universe.store, self._at):
+            self._since_us, self._warned = now_us, False
+        elif too_long:
+            raise errors.NotHosted(await reason(self._universe, self._at))
+        elif not self._warned:
+            self._warned = True
+            log.warning("%s", await reason(self._universe, self._at))
+
+
+async def reason(universe: Connection, at: ids.Address, *, option: str | None = None) -> str:
+    """Why the world does not answer, and what to do. `option`: what commands for this store need besides."""
+    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
+    option = f" --store {universe.store.url}" if option is None else option
+    if meta.status is not Status.ACTIVE:
+        status = meta.status.name.lower()
+        return (
+            f"world {meta.name!r} is {status}: what was sent is durable and waits until "
+            f"`worldline resume {meta.name}{option}`"
+        )
+    refused = await holders.refusals_of(universe.store, at)
+    if refused:
+        return (
+            f"worker {refused[0].name} cannot run world {meta.name!r} (program {meta.program!r}): {refused[0].why}; "
+            f"what was sent is durable and waits until it can be run; see `worldline why {meta.name}{option}`"
+        )
+    return (
+        f"no process hosts world {meta.name!r} (program {meta.program!r}): what was sent is durable and is taken when "
+        f"one does; open the store with host=, or type `worldline dev FILE{option}`"
+    )

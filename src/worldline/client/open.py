@@ -1,0 +1,45 @@
+"""Opening a universe. With `host=`, the process also runs worlds of those programs; without, it is a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from worldline.adapters.egress import Egress
+from worldline.base import env as envs
+from worldline.client import connection
+from worldline.client.universe import Universe
+from worldline.kernel.authoring.program import Program
+from worldline.model.settings import Settings
+from worldline.observe import sinks as observers
+
+
+@asynccontextmanager
+async def open(
+    url: str,
+    /,
+    *,
+    host: Program | Sequence[Program] = (),
+    programs: Program | Sequence[Program] = (),
+    universe: str = connection.DEFAULT_UNIVERSE,
+    objects: str | None = None,
+    create: bool | None = None,
+    settings: Settings | None = None,
+    env: envs.Env | None = None,
+    egress: Egress | None = None,
+    sinks: observers.Sinks | None = None,
+    metrics: str | None = None,
+) -> AsyncIterator[Universe]:
+    """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
+
+    `programs=` are programs whose worlds are hosted elsewhere: a client needs a program to read its worlds' states. A
+    store is created if this process hosts, or if `create` says so. `egress` says which hosts
+    `wl.http.request` may reach from here: none, unless they are named. `sinks` are functions that are told what this
+    process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
+    """
+    opened = connection.open(
+        url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,
+        env=env, egress=egress, sinks=sinks, metrics=metrics,
+    )  # fmt: skip
+    async with opened as link:
+        yield Universe(link)

@@ -1,0 +1,104 @@
+"""A universe, from outside: its worlds, found, made and listed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.client import changes, listing
+from worldline.client.connection import Connection
+from worldline.client.world import World
+from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.state import Machine
+from worldline.layers import cas, universes, worlds
+from worldline.model import ids
+from worldline.model import journal as journals
+from worldline.model import snapshot as snapshot_model
+from worldline.model.world import Status, WorldMeta
+from worldline.roles import restore
+from worldline.store import kv, transact
+
+
+class Universe:
+    """The worlds of one namespace."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def name(self) -> str:
+        return self._connection.name
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port where Prometheus finds metrics, if they are offered."""
+        return self._connection.metrics_port
+
+    def world(self, name: str, /) -> World:
+        """A world by name. Whether it exists shows when it is used."""
+        return World(self._connection, name)
+
+    async def ensure(self, name: str, program: Program, /, *, labels: dict[str, str] | None = None) -> World:
+        """The world of this name; made now if there is none. One of another program is refused."""
+        try:
+            return await self.create(name, program, labels=labels)
+        except errors.Exists:
+            world = self.world(name)
+            meta = await world.describe()
+            if meta.program != program.name:
+                raise errors.Exists(
+                    f"world {name!r} is one of program {meta.program!r}, not {program.name!r}"
+                ) from None
+            self._connection.knows(program)
+            return world
+
+    async def create(self, name: str, program: Program, /, *, labels: dict[str, str] | None = None) -> World:
+        """A new world. `Exists` if the name is taken."""
+        made = self.world(name)
+        changes.check_labels(labels)
+        parts = kernel_snapshots.save(Machine(program))
+        store, universe = self._connection.store, self._connection.id
+
+        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+            generation = universes.get_generation(universe)
+            read = await store.engine.read(worlds.get_name(universe, name), generation)
+            if read.value(0) is not None:
+                return transact.Done(False)
+            batch = kv.Batch()
+            number = universes.decode_generation(read.value(1))
+            digests = [cas.put_inline(batch, universe, part, generation=number) for part in parts]
+            root = cas.put_inline(batch, universe, restore.root_bytes(digests), generation=number)
+            baseline = snapshot_model.Snapshot(
+                0, 0, journals.GENESIS.chain, root, sum(map(len, parts)), program.hash, read.time_us
+            )
+            at = ids.Address(universe, ids.WorldId(envs.new_id(store.env)))
+            worlds.create(
+                batch, at, name=name, program=program.name, program_hash=program.hash, labels=labels or {},
+                baseline=baseline, time_us=read.time_us,
+            )  # fmt: skip
+            return transact.Write(batch, lambda _: True)
+
+        if not await transact.run(store.engine, store.env, attempt):
+            raise errors.Exists(f"there is a world named {name!r} already")
+        self._connection.knows(program)
+        return made
+
+    async def worlds(
+        self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
+        prefix: str = "",
+    ) -> AsyncIterator[WorldMeta]:  # fmt: skip
+        """The worlds that match all of this, the newest first. A label with an empty value matches any value."""
+        wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
+        async for _, meta in listing.worlds_of(self._connection, wanted):
+            yield meta
+
+    async def dead(
+        self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
+        prefix: str = "",
+    ) -> AsyncIterator[listing.DeadLetter]:  # fmt: skip
+        """The inputs that worlds could not take: world by world, each world's newest first."""
+        wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
+        async for letter in listing.dead(self._connection, wanted):
+            yield letter

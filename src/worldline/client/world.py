@@ -1,0 +1,193 @@
+"""A world, from outside: what users send it, ask it, read of it and change about it, with their own types.
+
+An input goes straight to a world held in this process, else into its inbox. Answers are entries of the journal, so they
+survive the process that waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from worldline.base import errors
+from worldline.client import answers, changes, delivery, run_list
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
+from worldline.codec import structs
+from worldline.kernel import commands, schedules, values
+from worldline.kernel.authoring import schedule_spec
+from worldline.kernel.authoring.calls import Call, Request, Seconds
+from worldline.kernel.authoring.reducers import answer_type
+from worldline.kernel.runs import RunStatus
+from worldline.kernel.schedules import Scheduled
+from worldline.model import ids
+from worldline.model import journal as journals
+from worldline.model.journal import Kind
+from worldline.model.world import Status, WorldMeta
+from worldline.roles.hub import Chunk
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class World:
+    """A world, from outside."""
+
+    def __init__(self, universe: Connection, name: str) -> None:
+        self._handle = Handle(universe, name)
+        self._universe = universe
+
+    @property
+    def name(self) -> str:
+        return self._handle.name
+
+    # --- Talking to it -------------------------------------------------------------------------------------------
+
+    async def run(self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
+        """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned.
+
+        `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
+        starts when one does, and the same id finds it again.
+        """
+        wanted = self._wanted(call, id)
+        async with asyncio.timeout(limit_seconds(timeout)):
+            at = await self._handle.address()
+            with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
+                standing, since = await self._start(wanted)
+                with answers.durable():
+                    return result_of(await ended(self._handle, standing, since=since, expected=finished), call)
+
+    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
+        """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
+        # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
+        wanted = self._wanted(call, id)
+        standing, since = await self._start(wanted)
+        return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call)
+
+    def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
+        if call.target.kind != "workflow":
+            raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
+        if id is not None:
+            ids.check_chosen(id, "a run's id")
+        env = self._universe.store.env
+        run_id = id or env.random_bytes(8).hex()
+        return commands.StartRun(run_id, call.target.name, call.pack(), env.random_bytes(16), named=id is not None)
+
+    async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
+        # A run that has not ended when the answer is given ends behind it.
+        data, since = await self._handle.command(commands.RUN, wanted)
+        return structs.decode(commands.Standing, data), since
+
+    async def attach(self, run_id: str, /) -> Run[Any]:
+        """The run of this id, whatever it runs. `NotFound` if there is none."""
+        for run in await self.runs():
+            if run.id == run_id:
+                return run
+        raise errors.NotFound(f"world {self.name!r} has no run {run_id!r}")
+
+    async def runs(self, *, status: RunStatus | None = None) -> list[Run[Any]]:
+        """The runs that the world keeps, the newest first. Runs without an id of yours are forgotten some time after
+        their end.
+        """
+        if status is not None and not isinstance(status, RunStatus):
+            raise errors.BadInput(f"status must be a worldline.RunStatus, not {status!r}")
+        found, height = await run_list.runs(self._handle)
+        return [
+            Run(
+                self._handle, each.id, each.workflow, since=height,
+                standing=commands.Standing(each.id, each.status, attached=True, data=each.data),
+            )
+            for each in found if status in (None, each.status)
+        ]  # fmt: skip
+
+    async def send(self, event: object, /, *, to: str | None = None, id: str | None = None) -> Sent:
+        """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it."""
+        schema = values.schema_name(type(event))
+        return Sent(self._universe, await self._handle.send(schema, values.dump(event), to=to, id=id))
+
+    async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
+        """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,
+        `NotHosted` if no process has run the world for too long: the request stays in its inbox.
+        """
+        schema = values.schema_name(type(request))
+        async with asyncio.timeout(limit_seconds(timeout)):
+            data = await self._handle.ask(schema, values.dump(request), id=id)
+        answer: R = values.load(answer_type(type(request)), data)
+        return answer
+
+    async def schedule(
+        self, id: str, what: object, /, *, every: Seconds | None = None, cron: str | None = None, tz: str | None = None
+    ) -> bool:
+        """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
+        spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
+        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, spec))
+        return bool(values.load(bool, answer))
+
+    async def unschedule(self, id: str, /) -> bool:
+        """End a schedule. False if there is none of this id."""
+        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, None))
+        return bool(values.load(bool, answer))
+
+    # --- Looking at it -------------------------------------------------------------------------------------------
+
+    async def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S:
+        """A copy of a reducer's state, now or at a height. Calling its methods does not change the world."""
+        found: S = (await self._handle.machine(at=at)).read_cell(cls, key)
+        return found
+
+    async def schedules(self) -> list[Scheduled]:
+        """All schedules, with when each is due next."""
+        return schedules.listed(await self._handle.machine())
+
+    async def journal(self, *, above: int = 0, limit: int = 1_000) -> list[journals.Entry]:
+        """Entries above a height."""
+        return await self._handle.journal(above=above, limit=limit)
+
+    async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]:
+        """Entries as they are committed, from a height or from now on; and, where the world is hosted here, the pieces
+        that its effects stream.
+        """
+        async for each in self._handle.follow(above=above):
+            yield each
+
+    async def head(self) -> journals.Head:
+        """Where its journal ends: step, height, digests, logical time."""
+        return await self._handle.head()
+
+    async def describe(self) -> WorldMeta:
+        """Name, program, status, labels."""
+        return (await self._handle.describe()).meta
+
+    async def snapshot(self) -> int:
+        """Save the state now, as the new baseline. Returns its step. Only where the world is hosted."""
+        held = await delivery.hosted(self._universe, await self._handle.address())
+        if held is None or self._universe.host is None:
+            raise errors.Closed("a snapshot is taken by the process that hosts the world; open it with host=")
+        if held.entries_since:
+            await self._universe.host.worlds.save_when_free(held)
+        return held.baseline.step
+
+    # --- Changing what it is ---------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Stop running it. It goes on taking input, and resumes where it stopped."""
+        await self.change(status=Status.PAUSED)
+
+    async def resume(self) -> None:
+        """Run it again: a paused or archived world becomes active."""
+        await self.change(status=Status.ACTIVE)
+
+    async def archive(self) -> None:
+        """Stop running it and refuse input. It stays readable, and can be resumed."""
+        await self.change(status=Status.ARCHIVED)
+
+    async def delete(self) -> None:
+        """Delete it for good, and free its name."""
+        await self.change(status=Status.DELETED)
+
+    async def change(self, *, status: Status | None = None, labels: dict[str, str] | None = None) -> None:
+        """Change its status, replace its labels, or both in one commit."""
+        at = await self._handle.address()
+        await changes.change(self._universe, at, status=status, labels=labels, alias=self.name)

@@ -1,0 +1,92 @@
+"""Which worker runs a world, whether it is alive, and which workers refuse it: the one answer to "is it hosted?".
+
+A holder is alive if its heartbeat has not run out, is one of the incarnation that took the lease, and its process is
+not proven dead by its lock (`process_lock`, embedded stores only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from worldline.host import compose, process_lock
+from worldline.layers import leases
+from worldline.model import ids
+from worldline.roles.cluster import operations, placement
+from worldline.roles.world import refusals
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The worker that has a world's lease. `heartbeat_us`: of the incarnation that took it, if there is one."""
+
+    worker: ids.WorkerId
+    epoch: int
+    acquired_us: int
+    heartbeat_us: int | None
+    alive: bool
+    name: str = ""  # as its heartbeat says
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A living worker that does not run a world, and why."""
+
+    worker: ids.WorkerId
+    name: str
+    why: str
+
+
+async def find(store: compose.Store, at: ids.Address) -> Holder | None:
+    """The worker that has the world's lease, if one has."""
+    read = await store.engine.read(*leases.reads(at))
+    return (await of_states(store, [leases.decode(at, read.value(0), read.value(1), read.value(2))]))[0]
+
+
+async def is_hosted(store: compose.Store, at: ids.Address) -> bool:
+    """Whether a living worker runs the world."""
+    holder = await find(store, at)
+    return holder is not None and holder.alive
+
+
+async def of_states(store: compose.Store, states: Sequence[leases.State]) -> list[Holder | None]:
+    """The holders that these leases name."""
+    workers = [ids.WorkerId(worker) for worker in dict.fromkeys(each.holder.worker for each in states if each.holder)]
+    if not workers:
+        return [None] * len(states)
+    read = await store.engine.read(*(leases.get_life(worker) for worker in workers))
+    lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
+    gone = {worker: is_gone(store, worker) for worker in workers}
+    found: list[Holder | None] = []
+    for each in states:
+        held = each.holder
+        if held is None:
+            found.append(None)
+            continue
+        worker = ids.WorkerId(held.worker)
+        life = lives[worker]
+        if life is None or life.sign.incarnation != held.incarnation:
+            name = "" if life is None else life.sign.labels.get(placement.NAME, "")
+            found.append(Holder(worker, held.epoch, held.acquired_us, None, False, name))
+            continue
+        alive = life.alive(read.time_us) and not gone[worker]
+        name = life.sign.labels.get(placement.NAME, "")
+        found.append(Holder(worker, held.epoch, held.acquired_us, life.sign.heartbeat_us, alive, name))
+    return found
+
+
+def is_gone(store: compose.Store, worker: ids.WorkerId) -> bool:
+    """Whether the worker's process is proven dead: only an embedded store can tell."""
+    return compose.scheme(store.url) == "" and process_lock.Presence(Path(store.url)).is_dead(worker)
+
+
+async def refusals_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
+    """What living workers say of a world that they cannot run."""
+    now_us = (await store.engine.read()).time_us
+    found: list[Refusal] = []
+    for life in await operations.list_workers(store.engine):
+        why = life.sign.labels.get(refusals.label_of(at))
+        if why is not None and life.alive(now_us) and not is_gone(store, life.worker):
+            name = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
+            found.append(Refusal(life.worker, name, why))
+    return found

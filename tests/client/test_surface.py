@@ -1,0 +1,42 @@
+"""What users have of the SDK, and nothing else: all other attributes are private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests.roles.kit import Kit
+from tests.roles.sums import Add, program
+
+UNIVERSE = ["create", "dead", "ensure", "metrics_port", "name", "world", "worlds"]
+WORLD = [
+    "archive", "ask", "attach", "change", "delete", "describe", "follow", "head", "journal", "name", "pause", "resume",
+    "run", "runs", "schedule", "schedules", "send", "snapshot", "start", "state", "unschedule",
+]  # fmt: skip
+RUN = ["cancel", "id", "result", "status", "workflow"]
+SENT = ["applied"]
+
+
+def public(thing: Any) -> list[str]:
+    return sorted(name for name in {*dir(type(thing)), *vars(thing)} if not name.startswith("_"))
+
+
+async def test_only_what_is_documented_is_public(memory_kit: Kit) -> None:
+    app = program()
+
+    @app.workflow
+    async def go() -> int:
+        return 1
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        run = await world.start(go(), id="r")
+        sent = await world.send(Add(1))
+        assert [public(each) for each in (universe, world, run, sent)] == [UNIVERSE, WORLD, RUN, SENT]
+
+
+@pytest.mark.parametrize("name", wl.__all__)
+def test_what_is_exported_is_there(name: str) -> None:
+    assert getattr(wl, name) is not None

@@ -1,0 +1,52 @@
+"""Whether a world is hosted: one answer, which believes the lock of a process before its heartbeat."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+import worldline as wl
+from tests.roles import kit as kits
+from tests.roles.kit import Kit
+from tests.roles.sums import AddUp, program
+from worldline.client.handle import Handle
+from worldline.host import holders
+from worldline.inspect import queries, why
+
+# A heartbeat that is good for longer than the test takes.
+SLOW = msgspec.structs.replace(
+    kits.SETTINGS, worker=msgspec.structs.replace(kits.SETTINGS.worker, lease_ttl_ms=600_000), host_wait_ms=300
+)
+
+
+async def test_a_killed_process_hosts_nothing_though_its_heartbeat_is_good(lmdb_kit: Kit) -> None:
+    app = program()
+    host = await lmdb_kit.process(app, settings=SLOW)
+    client = await lmdb_kit.process(settings=SLOW)
+    world = await host.universe.ensure("w", app)
+    assert await world.ask(AddUp(1), timeout=20) == 1
+    there = client.universe.world("w")
+    opened = client.universe._connection
+    at = await there._handle.address()
+    assert await holders.is_hosted(opened.store, at)
+    await host.kill()
+    assert not await holders.is_hosted(opened.store, at)
+    held = await holders.find(opened.store, at)
+    assert held is not None
+    assert not held.alive
+    shown = await queries.holder(opened, at)
+    assert shown is not None
+    assert not shown.alive
+    with pytest.raises(wl.NotHosted):  # the SDK sees it too
+        await there.ask(AddUp(1))
+    reasons = (await why.why(Handle(opened, "w"))).reasons
+    assert [each.kind for each in reasons if each.stuck] == ["not_hosted"]
+    assert "is dead" in reasons[0].what
+
+
+async def test_a_world_that_was_never_run_has_no_holder(memory_kit: Kit) -> None:
+    client = await memory_kit.process()
+    world = await client.universe.ensure("w", program())
+    at = await world._handle.address()
+    assert await holders.find(client.universe._connection.store, at) is None
+    assert not await holders.is_hosted(client.universe._connection.store, at)

@@ -1,0 +1,146 @@
+"""why: a world that waits has what it waits for; one that cannot go on has the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.inspect import doubling
+from tests.roles import kit as kits
+from tests.roles import test_containment as containment
+from tests.roles.kit import Kit
+from tests.roles.sums import Add, program
+from worldline.client.handle import Handle
+from worldline.host import holders
+from worldline.inspect import why
+
+
+async def test_a_sleep_has_no_command_and_no_fault(memory_kit: Kit) -> None:
+    app = program()
+
+    @app.workflow
+    async def nap() -> None:
+        await wl.sleep(3_600)
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, nap(), id="r")
+        [reason] = (await why.why(world._handle)).reasons
+    assert (reason.kind, reason.stuck, reason.command) == ("timer", False, "")
+    assert reason.until is not None
+
+
+async def test_a_refused_world_is_not_reported_as_unhosted(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = containment.program()
+    host = await memory_kit.process(app)
+    client = await memory_kit.process()
+    world = await client.universe.ensure("w", app)
+    containment.broken_step(monkeypatch, lambda: MemoryError("no memory for this"))
+    await world.send(containment.Poison())
+    await containment.until_refused(host, await world._handle.address())
+
+    opened, at = client.universe._connection, await world._handle.address()
+
+    async def told() -> bool:
+        return not await holders.is_hosted(opened.store, at) and bool(await holders.refusals_of(opened.store, at))
+
+    await aio.until(told)
+    stuck = [each for each in (await why.why(world._handle)).reasons if each.stuck]
+    assert [each.kind for each in stuck] == ["refused"]
+    assert "MemoryError" in stuck[0].error or "memory" in stuck[0].error
+
+
+async def test_a_blocked_run_is_told_without_its_program(memory_kit: Kit) -> None:
+    await _changed(memory_kit)
+    client = await memory_kit.process()
+    handle = Handle(client.universe._connection, "w")
+    [blocked] = [each for each in (await why.why(handle)).reasons if each.stuck]
+    assert (blocked.kind, blocked.run) == ("blocked", "r")
+    assert blocked.error
+    assert blocked.command.startswith("worldline runs cancel w r")
+
+
+async def test_code_that_does_not_fit_the_journal_is_the_reason(memory_kit: Kit) -> None:
+    app, other = program(), doubling.program()
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await (await world.send(Add(1))).applied(20)
+        host = universe._connection.host
+        assert host is not None
+        host.abandon()  # nothing is saved: the whole journal is above the baseline
+    client = await memory_kit.process()
+    client.universe._connection.knows(other)
+    await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)  # nothing hosts it any more
+    found = await why.why(Handle(client.universe._connection, "w"))
+    [reason] = [each for each in found.reasons if each.stuck]
+    assert reason.kind == "diverged"
+    assert "journal" in reason.what
+
+
+async def test_a_paused_world_needs_no_host(memory_kit: Kit) -> None:
+    client = await memory_kit.process()
+    world = await client.universe.ensure("w", program())
+    await world.send(Add(1))
+    await world.pause()
+    stuck = [each for each in (await why.why(world._handle)).reasons if each.stuck]
+    assert [(each.kind, each.command) for each in stuck] == [("paused", "worldline resume w")]
+
+
+async def test_finished_runs_have_an_end(memory_kit: Kit) -> None:
+    app = program()
+
+    @app.workflow
+    async def quick() -> int:
+        await wl.sleep(0.01)
+        return 1
+
+    @app.workflow
+    async def wait() -> None:
+        await wl.wait(Add)
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, wait(), id="waits")
+        assert await world.run(quick(), id="ends", timeout=20) == 1
+        ended, waiting = await why.list_runs(world._handle)
+    assert (ended.id, ended.status) == ("ends", "finished")
+    assert ended.ended is not None
+    assert ended.ended > ended.started
+    assert waiting.ended is None
+
+
+# --- Programs that change -----------------------------------------------------------------------------------------
+
+
+async def _changed(kit: Kit) -> None:
+    """A world `w` whose run `r` is blocked by a change of code."""
+
+    def before(app: wl.Program) -> None:
+        @app.workflow
+        async def flow() -> int:
+            first = await wl.wait(Add)
+            return first.number
+
+    def after(app: wl.Program) -> None:
+        @app.workflow
+        async def flow() -> int:
+            await wl.sleep(1)
+            return 0
+
+    app = _flowing(before)
+    async with kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, app.workflows["flow"](), id="r")
+        await world.snapshot()
+    changed = _flowing(after)
+    async with kit.hosting(changed) as universe:
+        await (await universe.world("w").send(Add(1))).applied(20)
+
+
+def _flowing(add: Callable[[wl.Program], None]) -> wl.Program:
+    app = program()
+    add(app)
+    return app
