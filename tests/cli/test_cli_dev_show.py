@@ -15,7 +15,8 @@ import pytest
 
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
-from worldline.cli import blocks, dev_show
+from worldline.cli.dev import blocks
+from worldline.cli.dev import show as dev_show
 from worldline.codec import structs
 from worldline.kernel import commands, values
 from worldline.kernel.runs import failure

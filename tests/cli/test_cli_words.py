@@ -106,7 +106,7 @@ def test_help_is_in_groups() -> None:
 def test_commands_start_without_what_they_do_not_need() -> None:
     code = "import sys, worldline.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    slow = ("rich", "difflib", "worldline.sim", "worldline.bench", "worldline.cli.dev_show")
+    slow = ("rich", "difflib", "worldline.sim", "worldline.bench", "worldline.cli.dev.show")
     assert [name for name in done.stdout.split() if name.startswith(slow)] == []
 
 

@@ -15,7 +15,8 @@ import click
 
 import worldline
 from worldline.base import errors
-from worldline.cli import checks, common, dev, look, output, projects, roles, simulate, talk, tend, work, workers
+from worldline.cli import common, output
+from worldline.cli.commands import checks, dev, look, projects, roles, simulate, talk, tend, work, workers
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *work.COMMANDS],

@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, roles, suggest
+from worldline.cli import common, suggest
+from worldline.cli.commands import roles
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
 from worldline.host import holders

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldline.base import errors
-from worldline.cli import dev_show, shutdown
+from worldline.cli import shutdown
 from worldline.cli.common import Desk
+from worldline.cli.dev import show as dev_show
 from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe

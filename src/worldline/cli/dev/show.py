@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from rich import text
 
 from worldline.base import env_os
-from worldline.cli import blocks, entries, output, terminal
+from worldline.cli import entries, output, terminal
+from worldline.cli.dev import blocks
 from worldline.client.connection import Connection
 from worldline.inspect import render
 from worldline.model import ids

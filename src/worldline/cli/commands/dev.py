@@ -28,7 +28,8 @@ async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload:
     chosen = target or next(iter(desk.place.apps), None)
     if chosen is None:
         raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
-    from worldline.cli import dev_session, dev_show  # noqa: PLC0415 - other commands start without them
+    from worldline.cli.dev import session as dev_session  # noqa: PLC0415 - other commands start without them
+    from worldline.cli.dev import show as dev_show  # noqa: PLC0415 - the same
 
     session = dev_session.Session(desk, chosen, names, dev_show.Show(desk.out, rows=rows))
     with session.show.logging(), session.shutdown.signals():

@@ -18,7 +18,8 @@ import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import errors
-from worldline.cli import common, observe, places, shutdown, talk
+from worldline.cli import common, observe, places, shutdown
+from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import connection
 from worldline.host import process as hosts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from worldline.cli import common, talk
+from worldline.cli import common
+from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import changes
 from worldline.inspect import queries

@@ -10,7 +10,8 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.cli import common, output, roles, suggest
+from worldline.cli import common, output, suggest
+from worldline.cli.commands import roles
 from worldline.cli.common import Desk
 from worldline.client import listing
 from worldline.client.connection import Connection

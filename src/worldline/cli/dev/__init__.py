@@ -1,0 +1,1 @@
+"""What `worldline dev` does while it runs: hosting, edits, and showing runs."""
