@@ -73,7 +73,7 @@ class Account:
         return self.cents
 
 
-@app.effect(timeout=10, retry=wl.Retry(attempts=5, first=1, most=60))
+@app.effect(timeout=10, retry=wl.Retry(attempts=5, initial_delay=1, max_delay=60))
 def charge(card: str, cents: int) -> str:
     key = wl.attempt().key
     if card == "stolen":

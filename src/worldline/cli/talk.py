@@ -94,6 +94,7 @@ async def ask(
     async with desk.open() as universe:
         found = universe.world(world)
         program = await _program(universe, found)
+        payloads.check_request(program, request)
         body = payloads.event(program, request, payloads.given(fields, data))
         asked = found.ask_raw(request, body, id=client_id)
         answer = render.decoded(await desk.answer(universe, found, asked, timeout))

@@ -23,7 +23,7 @@ from worldline.kernel import commands, schedules, values
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.authoring.reducers import answer_type
+from worldline.kernel.authoring.reducers import answer_type, check_request
 from worldline.kernel.machine import Ended, Machine
 from worldline.kernel.runs import Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
@@ -289,7 +289,7 @@ class Run(Generic[R_co]):
             return result
         why = structs.decode(Failure, standing.data)
         kind = failures.RunCancelled if standing.status is RunStatus.CANCELLED else failures.RunFailed
-        raise kind(f"run {self.id!r}: {why.message}", code=why.code)
+        raise kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
 
 
 class World:
@@ -355,6 +355,7 @@ class World:
 
     async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
         """Ask the world and wait for its answer. `Refused` if that is the answer."""
+        check_request(type(request))
         schema = values.schema_name(type(request))
         limit = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
         async with asyncio.timeout(limit):

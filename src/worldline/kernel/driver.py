@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldline.base import errors, failures
 from worldline.codec import digest, structs
-from worldline.kernel import context, handling, runs, stack, user_errors, values
+from worldline.kernel import context, failure, handling, runs, stack, user_errors, values
 from worldline.kernel.runs import All, Await, First, Held, Interrupt, OpKind, Record, Resume, Run, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -378,7 +378,7 @@ def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
             if user_errors.let_pass(error):
                 raise
             message = f"where= raised {user_errors.message_of(error)}"
-            return runs.failed(user_errors.code_of(error), message)
+            return runs.failed(user_errors.code_of(error), message, data=failure.data_of(error))
     return runs.Outcome(ReceiptStatus.OK, data)
 
 
@@ -436,16 +436,16 @@ def error_of(op: runs.Op) -> BaseException:
     except errors.DecodeError:
         why = runs.Failure("error", "no reason was given")
     if op.kind is OpKind.WAIT:
-        return failures.Failed(f"wl.wait({op.name}): {why.message}")
+        return failures.Failed(f"wl.wait({op.name}): {why.message}", code=why.code, data=why.data)
     if op.kind in (OpKind.CHILD, OpKind.START):
         kind = failures.RunCancelled if op.outcome.status is ReceiptStatus.CANCELLED else failures.RunFailed
-        return kind(why.message, code=why.code)
+        return kind(why.message, code=why.code, data=why.data)
     if why.code == "refused":
-        return failures.Refused(why.message)
+        return failures.Refused(why.message, data=why.data)
     kind_of_failure = failures.EffectTimeout if op.outcome.status is ReceiptStatus.TIMEOUT else failures.EffectFailed
-    return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts)
+    return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts, data=why.data)
 
 
 def failure_of(error: BaseException) -> bytes:
     """What user code raised, as it is journaled."""
-    return runs.failure(user_errors.code_of(error), user_errors.message_of(error))
+    return runs.failure(user_errors.code_of(error), user_errors.message_of(error), data=failure.data_of(error))

@@ -163,6 +163,9 @@ class Handling:
         """
         frame = sys._getframe(3)  # noqa: SLF001 - the user's function: inside.x -> Handling.x -> _draw
         function = frame.f_code.co_qualname
+        flow = None if self.run is None else self.machine.program.workflows.get(self.run.record.workflow)
+        if flow is not None:
+            function = flow.declared(function)  # so that renaming the function draws the same
         counters = self.machine.counters if self.run is None else self.run.counters
         name = label
         if not label:
@@ -311,7 +314,7 @@ class Handling:
 
 def pack_effect(call: calls.Call[Any]) -> bytes:
     """An effect's parameters as they leave the world: the arguments, then what this call overrides."""
-    options = b"" if call.options is None else structs.encode(call.options)
+    options = b"" if call.options is None else call.options.pack()
     return values.bounded(values.pack([call.pack(), options]), "a call")
 
 

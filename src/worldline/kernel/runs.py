@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from worldline.base import limits
-from worldline.codec import digest, structs
+from worldline.codec import canonical, digest
 from worldline.kernel import context, user_errors
 from worldline.model.inbox import ReceiptStatus
 
@@ -57,11 +57,12 @@ ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why something did not end well, as it is journaled: a code and a message, never an exception."""
+    """Why something did not end well, as it is journaled: a code, a message and plain data, never an exception."""
 
     code: str
     message: str
     attempts: int = 0
+    data: dict[str, Any] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -357,8 +358,10 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
         context.current.reset(token)
 
 
-def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
-    return structs.encode(Failure(storable(code), storable(message), attempts))
+def failure(code: str, message: str, *, attempts: int = 0, data: dict[str, Any] | None = None) -> bytes:
+    """A `Failure` as bytes. Without data it is written as it was before there was any."""
+    said = [storable(code), storable(message), attempts]
+    return canonical.encode([*said, data] if data else said)
 
 
 def storable(text: str) -> str:
@@ -388,5 +391,7 @@ _OUTCOMES = {
 }
 
 
-def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:
-    return Outcome(status, failure(code, message, attempts=attempts))
+def failed(
+    code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, data: dict[str, Any] | None = None
+) -> Outcome:
+    return Outcome(status, failure(code, message, data=data))

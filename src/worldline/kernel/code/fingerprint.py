@@ -3,14 +3,16 @@
 It covers the normalised syntax of every workflow and handler, of the functions and classes of the same package that
 they mention, and theirs; the constants they use; the fields of their types; and what effects take. Formatting,
 comments, docstrings, annotations of functions and the order of declarations do not count, nor does the release of
-Python. Where no source is to be had (an interactive session), the compiled code stands in for it.
+Python. Effects and workflows count by the names they are declared under, wherever they are mentioned, so their
+functions can be renamed. Where the source is missing (an interactive session), the compiled code stands in for it.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,9 @@ _NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno"
 def program_hash(program: Program) -> bytes:
     parts = [program.name.encode()]
     for name, effect in sorted(program.effects.items()):
-        parts += [b"effect", name.encode(), *_parameters(effect.function)]
+        parts += [b"effect", name.encode(), *_parameters(effect)]
     for name, flow in sorted(program.workflows.items()):
-        parts += [b"workflow", name.encode(), *_texts(flow.function)]
+        parts += [b"workflow", name.encode(), *_texts(flow.function, name)]
     for name, reducer in sorted(program.reducers.items()):
         parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls)]
         for handler in reducer.handlers:
@@ -41,17 +43,22 @@ def program_hash(program: Program) -> bytes:
     return digest.hash_parts(b"program", *parts)
 
 
-def _texts(root: Any) -> Iterator[bytes]:
-    """What something says and everything it mentions, each under its name, in the order of the names."""
+def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
+    """What something says and everything it mentions, each under its name, in the order of the names. `declared`: the
+    name that the first of them has instead of its own.
+    """
     home = _module(root)
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
         thing = todo.pop()
-        name = (thing.__qualname__, _module(thing))
+        label = thing.__qualname__
+        if thing is root and declared:
+            label = f"{label[: len(label) - len(thing.__name__)]}{declared}"
+        name = (label, _module(thing))
         if name in done:
             continue
         done[name] = b""
-        said, mentions = _class(thing) if isinstance(thing, type) else _function(thing)
+        said, mentions = _class(thing) if isinstance(thing, type) else _function(thing, declared * (thing is root))
         constants = sorted(text for each in mentions if (text := _constant(each)))
         done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
         todo += [each for each in map(_followed, mentions) if each is not None and source.is_at_home(each, home)]
@@ -71,10 +78,33 @@ def _followed(thing: Any) -> Any:
     return thing if isinstance(thing, type) else source.unwrapped(thing)
 
 
-def _function(function: FunctionType) -> tuple[bytes, list[Any]]:
+def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
     tree = source.tree_of(function)
     mentions = list(source.mentioned(function, tree))
-    return (_code(function.__code__) if tree is None else _syntax(tree)), mentions
+    scope = source.Scope(function, tree)
+    if tree is None:
+        return _code(function.__code__, scope), mentions
+    outermost = tree.body[0]
+    if declared and isinstance(outermost, ast.FunctionDef | ast.AsyncFunctionDef):
+        outermost.name = declared
+    return _syntax(_Declared(scope.resolve).visit(tree)), mentions
+
+
+class _Declared(ast.NodeTransformer):
+    """Mentions of effects and workflows, by the names they are declared under."""
+
+    def __init__(self, resolve: Callable[[ast.expr], Any]) -> None:
+        self._resolve = resolve
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        found = self._resolve(node)
+        return ast.Name(found.name, node.ctx) if isinstance(found, calls.Target) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        found = self._resolve(node)
+        if isinstance(found, calls.Target):
+            return ast.Attribute(node.value, found.name, node.ctx)
+        return self.generic_visit(node)
 
 
 def _class(cls: type) -> tuple[bytes, list[Any]]:
@@ -82,14 +112,27 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
     tree = source.tree_of(cls)
     mentions: list[Any] = [base for base in cls.__bases__ if base is not object]
     methods = [found for each in vars(cls).values() if (found := source.unwrapped(each)) is not None]
+    scopes = []
     for method in methods:
         if method.__qualname__.startswith(cls.__qualname__ + "."):
-            mentions += source.mentioned(method, source.tree_of(method))
+            text = source.tree_of(method)
+            mentions += source.mentioned(method, text)
+            scopes.append(source.Scope(method, text))
     mentions += _types(cls)
     if tree is not None:
-        return _syntax(tree), mentions
+        return _syntax(_Declared(functools.partial(_resolved, scopes)).visit(tree)), mentions
     fields = [f"{name}: {kind}" for name, kind in getattr(cls, "__annotations__", {}).items()]
-    return digest.hash_parts(b"class", *map(str.encode, fields), *(_code(each.__code__) for each in methods)), mentions
+    codes = [_code(each.__code__, source.Scope(each, None)) for each in methods]
+    return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
+
+
+def _resolved(scopes: list[source.Scope], node: ast.expr) -> Any:
+    """What an expression in a class stands for: an effect or workflow, if it is one to any of its methods."""
+    for scope in scopes:
+        found = scope.resolve(node)
+        if isinstance(found, calls.Target):
+            return found
+    return source.UNKNOWN
 
 
 def _types(cls: type) -> Iterator[Any]:
@@ -117,12 +160,13 @@ def _annotation(cls: type, annotation: Any) -> Any:
     return type("Named", (), {"__args__": tuple(found)})()
 
 
-def _parameters(function: Any) -> Iterator[bytes]:
-    """What an effect takes and answers. What it does is not part of the world."""
-    for name, parameter in inspect.signature(function).parameters.items():
+def _parameters(effect: calls.Effect[..., Any]) -> Iterator[bytes]:
+    """What an effect takes and answers. What it does, and with which resources, is not part of the world."""
+    signature = effect.signature.parameters
+    for name, parameter in signature.parameters.items():
         default = "" if parameter.default is parameter.empty else f" = {_constant(parameter.default)!r}"
         yield f"{parameter.kind.name} {name}: {_type_name(parameter.annotation)}{default}".encode()
-    yield _type_name(inspect.signature(function).return_annotation).encode()
+    yield _type_name(signature.return_annotation).encode()
 
 
 def _type_name(annotation: Any) -> str:
@@ -172,7 +216,9 @@ def _body(node: ast.AST, statements: Any) -> Any:
     return statements
 
 
-def _code(code: CodeType) -> bytes:
+def _code(code: CodeType, scope: source.Scope) -> bytes:
     """Compiled code without where it stands."""
-    constants = [_code(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
-    return digest.hash_parts(b"code", code.co_code, " ".join(code.co_names).encode(), *constants)
+    constants = [_code(each, scope) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
+    found = {name: scope.named(name) for name in code.co_names}
+    names = [each.name if isinstance(each, calls.Target) else name for name, each in found.items()]
+    return digest.hash_parts(b"code", code.co_code, " ".join(names).encode(), *constants)

@@ -266,16 +266,18 @@ class AdapterWorker(step_batch.Claims):
 
     async def close(self, *, abandon: bool = False) -> None:
         """Stop what is running and give the claims back. Those that cannot be given back run out by themselves."""
-        await self._watch.close()
-        held = self._performer.held()
-        if not abandon:
-            await self._let_answer(self._performer.answering())
-        for intent in list(self._tasks):
-            self._cancel(intent)
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        if not abandon:
-            await self._performer.give_back(held)
-        self._performer.close()
+        try:
+            await self._watch.close()
+            held = self._performer.held()
+            if not abandon:
+                await self._let_answer(self._performer.answering())
+            for intent in list(self._tasks):
+                self._cancel(intent)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if not abandon:
+                await self._performer.give_back(held)
+        finally:
+            await self._performer.close()
 
     async def _let_answer(self, intents: Sequence[bytes]) -> None:
         """Work that is done and only has to be said: worth a moment, or it would be done again."""
