@@ -1,4 +1,4 @@
-"""The demo's programs, and the worker process that hosts them until somebody kills it.
+"""The demo's programs, and the worker process that hosts them until it is killed.
 
 An order is charged and shipped; an agent asks a (scripted) model what to do, looks something up, and asks a person
 before it acts. Both touch a real HTTP server through effects, with the idempotency key that Worldline offers.

@@ -34,7 +34,7 @@ class Unscripted(errors.BadInput):
 
 
 class Later(msgspec.Struct, frozen=True):
-    """An answer that takes a while, or for ever (`after_us` is None)."""
+    """An answer that takes a while, or never comes (`after_us` is None)."""
 
     after_us: int | None
     answer: Any = None
@@ -49,7 +49,7 @@ class Scripted(msgspec.Struct, frozen=True):
     message: str = ""
     final: bool = False
     timed_out: bool = False
-    after_us: int | None = 0  # how long the attempt takes; None: for ever
+    after_us: int | None = 0  # how long the attempt takes; None: it never ends
     retry_us: int = 0  # the next attempt makes no sense sooner
     failed_with: dict[str, Any] = {}  # fields of the exception
 

@@ -348,7 +348,7 @@ def schedule(
 ) -> None:
     """Raise an event, or start a workflow, again and again: `every` so many seconds, or by a `cron` expression.
 
-    Cron times are UTC unless `tz` names a zone. Firings missed while nobody ran the world happen once, not each. The
+    Cron times are UTC unless `tz` names a zone. Firings missed while no host ran the world happen once, not each. The
     same id with the same arguments changes nothing; with others it replaces the schedule.
     """
     hands = context.require("wl.schedule()")

@@ -1,7 +1,7 @@
 """Reading code: the syntax of functions and classes, and what the names in them stand for.
 
 Everything here looks and never runs anything. Where a question has no certain answer, the answer is `UNKNOWN`, or no
-tree at all; whoever asks decides what that means.
+tree at all; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
 
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
-    """The syntax of a function or class; None where its source is not to be had."""
+    """The syntax of a function or class; None where its source is missing."""
     try:
         return parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):

@@ -38,7 +38,7 @@ class Attempt:
         self.cancelled = False
 
     def emit(self, chunk: Any) -> None:
-        """Stream a piece of the answer to whoever follows the world now. It is kept nowhere."""
+        """Stream a piece of the answer to those that follow the world now. It is not stored."""
         self._emit(chunk)
 
 

@@ -2,8 +2,8 @@
 
 An attempt that fails is tried again after a pause that grows, until attempts or time run out: then the world gets an
 `error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
-function runs; whoever loses it stops, and can change nothing any more. An attempt whose process died counts, so work
-that kills its processes ends too.
+function runs; an attempt that loses its claim stops, and can change nothing any more. An attempt whose process died
+counts, so work that kills its processes ends too.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Claimed:
             await asyncio.wait([self._renewing])
 
     def renew(self, performer: Performer) -> None:
-        """Begin to renew it, if that is not under way, and somebody still works under it."""
+        """Begin to renew it, if that is not under way and the attempt has not ended."""
         if not self._stopped and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.get_running_loop().create_task(self._renew(performer))
 
     async def _renew(self, performer: Performer) -> None:
         try:
             renewed = await performer.renew(self.claim)
-        except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
+        except errors.StoreError as error:  # until another worker takes it, it is still ours
             log.warning(
                 "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
                 extra=telemetry.about(self.claim.at, step=self.claim.work.step),
@@ -216,7 +216,7 @@ class Performer:
                 await self._blobs.load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:
-            message = f"the parameters of {effect.name}() are not to be had: {error}"
+            message = f"the parameters of {effect.name}() cannot be read: {error}"
             return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
         policy = policy_of(effect, options)
         if policy.attempts is not None and work.attempt > policy.attempts:
@@ -308,7 +308,7 @@ class Performer:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
     async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
-        """Whether the world, held here, has taken the answer, or somebody else's instead."""
+        """Whether the world, held here, has taken the answer, or another worker's instead."""
         if self.local is None:
             return False
         done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
@@ -319,7 +319,7 @@ class Performer:
         except Superseded:
             return True
         except errors.Error:
-            return False  # not taken, or nobody knows: the inbox takes it only if the claim still stands
+            return False  # not taken, or that is not known: the inbox takes it only if the claim still stands
         return True
 
     async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:

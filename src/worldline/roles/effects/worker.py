@@ -1,8 +1,8 @@
 """The adapter worker: claims due effects, performs them, and answers their worlds.
 
 An effect is tried at least once and answered exactly once. A claim is a token and a time; it is renewed while the
-function runs, and whoever loses it can change nothing any more (`perform`). No more is claimed than
-can be started: what limits leave no room for stays in the queue of its kind, in nobody's way.
+function runs, and a worker that loses it can change nothing any more (`perform`). No more is claimed than
+can be started: what limits leave no room for stays in the queue of its kind and blocks no other.
 
 Effects of worlds held in this process come here already claimed, in the commit that asked for them, and their answers
 go straight into the next cycle. Both are short cuts through the same queue, not another meaning.
