@@ -20,7 +20,7 @@ import msgspec
 
 from worldline.base import limits
 from worldline.codec import tuples
-from worldline.sim import loop, reading
+from worldline.sim import loop
 from worldline.sim.audit import Audit
 from worldline.sim.truth import Applied
 from worldline.store import kv
@@ -169,23 +169,11 @@ def replay(history: Sequence[Committed], audit: Audit) -> dict[bytes, bytes]:
     return copy
 
 
-def is_hint(key: bytes) -> bool:
-    """Whether it is a ready hint. On a server a step that takes one away does not see one that is written at the same
-    time, so it may survive the step although its writer was the first to commit. It is a hint.
-    """
-    return reading.place(key).what == "ready"
-
-
-def but_hints(contents: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    return {key: value for key, value in contents.items() if not is_hint(key)}
-
-
 def _next(waiting: list[Committed], copy: dict[bytes, bytes]) -> int | None:
     """Whose turn it is: the last; or one of the same microsecond that must have come before it."""
     index = len(waiting) - 1
     while index >= 0 and waiting[index].turn == waiting[-1].turn:
-        conflict = kv.conflict(waiting[index].record.batch(), copy.get)
-        if conflict is None or all(is_hint(key) for key, _ in conflict.found):
+        if kv.conflict(waiting[index].record.batch(), copy.get) is None:
             return index
         index -= 1
     return None

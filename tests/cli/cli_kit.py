@@ -194,7 +194,7 @@ def with_universe(store: str | Path, do: Callable[[wl.Universe], Awaitable[Any]]
 
 def derived(universe: ids.UniverseId) -> list[tuple[bytes, bytes]]:
     """The ranges of keys that can be derived."""
-    return [work_keys.open_all(universe), work_keys.due_all(universe), ready_keys.ready(universe)]
+    return [work_keys.open_all(universe), work_keys.due_all(universe), ready_keys.every_hint(universe)]
 
 
 async def delete_derived(universe: wl.Universe) -> int:

@@ -181,12 +181,12 @@ async def plant_bad_due(universe: wl.Universe) -> None:
 
 
 async def plant_ready_of_nobody(universe: wl.Universe) -> None:
-    key = ready_keys.ready_key(ids.Address(universe.id, ids.WorldId(bytes(16))), 1)
-    await put(universe, key, None, ready_keys.READY.pack(ready_keys.Ready()) + bytes(12))
+    key = ready_keys.hint_key(universe.id, 1, bytes(12))
+    await put(universe, key, None, ready_keys.hint_value(ids.WorldId(bytes(16))))
 
 
 async def plant_bad_ready(universe: wl.Universe) -> None:
-    await put(universe, ready_keys.ready(universe.id)[0] + tuples.pack(("x",)), None, b"x")
+    await put(universe, ready_keys.every_hint(universe.id)[0] + tuples.pack(("x",)), None, b"x")
 
 
 REPAIRED = [

@@ -14,6 +14,7 @@ from tests.kernel import test_hostile_exceptions as hostile
 from worldline import testing
 from worldline.base import errors, limits
 from worldline.codec import canonical
+from worldline.inspect import render
 from worldline.kernel import failure, runs
 
 app = wl.Program("failures")
@@ -219,3 +220,9 @@ def test_hostile_exceptions_have_fields_that_can_be_stored(name: str) -> None:
 
 def test_a_failure_without_data_is_stored_as_before_there_was_any() -> None:
     assert canonical.decode(runs.failure("code", "message", attempts=2)) == ["code", "message", 2]
+
+
+def test_people_are_shown_the_data() -> None:
+    said = render.failure(runs.failure("declined", "no", attempts=2, data={"balance": 7}))
+    assert said == {"code": "declined", "message": "no", "data": {"balance": 7}, "attempts": 2}
+    assert render.failure(runs.failure("declined", "no")) == {"code": "declined", "message": "no"}

@@ -91,7 +91,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.Dead(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
     ("work", space.ValueKind.WORK, work.WORK, WORK),
     ("due", space.ValueKind.DUE, work.DUE, work.Due(work_model.WorkKind.TIMER)),
-    ("ready", space.ValueKind.READY, ready.READY, ready.Ready()),
+    ("hint", space.ValueKind.HINT, ready.HINT, ready.Hint(WORLD)),
     (
         "worker",
         space.ValueKind.WORKER,

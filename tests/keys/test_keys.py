@@ -75,8 +75,8 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: work.due_key(AT, INTENT, queue="mail", shard=5, due_us=samples.TIME_US),
         U + "1508" + "026d61696c00" + "1505" + "1b060a24181e4000" + WORLD_ID + INTENT_ID,
     ),
-    ("ready.ready_key", lambda: ready.ready_key(AT, 0), U + "1509" + "14" + WORLD_ID),
-    ("ready.ready_key", lambda: ready.ready_key(AT, 3), U + "1509" + "1503" + WORLD_ID),
+    ("ready.hint_prefix", lambda: ready.hint_prefix(UNIVERSE, 0), U + "150a" + "14" + "33"),
+    ("ready.hint_key", lambda: ready.hint_key(UNIVERSE, 3, STAMP), U + "150a" + "1503" + STAMP_HEX),
     ("leases.worker_key", lambda: leases.worker_key(WORKER), WORKER_HEX + "1501"),
     ("leases.held_key", lambda: leases.held_key(WORKER, AT), WORKER_HEX + "1502" + U[4:] + WORLD_ID),
 ]
@@ -110,8 +110,15 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1508" + "026d61696c00" + "1505" + "1b060a24181e4001",
     ),
     ("work.due_all", lambda: work.due_all(UNIVERSE), U + "1508", U + "1509"),
-    ("ready.ready", lambda: ready.ready(UNIVERSE), U + "1509", U + "150a"),
-    ("ready.ready", lambda: ready.ready(UNIVERSE, priority=3), U + "1509" + "1503", U + "1509" + "1504"),
+    ("ready.former_hints", lambda: ready.former_hints(UNIVERSE), U + "1509", U + "150a"),
+    ("ready.every_hint", lambda: ready.every_hint(UNIVERSE), U + "150a", U + "150b"),
+    ("ready.hints", lambda: ready.hints(UNIVERSE, 3), U + "150a" + "1503" + "33", U + "150a" + "1503" + "34"),
+    (
+        "ready.hints",
+        lambda: ready.hints(UNIVERSE, 3, start=STAMP),
+        U + "150a" + "1503" + STAMP_HEX,
+        U + "150a" + "1503" + "34",
+    ),
     ("leases.held", lambda: leases.held(WORKER), WORKER_HEX + "1502", WORKER_HEX + "1503"),
     ("leases.workers", leases.workers, "1503", "1504"),
 ]
@@ -133,7 +140,6 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         work.due_key(AT, INTENT, queue="mail", shard=0, due_us=0),
         work.Pointer("mail", 0, 0, AT, INTENT),
     ),
-    ("ready.ready_world", lambda key: ready.ready_world(UNIVERSE, key), ready.ready_key(AT, 3), (3, samples.WORLD)),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
@@ -142,7 +148,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
 PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
-NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_name")
+NOT_KEYS = ("journal.pack_frame", "journal.unpack_frame", "cas.object_name", "ready.hint_value", "ready.hint_world")
 
 
 @pytest.mark.parametrize(("name", "build", "expected"), KEYS, ids=[row[0] for row in KEYS])
@@ -222,8 +228,6 @@ def build_again(name: str, parsed: Any) -> bytes:
             return work.open_key(AT, intent)
         case "work.pointer", work.Pointer(queue, shard, due_us, at, intent):
             return work.due_key(at, intent, queue=queue, shard=shard, due_us=due_us)
-        case "ready.ready_world", (priority, world):
-            return ready.ready_key(ids.Address(UNIVERSE, world), priority)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
@@ -237,7 +241,6 @@ def build_again(name: str, parsed: Any) -> bytes:
         # Truth values are numbers to Python; no key of ours holds one.
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (True,)),
         (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (False,)),
-        (lambda key: ready.ready_world(UNIVERSE, key), ready.ready(UNIVERSE)[0], (True, tuples.Uuid(samples.WORLD))),
         (leases.worker_of, leases.workers()[0], (tuples.Uuid(WORKER), True)),
         (
             lambda key: work.pointer(UNIVERSE, key),
@@ -248,7 +251,6 @@ def build_again(name: str, parsed: Any) -> bytes:
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (0,)),
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (-1,)),
         (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (-1,)),
-        (lambda key: ready.ready_world(UNIVERSE, key), ready.ready(UNIVERSE)[0], (-1, tuples.Uuid(samples.WORLD))),
         (
             lambda key: work.pointer(UNIVERSE, key),
             work.due_all(UNIVERSE)[0],
@@ -310,7 +312,9 @@ def test_what_is_no_id_and_no_name_becomes_no_key(build: Callable[[], object]) -
         lambda: inbox.item_key(AT, STAMP[:-1]),
         lambda: inbox.dead_key(AT, STAMP + b"x"),
         lambda: inbox.items(AT, start=STAMP + b"x"),
-        lambda: ready.ready_key(AT, -1),
+        lambda: ready.hint_prefix(UNIVERSE, -1),
+        lambda: ready.hint_key(UNIVERSE, 1, STAMP[:-1]),
+        lambda: ready.hints(UNIVERSE, 1, start=STAMP + b"x"),
         lambda: work.due_key(AT, INTENT, queue="mail", shard=0, due_us=-1),
         lambda: work.queue_prefix(UNIVERSE, queue="mail", shard=-1),
     ],
@@ -358,6 +362,7 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
+        "HINT": 10,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
@@ -374,6 +379,9 @@ def test_ordinals_stand(kind: type[enum.IntEnum]) -> None:
     assert len({*kind.__members__.values()}) == len(kind.__members__)
 
 
+EMPTY = ("inbox.seen_made_before", "ready.former_hints")
+
+
 def test_no_keyspace_reaches_into_another() -> None:
     """Of all keys of all kinds, none is the beginning of another, and each lies in the ranges of its own kind only."""
     keys = {key: name for name, build, _ in KEYS if not name.endswith("_prefix") for key in [build()]}
@@ -383,4 +391,4 @@ def test_no_keyspace_reaches_into_another() -> None:
     for name, (begin, end) in wide:
         module = name.split(".")[0]
         assert {keys[key].split(".")[0] for key in keys if begin <= key < end} <= {module}, name
-        assert len({keys[key] for key in keys if begin <= key < end}) == (name != "inbox.seen_made_before"), name
+        assert len({keys[key] for key in keys if begin <= key < end}) == (name not in EMPTY), name

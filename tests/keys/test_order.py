@@ -38,7 +38,11 @@ SORTED: list[tuple[str, st.SearchStrategy[Any], Callable[[Any], bytes]]] = [
     ("items by stamp", stamps, lambda stamp: inbox.item_key(AT, stamp)),
     ("dead letters by stamp", stamps, lambda stamp: inbox.dead_key(AT, stamp)),
     ("made ids by their bytes", identities, lambda made: inbox.seen_key(AT, made)),
-    ("ready worlds by priority", st.tuples(numbers, identities), lambda it: ready.ready_key(in_world(it[1]), it[0])),
+    (
+        "hints by priority, oldest first",
+        st.tuples(numbers, stamps),
+        lambda it: ready.hint_key(in_world(bytes(16)).universe, it[0], it[1]),
+    ),
     (
         "due work by time, world, intent",
         st.tuples(numbers, identities, identities),
@@ -90,7 +94,7 @@ def test_every_parser_gives_back_what_was_built(
     assert universes.name_of(universes.name_key(queue)) == queue
     key = work.due_key(at, intent, queue=queue, shard=shard, due_us=due_us)
     assert work.pointer(at.universe, key) == work.Pointer(queue, shard, due_us, at, intent)
-    assert ready.ready_world(at.universe, ready.ready_key(at, step)) == (step, at.world)
+    assert ready.hint_world(ready.hint_value(at.world)) == at.world
     assert leases.held_address(worker, leases.held_key(worker, at)) == at
     assert leases.worker_of(leases.worker_key(worker)) == worker
 
@@ -107,7 +111,7 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "blob": cas.blob_key(at.universe, other * 2),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, shard=number, due_us=number),
-        "ready": ready.ready_key(at, number),
+        "hint": ready.hint_key(at.universe, number, stamp),
         "meta": worlds.meta_key(at),
         "epoch": leases.epoch_key(at),
         "holder": leases.holder_key(at),

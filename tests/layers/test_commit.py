@@ -231,15 +231,15 @@ def test_cancelled_timer_leaves_no_pointer_behind() -> None:
     assert (desk.states(store, AT), desk.pointers(store)) == ([], [])
 
 
-def test_message_may_leave_one_hint_for_its_destination() -> None:
+def test_message_may_leave_a_hint_for_its_destination() -> None:
     store = a_store()
     _, held = started(store, 1)
     destination = store.world(PEER)
     sent = [commit.Sent(destination, a_message(number), hint_priority=2) for number in range(3)]
     sent.append(commit.Sent(store.world(AT), a_message(9)))
     store.ok(adding(held, msgspec.structs.replace(a_step(store), sent=sent)))
-    page = store.read(ready.read_range(scenario.UNIVERSE, count_max=10)).page(0)
-    assert [(at, priority) for at, priority, _ in ready.decode(scenario.UNIVERSE, page)] == [(PEER, 2)]
+    page = store.read(ready.read_range(scenario.UNIVERSE, priority=2, count_max=10)).page(0)
+    assert [hint.at for hint in ready.decode(scenario.UNIVERSE, page, priority=2)] == [PEER] * 3
     assert (len(store.items(PEER)), len(store.items(AT))) == (3, 1)
 
 

@@ -14,7 +14,7 @@ from worldline.layers import format as formats
 from worldline.model import world
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b101df947fe5820101")
+MARKER = bytes.fromhex("b101469d2e5f820102")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world.Schema(1, 1)
+    assert ensure(store, create=True) == formats.CURRENT == world.Schema(1, 2)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,11 +47,11 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(2, 0), (1, 2), (1, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(2, 0), (1, 3), (1, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 1.1"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 1.2"):
         ensure(store, create=create)
     assert store.everything() == before
 

@@ -1,4 +1,4 @@
-"""Ready hints: written only where none was seen, cleared only if nothing newer is there."""
+"""Ready hints: appended next to their items, deleted by whoever has read the inbox after seeing them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.layers import scenario
 from tests.layers.scenario import Store
-from worldline.base import errors
 from worldline.keys import ready as keys
 from worldline.layers import inbox, ready
 from worldline.model import ids
@@ -17,200 +16,163 @@ from worldline.store import kv
 AT = scenario.address(0)
 
 
-def producing(store: Store, number: int, *, at: ids.Address = AT, priority: int = 1, seen: bytes | None) -> kv.Batch:
+def producing(number: int, *, at: ids.Address = AT, priority: int = ready.NORMAL) -> kv.Batch:
     """An enqueue with its hint, as producers do it."""
     batch = scenario.replaced(b"\x50item" + number.to_bytes(4, "big"), None, b"")
-    index = inbox.enqueue_once(batch, at, scenario.event(str(number)))
-    ready.mark(batch, at, priority=priority, seen=seen, append=index)
+    inbox.enqueue_once(batch, at, scenario.event(str(number)))
+    ready.leave(batch, at, priority=priority)
     return batch
 
 
-def seen(store: Store, *, at: ids.Address = AT, priority: int = 1) -> bytes | None:
-    return store.read(ready.get(at, priority=priority)).value(0)
+def hints(store: Store, *, universe: ids.UniverseId = scenario.UNIVERSE) -> list[ready.Hint]:
+    found: list[ready.Hint] = []
+    for each in ready.PRIORITIES:
+        page = store.read(ready.read_range(universe, priority=each, count_max=100)).page(0)
+        found += ready.decode(universe, page, priority=each)
+    return found
 
 
-def hints(store: Store, *, count_max: int = 100) -> list[tuple[ids.Address, int, bytes]]:
-    page = store.read(ready.read_range(scenario.UNIVERSE, count_max=count_max)).page(0)
-    return ready.decode(scenario.UNIVERSE, page)
-
-
-def clearing(at: ids.Address, priority: int, raw: bytes) -> kv.Batch:
+def clearing(*found: ready.Hint) -> kv.Batch:
     batch = kv.Batch()
-    ready.clear(batch, at, priority=priority, raw=raw)
+    ready.clear(batch, found)
     return batch
 
 
-def test_a_step_takes_any_hint_along_but_its_own() -> None:
+def test_a_hint_has_the_greatest_stamp_of_its_batch() -> None:
     store = Store()
-    store.ok(producing(store, 1, seen=None))
-    for number, left in ((2, False), (3, True)):
-        batch = scenario.replaced(b"\x50step" + number.to_bytes(4, "big"), None, b"")
-        if left:
-            ready.mark(batch, AT, priority=1, seen=None, append=inbox.enqueue_once(batch, AT, scenario.event("mine")))
-        assert ready.consume(batch, AT, priority=1) is not left
-        store.ok(batch)
-        assert (seen(store) is not None) is left
+    ok = store.ok(producing(1))
+    [hint] = hints(store)
+    assert (hint.at, hint.priority, hint.stamp) == (AT, ready.NORMAL, ok.stamps[1])
+    assert hint.stamp > ok.stamps[0]
 
 
-def test_hint_carries_the_stamp_of_its_item() -> None:
+def test_every_item_leaves_one_of_its_own() -> None:
+    """No key is written twice, so no producer waits for another, and none counts on another's."""
     store = Store()
-    ok = store.ok(producing(store, 1, seen=None))
-    [(at, priority, raw)] = hints(store)
-    assert (at, priority) == (AT, 1)
-    assert raw.endswith(ok.stamps[0])
-    assert raw == seen(store)
+    for number in range(3):
+        store.ok(producing(number))
+    found = hints(store)
+    assert len({hint.key for hint in found}) == 3
+    assert [hint.stamp for hint in found] == sorted(hint.stamp for hint in found)
 
 
-def test_hint_is_written_only_if_none_was_seen() -> None:
+def test_a_step_deletes_those_it_has_seen() -> None:
     store = Store()
-    store.ok(producing(store, 1, seen=None))
-    first = seen(store)
-    batch = producing(store, 2, seen=first)
-    assert keys.ready_key(AT, 1) not in batch.puts
+    store.ok(producing(1))
+    seen = hints(store)
+    store.ok(producing(2))
+    batch = scenario.replaced(b"\x50step", None, b"")
+    ready.remove(batch, seen)
     store.ok(batch)
-    assert seen(store) == first
-    assert len(store.unread(AT)) == 2
+    [left] = hints(store)
+    assert left not in seen
 
 
-def test_two_items_in_one_batch_leave_one_hint() -> None:
+def test_clearing_is_certain() -> None:
+    """Committed again after a lost answer, it meets its own success; what came meanwhile stays."""
     store = Store()
-    batch = producing(store, 1, seen=None)
-    second = inbox.enqueue_once(batch, AT, scenario.event("second"))
-    ready.mark(batch, AT, priority=1, seen=None, append=second)
-    ok = store.ok(batch)
-    [(_, _, raw)] = hints(store)
-    assert raw.endswith(ok.stamps[0])
-
-
-def test_clearing_keeps_a_newer_hint() -> None:
-    store = Store()
-    unaware = producing(store, 2, seen=None)  # a second producer that saw none either
-    store.ok(producing(store, 1, seen=None))
-    [(at, priority, old)] = hints(store)
-    store.ok(unaware)
-    store.conflict(clearing(at, priority, old))
-    [(at, priority, new)] = hints(store)
-    assert new != old
-    store.ok(clearing(at, priority, new))
-    assert hints(store) == []
-    store.conflict(clearing(at, priority, new))
-
-
-def test_hint_written_again_is_another_value() -> None:
-    """Cleared and written again: whoever still means to clear the first one must not take the second."""
-    store = Store()
-    store.ok(producing(store, 1, seen=None))
-    [(_, _, first)] = hints(store)
-    slow = clearing(AT, 1, first)
-    store.ok(clearing(AT, 1, first))
-    store.ok(producing(store, 2, seen=None))
-    store.conflict(slow)
+    store.ok(producing(1))
+    store.ok(producing(2))
+    batch = clearing(*hints(store))
+    store.ok(producing(3))
+    store.ok(batch)
+    assert kv.applied_before(batch, store.conflict(batch))
     assert len(hints(store)) == 1
 
 
-def test_most_urgent_hints_come_first() -> None:
-    store = Store()
-    for number, (world, priority) in enumerate([(2, 1), (1, 0), (0, 1), (3, 0), (1, 2)]):
-        store.ok(producing(store, number, at=scenario.address(world), priority=priority, seen=None))
-    found = [(priority, at) for at, priority, _ in hints(store)]
-    expected = [(0, 1), (0, 3), (1, 0), (1, 2), (2, 1)]
-    assert found == [(priority, scenario.address(world)) for priority, world in expected]
-    assert [(priority, at) for at, priority, _ in hints(store, count_max=2)] == found[:2]
-    assert ready.decode(
-        scenario.OTHER_UNIVERSE,
-        store.read(ready.read_range(scenario.OTHER_UNIVERSE, count_max=100)).page(0),
-    ) == []  # fmt: skip
-
-
-def test_hint_left_by_itself_replaces_none() -> None:
-    store = Store()
-    stamps = [kv.stamp(7, 0), kv.stamp(8, 0)]
-    one, two = kv.Batch(), kv.Batch()
-    ready.leave(one, AT, priority=1, stamp=stamps[0])
-    ready.leave(two, AT, priority=1, stamp=stamps[1])
-    store.ok(one)
-    store.conflict(two)
-    [(at, priority, raw)] = hints(store)
-    assert (at, priority, raw[-12:]) == (AT, 1, stamps[0])
-    store.ok(clearing(at, priority, raw))
-    store.ok(two)
-    store.conflict(clearing(at, priority, raw))
-
-
-def test_a_hint_taken_away_meanwhile_is_noticed_by_the_producer_that_saw_it() -> None:
-    store = Store()
-    store.ok(producing(store, 1, seen=None))
-    view = seen(store)
-    assert view is not None
-    late = producing(store, 2, seen=view)
-    store.ok(clearing(AT, 1, view))
-    store.conflict(late)
-
-
-def test_a_hint_can_be_written_anew() -> None:
-    store = Store()
-    store.ok(producing(store, 1, seen=None))
-    view = seen(store)
-    batch = kv.Batch()
-    ready.leave(batch, AT, priority=1, stamp=kv.stamp(9, 0), seen=view)
-    store.ok(batch)
-    store.conflict(batch)
-    assert (seen(store) or b"")[-12:] == kv.stamp(9, 0)
-
-
-def test_hints_are_read_page_by_page() -> None:
+def test_compacting_keeps_the_newest() -> None:
     store = Store()
     for number in range(5):
-        store.ok(producing(store, number, at=scenario.address(number), priority=number % 2, seen=None))
-    found: list[tuple[ids.Address, int]] = []
-    more = True
-    while more:
-        after = found[-1] if found else None
-        page = store.read(ready.read_range(scenario.UNIVERSE, after=after, count_max=2)).page(0)
-        found += [(at, priority) for at, priority, _ in ready.decode(scenario.UNIVERSE, page)]
-        more = page.more
-    assert found == [(at, priority) for at, priority, _ in hints(store)]
-    assert len(found) == 5
+        store.ok(producing(number))
+    found = hints(store)
+    batch = kv.Batch()
+    kept = ready.compact(batch, found)
+    store.ok(batch)
+    assert hints(store) == [kept] == [found[-1]]
 
 
-def test_damaged_hint_is_noticed() -> None:
+def test_compacting_deletes_nothing_if_the_newest_is_gone() -> None:
+    """Its world was looked at meanwhile, and something may have come since."""
     store = Store()
-    store.ok(producing(store, 1, seen=None))
-    store.set(keys.ready_key(AT, 1), scenario.flipped(seen(store) or b"", at=0))
-    with pytest.raises(errors.DecodeError):
-        hints(store)
+    for number in range(3):
+        store.ok(producing(number))
+    found = hints(store)
+    batch = kv.Batch()
+    ready.compact(batch, found)
+    store.ok(clearing(found[-1]))
+    store.conflict(batch)
+    assert hints(store) == found[:-1]
+
+
+def test_the_most_urgent_hints_come_first() -> None:
+    store = Store()
+    acts = [(2, 1), (1, 0), (0, 1), (3, 0), (1, 2)]
+    for number, (world, priority) in enumerate(acts):
+        store.ok(producing(number, at=scenario.address(world), priority=priority))
+    expected = [(1, 0), (3, 0), (2, 1), (0, 1), (1, 2)]
+    assert [(hint.at, hint.priority) for hint in hints(store)] == [
+        (scenario.address(world), priority) for world, priority in expected
+    ]
+    assert hints(store, universe=scenario.OTHER_UNIVERSE) == []
+
+
+def test_a_scan_starts_at_a_mark() -> None:
+    store = Store()
+    store.ok(producing(1))
+    first = store.read(ready.read_range(scenario.UNIVERSE, priority=1, count_max=10)).page(0)
+    store.ok(producing(2))
+    page = store.read(ready.read_range(scenario.UNIVERSE, priority=1, start=first.stable, count_max=10)).page(0)
+    assert len(page.items) == 1
+    assert page.items[0] not in first.items
+
+
+def test_a_damaged_hint_hides_no_other() -> None:
+    store = Store()
+    store.ok(producing(1))
+    store.ok(producing(2, at=scenario.address(1)))
+    damaged, other = hints(store)
+    store.set(damaged.key, scenario.flipped(damaged.raw, at=0))
+    assert hints(store) == [other]
+
+
+def test_a_hint_is_of_its_universe() -> None:
+    with pytest.raises(AssertionError):
+        keys.hint_key(scenario.UNIVERSE, 1, b"short")
+    key = keys.hint_key(scenario.UNIVERSE, 1, bytes(12))
+    begin, end = keys.every_hint(scenario.UNIVERSE)
+    assert begin < key < end
+    other = keys.every_hint(scenario.OTHER_UNIVERSE)
+    assert not other[0] <= key < other[1]
 
 
 @hypothesis.given(
     st.lists(
-        st.tuples(st.sampled_from(["look", "produce", "clear"]), st.integers(0, 1), st.integers(0, 3)), max_size=30
+        st.tuples(st.sampled_from(["look", "produce", "clear", "take", "compact"]), st.integers(0, 1)), max_size=30
     )
 )
 @hypothesis.settings(max_examples=150)
-def test_any_order_of_producing_and_clearing_against_a_model(acts: list[tuple[str, int, int]]) -> None:
-    """Producers and workers act on what they saw at some time; the model knows which writing is there now."""
+def test_an_unread_item_has_a_hint_after_any_acts(acts: list[tuple[str, int]]) -> None:
+    """A worker acts on what it saw some time ago. It reads the inbox after it has looked, and takes what is there."""
     store = Store()
-    present: dict[int, bytes] = {}
-    views: list[list[bytes | None]] = [[None], [None]]
-    for number, (act, world, pick) in enumerate(acts):
+    seen: dict[int, list[ready.Hint]] = {0: [], 1: []}
+    for number, (act, world) in enumerate(acts):
         at = scenario.address(world)
-        view = views[world][pick % len(views[world])]
         if act == "look":
-            views[world].append(seen(store, at=at))
+            seen[world] = [hint for hint in hints(store) if hint.at == at]
         elif act == "produce":
-            batch = producing(store, number, at=at, seen=view)
-            if view is None:
-                present[world] = store.ok(batch).stamps[0]
-            elif view.endswith(present.get(world, b"none")):
-                store.ok(batch)
-            else:
-                store.conflict(batch)
-        elif view is not None:
-            batch = clearing(at, 1, view)
-            if view.endswith(present.get(world, b"none")):
-                store.ok(batch)
-                del present[world]
-            else:
-                store.conflict(batch)
-        found = {each.world: raw[-12:] for each, _, raw in hints(store)}
-        assert found == {scenario.address(each).world: stamp for each, stamp in present.items()}
+            store.ok(producing(number, at=at))
+        elif act == "take":
+            items = store.unread(at)
+            batch = scenario.replaced(b"\x50take" + number.to_bytes(4, "big"), None, b"")
+            inbox.consume(batch, at, [each.stamp for each in items])
+            ready.remove(batch, seen[world])
+            store.ok(batch)
+        elif act == "clear" and seen[world] and not store.items(at):
+            store.commit(clearing(*seen[world]))
+        elif act == "compact" and len(seen[world]) > 1:
+            batch = kv.Batch()
+            ready.compact(batch, seen[world])
+            store.commit(batch)
+        for each in (0, 1):
+            unread = store.items(scenario.address(each))
+            assert not unread or any(hint.at == scenario.address(each) for hint in hints(store))

@@ -38,8 +38,9 @@ from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
 from worldline.observe import sinks
-from worldline.roles.world import restore, step_batch
-from worldline.store import kv
+from worldline.roles import hint_scan
+from worldline.roles.world import restore
+from worldline.store import kv, transact
 from worldline.store.objects import folder as objects_folder
 from worldline.store.objects import interface as objects
 from worldline.store.objects import memory as objects_memory
@@ -305,9 +306,27 @@ async def opened(engine: kv.Engine, at: ids.Address) -> list[works.Open]:
     return works.decode_open(at, (await engine.read(works.open_range(at, count_max=10_000))).page(0))
 
 
-async def hinted(engine: kv.Engine, at: ids.Address) -> bool:
-    read = await engine.read(ready.get(at, priority=step_batch.READY_PRIORITY))
-    return read.value(0) is not None
+async def hints(engine: kv.Engine, at: ids.Address) -> list[ready.Hint]:
+    """The ready hints of a world, the most urgent and oldest first."""
+    read = await engine.read(
+        *(ready.read_range(at.universe, priority=each, count_max=10_000) for each in ready.PRIORITIES)
+    )
+    found = [ready.decode(at.universe, read.page(each), priority=each) for each in ready.PRIORITIES]
+    return [hint for page in found for hint in page if hint.at == at]
+
+
+def scan(universe: sdk.Universe) -> hint_scan.HintScan:
+    return hint_scan.HintScan(universe.store.engine, universe.store.env, universe.id)
+
+
+async def leave_hint(universe: sdk.Universe, at: ids.Address, *, priority: int = ready.NORMAL) -> None:
+    """A hint for nothing."""
+    key = b"\x50" + universe.store.env.random_bytes(16)
+    batch = kv.Batch()
+    batch.absent(key)
+    batch.put(key, b"")
+    ready.leave(batch, at, priority=priority)
+    assert isinstance((await transact.commit(universe.store.engine, universe.store.env, batch))[0], kv.Ok)
 
 
 class Ends(msgspec.Struct, frozen=True):

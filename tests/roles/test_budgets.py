@@ -21,7 +21,6 @@ from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
 from worldline.model import ids, inbox, payload
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 
@@ -99,7 +98,7 @@ async def fill(universe: sdk.Universe, at: ids.Address, events: list[Any], *, hi
 
 
 def hint(batch: kv.Batch, at: ids.Address) -> None:
-    ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=None, append=0)
+    ready.leave(batch, at, priority=ready.NORMAL)
 
 
 async def drained(universe: sdk.Universe, at: ids.Address) -> None:
@@ -121,12 +120,12 @@ async def test_a_long_inbox_drains_in_order(kit: Kit) -> None:
         log = await universe.world("w").state(app.reducers["Log"].cls)
         assert (log.count, log.ordered) == (5_000, True)
         assert (await universe.world("w").head()).step == 5_000
-        assert not await kits.hinted(universe.store.engine, at) or await gone(universe, at)
+        assert not await kits.hints(universe.store.engine, at) or await gone(universe, at)
 
 
 async def gone(universe: sdk.Universe, at: ids.Address) -> bool:
     async def cleared() -> bool:
-        return not await kits.hinted(universe.store.engine, at)
+        return not await kits.hints(universe.store.engine, at)
 
     await aio.until(cleared)
     return True

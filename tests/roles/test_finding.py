@@ -13,6 +13,7 @@ from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
+from worldline.base import errors
 from worldline.client import delivery, sdk
 from worldline.kernel import values
 from worldline.keys import leases as lease_keys
@@ -21,7 +22,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.world import Status
-from worldline.roles.world import step_batch
+from worldline.roles import hint_scan
 from worldline.sim import reading
 from worldline.store import kv, transact
 
@@ -95,7 +96,7 @@ async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
         await until_total(world, app, 50)
 
         async def cleared() -> bool:
-            return not await kits.hinted(universe.store.engine, at)
+            return not await kits.hints(universe.store.engine, at)
 
         await aio.until(cleared)
         await world.send(Add(1))
@@ -103,7 +104,7 @@ async def test_hints_stay_until_everything_is_read(kit: Kit) -> None:
         await aio.until(cleared)
 
 
-async def test_whoever_dies_in_the_middle_leaves_the_hint(memory_kit: Kit) -> None:
+async def test_a_worker_that_dies_in_the_middle_leaves_a_hint(memory_kit: Kit) -> None:
     """At every instant: something is unread, so there is a hint."""
     app = program()
     async with memory_kit.hosting() as client:
@@ -114,14 +115,14 @@ async def test_whoever_dies_in_the_middle_leaves_the_hint(memory_kit: Kit) -> No
         async with memory_kit.hosting(app, settings=kits.settings(worker={"max_inbox_batch": 1})):
             left = 60
             while left:
-                hint = ready.get(at, priority=step_batch.READY_PRIORITY)
-                read = await client.store.engine.read(inboxes.read_range(at, count_max=100), hint)
+                hints = ready.read_range(client.id, priority=ready.NORMAL, count_max=1)
+                read = await client.store.engine.read(inboxes.read_range(at, count_max=100), hints)
                 left = len(read.page(0).items)
-                assert not left or read.value(1) is not None
+                assert not left or read.page(1).items
 
 
-async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Kit) -> None:
-    """It saw the hint, and its item came between the last look into the inbox and the hint's end."""
+async def test_an_item_that_comes_right_before_a_hint_is_cleared_is_found(memory_kit: Kit) -> None:
+    """The inbox was empty when it was read. The item that comes since then has a hint of its own, which stays."""
     app = program()
     process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
@@ -130,33 +131,35 @@ async def test_a_producer_that_counted_on_a_hint_is_not_forgotten(memory_kit: Ki
         await world.send(Add(1))
         await until_total(world, app, 1)
         await aio.until(lambda: is_cleared(client, at))
-        late.before_clear = lambda: enqueue_silently(client, at, 10)
-        batch = kv.Batch()
-        ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=step_batch.any_stamp(memory_kit.env))
-        await client.store.engine.commit(batch)  # for nothing: there is nothing unread when it is seen
-        await until_total(world, app, 11)
-    await process.close()
-
-
-@pytest.mark.parametrize("hinting", [False, True], ids=["it counted on the hint", "it left another"])
-async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_found(
-    memory_kit: Kit, hinting: bool
-) -> None:
-    """The step has read the inbox before, and takes the hint away whichever it is: it looks once more afterwards."""
-    app = program()
-    process, late = await late_process(memory_kit, app)
-    async with memory_kit.hosting() as client:
-        world = await client.create("w", app)
-        at = await world.address()
-        await world.send(Add(1))
-        await until_total(world, app, 1)
-        await aio.until(lambda: is_cleared(client, at))
-
         came: list[bool] = []
 
         async def another() -> None:
             came.append(True)
-            await (world.send(Add(10)) if hinting else enqueue_silently(client, at, 10))
+            await world.send(Add(10))
+
+        late.before_clear = another
+        await kits.leave_hint(client, at)  # for nothing: nothing is unread when it is seen
+        await until_total(world, app, 11)
+        assert came, "right before the hint was cleared"
+        await aio.until(lambda: is_cleared(client, at))
+    await process.close()
+
+
+async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_found(memory_kit: Kit) -> None:
+    """The step has read the inbox before. It deletes the hints it had seen before that read, and no other."""
+    app = program()
+    process, late = await late_process(memory_kit, app)
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await world.send(Add(1))
+        await until_total(world, app, 1)
+        await aio.until(lambda: is_cleared(client, at))
+        came: list[bool] = []
+
+        async def another() -> None:
+            came.append(True)
+            await world.send(Add(10))
 
         late.before_step = another
         await world.send(Add(100))
@@ -164,6 +167,112 @@ async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_f
         assert came, "it was the step that took the hint"
         await aio.until(lambda: is_cleared(client, at))
     await process.close()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["an idle worker", "a step under way"])
+async def test_a_hint_seen_after_the_inbox_was_read_stays(memory_kit: Kit, busy: bool) -> None:
+    """Between a cycle's read and its end the search sees the hint of an item that the read has not seen."""
+    app = program()
+    process, late = await late_process(memory_kit, app)
+    worker = process.host.worlds
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await world.send(Add(1))
+        await until_total(world, app, 1)
+        await aio.until(lambda: is_cleared(client, at))
+        seen: list[int] = []
+
+        async def another() -> None:
+            await world.send(Add(10))
+
+            async def noticed() -> bool:
+                held = worker.peek(at)
+                assert held is not None
+                seen.append(len(held.hints))
+                return len(held.hints) > busy
+
+            await aio.until(noticed)
+
+        if busy:
+            late.before_step = another
+            await world.send(Add(100))
+        else:
+            late.before_clear = another
+            await kits.leave_hint(client, at)
+        await until_total(world, app, 111 if busy else 11)
+        assert seen[-1] == 1 + busy
+        await aio.until(lambda: is_cleared(client, at))
+    await process.close()
+
+
+async def test_many_hints_of_a_world_that_cannot_be_run_become_one(memory_kit: Kit) -> None:
+    """Each input leaves one. Nothing takes the inputs, so workers keep the newest hint alone."""
+    app = program()
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        at = await world.address()
+        await world.change(status=Status.PAUSED)
+        for _ in range(3 * hint_scan.COMPACT_ABOVE):
+            await world.send(Add(1))
+        [*_, newest] = await kits.hints(client.store.engine, at)
+        async with memory_kit.hosting(app):
+
+            async def compacted() -> bool:
+                return await kits.hints(client.store.engine, at) == [newest]
+
+            await aio.until(compacted)
+            await world.change(status=Status.ACTIVE)
+            await until_total(world, app, 3 * hint_scan.COMPACT_ABOVE)
+            await aio.until(lambda: is_cleared(client, at))
+
+
+async def test_worlds_are_looked_at_again_after_a_search_that_failed(memory_kit: Kit) -> None:
+    """Their hints are not new any more by then."""
+    app = program()
+    failing: list[Failing] = []
+
+    def wrap(engine: Any) -> Failing:
+        failing.append(Failing(engine))
+        return failing[-1]
+
+    async with memory_kit.hosting() as client:
+        world = await client.create("w", app)
+        process = await memory_kit.process(app, settings=kits.settings(worker={"scan_ms": 10**7}), wrap=wrap)
+
+        async def searched() -> bool:
+            return bool(failing[0].searches)
+
+        await aio.until(searched)
+        failing[0].what = leases.reads(await world.address())[0]
+        await world.send(Add(1))
+        await until_total(world, app, 1)
+        assert failing[0].failed, "the first look at the world's place has failed"
+        await process.close()
+
+
+class Failing(kits.Around):
+    """An engine that cannot be reached when a certain key is read, once."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        super().__init__(engine)
+        self.what: kv.Request | None = None
+        self.searches = 0
+        self.failed = False
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        self.searches += any(isinstance(each, kv.Range) and reading_hints(each) for each in requests)
+        if self.what is not None and self.what in requests:
+            self.what, self.failed = None, True
+            raise errors.StoreUnavailable("not now")
+        return await self._engine.read(*requests)
+
+
+def reading_hints(asked: kv.Range) -> bool:
+    try:
+        return reading.place(asked.begin[:-1]).what == "hint"
+    except errors.Corrupt:
+        return False
 
 
 async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:
@@ -178,7 +287,7 @@ async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:
 
 
 async def is_cleared(universe: sdk.Universe, at: ids.Address) -> bool:
-    return not await kits.hinted(universe.store.engine, at)
+    return not await kits.hints(universe.store.engine, at)
 
 
 async def test_a_hint_that_another_one_of_the_world_needs_stays(memory_kit: Kit) -> None:
@@ -209,7 +318,7 @@ class Late(kits.Around):
             before, self.before_clear = self.before_clear, None
             await before()
         gone = [key for batch in batches if batch.puts for key in batch.deletes]
-        stepped = [key for key in gone if reading.place(key).what == "ready"]
+        stepped = [key for key in gone if reading.place(key).what == "hint"]
         if stepped and self.before_step is not None:
             before, self.before_step = self.before_step, None
             await before()
@@ -224,9 +333,7 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
         for number in range(count):
             world = await client.create(f"other-{number}", other)
             at = await world.address()
-            batch = kv.Batch()
-            ready.leave(batch, at, priority=0, stamp=step_batch.any_stamp(kit.env))
-            await client.store.engine.commit(batch)
+            await kits.leave_hint(client, at, priority=ready.URGENT)
         await client.create("paused", mine)
         await client.world("paused").send(Add(1))
         await client.world("paused").change(status=Status.PAUSED)
@@ -236,8 +343,9 @@ async def test_hints_of_others_are_left_alone(kit: Kit) -> None:
             await until_total(world, mine, 1)
             assert universe.host is not None
             assert len(universe.host.worlds._hosted) == 1
-        read = await client.store.engine.read(ready.read_range(client.id, count_max=2_000))
-        assert len(read.page(0).items) == count + 1
+        scan = kits.scan(client)
+        await scan.read()
+        assert len(scan.worlds) == count + 1
 
 
 async def test_an_item_whose_hint_was_lost_is_found(kit: Kit) -> None:

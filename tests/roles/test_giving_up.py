@@ -53,5 +53,5 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
             return not await kits.opened(engine, at)
 
         await aio.until(nothing_open, seconds=60)
-        assert await queue_check.faults(universe, at, app) == []
+        assert await queue_check.faults(universe, at, app, kits.scan(universe)) == []
         assert not (await world.machine()).unfinished

@@ -21,7 +21,6 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.model import inbox, payload
-from worldline.roles.world import step_batch
 from worldline.store import kv
 from worldline.store.postgres import groups, sql
 from worldline.store.postgres import settings as postgres_settings
@@ -127,16 +126,16 @@ class Open:
 
 
 async def _add_one(client: kits.Process, world: wl.World, *, hinted: bool = False) -> kv.Batch:
-    """What `world.send(Add(1))` would commit; `hinted`: with a hint, written over one that is there."""
+    """What `world.send(Add(1))` would commit; `hinted`: with a hint."""
     at = await world.address()
     read = await client.engine.read(worlds.get(at))
     batch = kv.Batch()
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
     new_id = envs.new_id(client.universe.store.env)
     item = inbox.Event(values.schema_name(Add), payload.inline(values.dump(Add(1))))
-    index = inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
+    inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
     if hinted:
-        ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=None, append=index)
+        ready.leave(batch, at, priority=ready.NORMAL)
     return batch
 
 
@@ -165,22 +164,52 @@ async def test_what_a_slow_producer_commits_late_is_taken(postgres_kit: Kit) -> 
     await host.close()
 
 
-async def test_an_item_whose_hint_a_step_takes_away_is_found_by_the_second_look(postgres_kit: Kit) -> None:
-    """A producer has rewritten the hint and not committed; the step waits for it, then deletes a hint it never saw."""
+async def test_a_hint_that_a_slow_producer_commits_late_is_found(postgres_kit: Kit) -> None:
+    """Its stamp is older than those of hints that were scanned, and cleared, meanwhile."""
     app = program()
     client = await postgres_kit.process()
-    world = await client.universe.create("w", app)
-    at = await world.address()
-    await world.send(Add(1))
+    slowly = await client.universe.create("slowly", app)
+    other = await client.universe.create("other", app)
+    scan = kits.scan(client.universe)
     slow = await Open.begin(postgres_kit)
-    await slow.write(await _add_one(client, world, hinted=True))
-    host, _ = await _host(postgres_kit, app)
-    await slow.waited_for()
+    await slow.write(await _add_one(client, slowly, hinted=True))
+    for _ in range(3):
+        await other.send(Add(1))
+        await scan.read()
+    assert scan.take_fresh() == [await other.address()]
     await slow.commit()
+    await scan.read()
+    assert scan.take_fresh() == [await slowly.address()]
+    await other.send(Add(1))
+    await scan.read()
+    held = scan._marks[ready.NORMAL]
+    assert max(hint.stamp for hint in scan.take(await slowly.address())) < held, "now nothing older can come"
 
-    async def taken() -> bool:
-        return await kits.unread(client.engine, at) == 0 and not await kits.hinted(client.engine, at)
 
-    await aio.until(taken)
-    assert await world.ask(AddUp(0), timeout=30) == 2
-    await host.close()
+async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
+    """Whatever was deleted or stands below its mark is not walked again."""
+    client = (await kit.process()).universe
+    worlds_ = [await client.create(f"w{number}", program()) for number in range(3)]
+    scan = kits.scan(client)
+    addresses = [await world.address() for world in worlds_]
+    for at in addresses[:2]:
+        await kits.leave_hint(client, at)
+    await scan.read()
+    await kits.leave_hint(client, addresses[2], priority=ready.URGENT)
+    recording = Recording(client.store.engine)
+    recording.prefix = ready.prefix(client.id)
+    again = kits.scan(client)
+    again._engine, again._marks = recording, dict(scan._marks)
+    await again.read()
+    assert again.worlds == addresses[2:], "the others are below the mark"
+    assert all(start > recording.prefix for start in recording.starts)
+    again.restart()
+    await again.read()
+    assert sorted(again.worlds) == sorted(addresses)
+    await again.check(addresses)
+    assert sorted(again.worlds) == sorted(addresses)
+    batch = kv.Batch()
+    ready.clear(batch, again.take(addresses[0]))
+    await client.store.engine.commit(batch)
+    await scan.check(addresses)
+    assert sorted(scan.worlds) == [addresses[1]]

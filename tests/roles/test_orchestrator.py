@@ -164,7 +164,7 @@ async def test_a_turn_looks_at_so_many_and_the_next_goes_on(memory_kit: Kit, mon
     await tell(worlds)
 
     async def clear() -> bool:  # a world with a hint is looked at in any case
-        return not any([await kits.hinted(client.engine, await world.address()) for world in worlds])
+        return not any([await kits.hints(client.engine, await world.address()) for world in worlds])
 
     await aio.until(clear)
     placing = orchestrator(client)

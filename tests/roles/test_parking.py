@@ -10,12 +10,11 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.kernel import commands
 from worldline.kernel.runs import Parked
-from worldline.layers import ready, worlds
+from worldline.layers import worlds
 from worldline.model import inbox
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 from worldline.roles.effects import parking
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 
@@ -61,8 +60,8 @@ async def test_parked_work_waits_for_a_person(kit: Kit) -> None:
         assert pending.parked == Parked(2, "ConnectionError: down")
         broken[0] = False
         batch = kv.Batch()
-        read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
-        parking.retry(batch, worlds.decode(at, read.value(0)), work, now_us=read.time_us, hint=read.value(1))
+        read = await engine.read(worlds.get(at))
+        parking.retry(batch, worlds.decode(at, read.value(0)), work, now_us=read.time_us)
         assert isinstance((await transact.commit(engine, kit.env, batch))[0], kv.Ok)
         assert await run.result(20) == "up"
         await aio.until(lambda: told(world, commands.RETRY))

@@ -23,8 +23,7 @@ from worldline.model.journal import Kind
 from worldline.model.settings import PressureSettings, Settings
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
-from worldline.roles import telemetry
-from worldline.roles.world import step_batch
+from worldline.roles import queue_names, telemetry
 from worldline.store import kv
 
 BOUND = 6
@@ -376,10 +375,10 @@ def test_only_what_asks_for_new_work_is_refused(item: inbox.Item, expected: bool
 def test_effects_are_counted_without_timers() -> None:
     universe = ids.UniverseId(bytes(16))
     at = ids.Address(universe, ids.WorldId(bytes(16)))
-    ranges = works.effects_ranges(universe, timers=step_batch.TIMER_QUEUE, count_max=10)
+    ranges = works.effects_ranges(universe, timers=queue_names.TIMER_QUEUE, count_max=10)
     for queue, inside in [
         ("a/default/x", True),
-        (step_batch.TIMER_QUEUE, False),
+        (queue_names.TIMER_QUEUE, False),
         ("zoo/default/x", True),
         ("worldline/timer", True),
         ("worldline/timersx", True),

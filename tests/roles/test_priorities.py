@@ -16,12 +16,12 @@ from tests.roles.test_finding import enqueue_silently
 from worldline.client import delivery
 from worldline.inspect import queue_check
 from worldline.kernel import values
+from worldline.keys import ready as ready_keys
 from worldline.layers import leases, ready
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import WorkerSettings
 from worldline.roles.cluster import operations
 from worldline.roles.world import lease as world_lease
-from worldline.roles.world import step_batch
 from worldline.store import kv
 
 
@@ -32,14 +32,14 @@ def event(correlation: str = "") -> inbox.Event:
 @pytest.mark.parametrize(
     ("item", "priority"),
     [
-        (event(), step_batch.READY_PRIORITY),
-        (event("asked"), step_batch.READY_URGENT),
-        (inbox.Control("run", payload.EMPTY), step_batch.READY_URGENT),
-        (inbox.TimerFired(bytes(16), 0, "run"), step_batch.READY_PRIORITY),
+        (event(), ready.NORMAL),
+        (event("asked"), ready.URGENT),
+        (inbox.Control("run", payload.EMPTY), ready.URGENT),
+        (inbox.TimerFired(bytes(16), 0, "run"), ready.NORMAL),
     ],
 )
 def test_how_urgent_an_input_is(item: inbox.Item, priority: int) -> None:
-    assert step_batch.priority_of(item) == priority
+    assert ready.priority_of(item) == priority
 
 
 async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
@@ -48,9 +48,7 @@ async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
     normal = [await (await client.create(f"w{number}", app)).address() for number in range(40)]
     later = await (await client.create("later", app)).address()
     urgent = await (await client.create("urgent", app)).address()
-    batch = kv.Batch()
-    ready.leave(batch, later, priority=step_batch.READY_LATER, stamp=step_batch.any_stamp(memory_kit.env))
-    await client.store.engine.commit(batch)
+    await kits.leave_hint(client, later, priority=ready.LATER)
     for at in normal:
         await delivery.enqueue(client, at, event())
     await delivery.enqueue(client, urgent, event())
@@ -59,11 +57,10 @@ async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
     order = _watch_takes(process.host.worlds)
 
     async def clear() -> bool:
-        read = await client.store.engine.read(ready.read_range(client.id, count_max=100))
-        return not read.page(0).items
+        return not (await client.store.engine.read(kv.Range(*ready_keys.every_hint(client.id)))).page(0).items
 
     await aio.until(clear)
-    assert order == [urgent, *sorted(normal), later], "each once, in the order of their hints"
+    assert order == [urgent, *normal, later], "each once, in the order of their hints"
 
 
 def _watch_takes(worker: Any) -> list[ids.Address]:
@@ -86,11 +83,11 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
     client.programs[app.name] = app
     at = await (await client.create("w", app)).address()
     await delivery.enqueue(client, at, event(correlation))
-    assert await queue_check.faults(client, at, app) == []
+    assert await queue_check.faults(client, at, app, kits.scan(client)) == []
     for begin, end in cli_kit.derived(client.id):
         for key, raw in (await client.store.engine.read(kv.Range(begin, end))).page(0).items:
             await cli_kit.put(client, key, raw, None)
-    wrong = await queue_check.faults(client, at, app)
+    wrong = await queue_check.faults(client, at, app, kits.scan(client))
     assert [each.fault for each in wrong or []] == [queue_check.Fault.MISSING_READY]
     assert await kits.unread(client.store.engine, at) == 1
 
@@ -133,21 +130,16 @@ async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unr
     lease = await operations.acquire_lease(engine, env, at, me)
     if unread:
         await enqueue_silently(client, at, 1)
-    priority = step_batch.READY_PRIORITY if unread else step_batch.READY_LATER
     if hinted:
-        batch = kv.Batch()
-        ready.leave(batch, at, priority=priority, stamp=step_batch.any_stamp(env))
-        await engine.commit(batch)
-    before = (await engine.read(ready.get(at, priority=priority))).value(0)
+        await kits.leave_hint(client, at)
+    before = await kits.hints(engine, at)
     seen: list[bool] = []
 
     async def look() -> None:
-        read = await engine.read(*leases.reads(at), ready.get(at, priority=priority))
-        seen.append(not unread or read.value(1) is not None or read.value(3) is not None)
+        read = await engine.read(*leases.reads(at))
+        seen.append(not unread or read.value(1) is not None or bool(await kits.hints(engine, at)))
 
     await world_lease.release(Watched(engine, look), env, lease, hint=True)
-    after = (await engine.read(ready.get(at, priority=priority))).value(0)
-    assert all(seen)
-    assert len(seen) == 2
-    assert after is not None
-    assert after != before
+    assert seen == [True], "one commit"
+    [new] = [hint for hint in await kits.hints(engine, at) if hint not in before]
+    assert new.priority == (ready.NORMAL if unread else ready.LATER)

@@ -143,7 +143,7 @@ async def test_a_lease_is_revoked_once(kit: Kit) -> None:
     for _ in range(2):
         assert await operations.revoke_lease(at.engine, at.env, at.at, epoch=lease.epoch) == 2
     assert (await at.state()).holder is None
-    assert await kits.hinted(at.engine, at.at), "somebody is to go on with it"
+    assert await kits.hints(at.engine, at.at), "somebody is to go on with it"
     batch = kv.Batch()
     leases.fence(batch, lease)
     leases.release(batch, lease)

@@ -278,7 +278,7 @@ async def test_what_is_unread_at_the_end_has_a_hint(memory_kit: Kit) -> None:
         await process.close()
         left = await kits.unread(client.store.engine, at)
         assert left > 0
-        assert await kits.hinted(client.store.engine, at)
+        assert await kits.hints(client.store.engine, at)
         async with memory_kit.hosting(app) as universe:
 
             async def drained() -> bool:
@@ -306,7 +306,7 @@ async def test_a_released_world_is_hinted_at_if_anything_is_unread(memory_kit: K
     await process.close()
     engine = await memory_kit.engine()
     assert await kits.unread(engine, at) == 1
-    assert await kits.hinted(engine, at)
+    assert await kits.hints(engine, at)
 
 
 async def test_a_world_that_has_something_to_do_again_is_kept(memory_kit: Kit) -> None:

@@ -18,7 +18,7 @@ from worldline.model import inbox
 from worldline.model.journal import Entry, Kind
 from worldline.model.work import WorkKind
 from worldline.model.world import Status
-from worldline.roles.world import step_batch
+from worldline.roles import queue_names
 from worldline.store import kv
 
 
@@ -290,7 +290,7 @@ async def test_a_pointer_without_its_timer_is_garbage(memory_kit: Kit) -> None:
         await world.send(Arm(["x"], 1_000))
         [timer] = await kits.opened(universe.store.engine, await world.address())
         batch = kv.Batch()
-        key = work_keys.due_key(timer.at, timer.intent, queue=step_batch.TIMER_QUEUE, shard=0, due_us=1)
+        key = work_keys.due_key(timer.at, timer.intent, queue=queue_names.TIMER_QUEUE, shard=0, due_us=1)
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.TIMER)))
         await universe.store.engine.commit(batch)
@@ -302,5 +302,5 @@ async def test_a_pointer_without_its_timer_is_garbage(memory_kit: Kit) -> None:
         await aio.until(swept)
         assert await rung(world, app) == []
         assert [each.intent for each in await kits.opened(universe.store.engine, timer.at)] == [timer.intent]
-        read = await universe.store.engine.read(works.next_range(universe.id, queue=step_batch.TIMER_QUEUE, shard=0))
+        read = await universe.store.engine.read(works.next_range(universe.id, queue=queue_names.TIMER_QUEUE, shard=0))
         assert works.decode_due(universe.id, read.page(0))[0].pointer.due_us == timer.work.due_us

@@ -23,11 +23,12 @@ OPENING = """
 import asyncio, os, sys
 from pathlib import Path
 from worldline.base import env_os, errors
-from worldline.store import kv, lmdb
+from worldline.store import kv
+from worldline.store.lmdb import driver
 
 async def main():
     try:
-        engine = await lmdb.open(Path(sys.argv[1]), env_os.OsEnv(), create=False)
+        engine = await driver.open(Path(sys.argv[1]), env_os.OsEnv(), create=False)
         await engine.read(kv.Get(b"key"))
     except errors.Error as error:
         print(type(error).__name__, error, flush=True)

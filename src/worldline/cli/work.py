@@ -21,7 +21,6 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
 from worldline.roles.effects import parking
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 WORK_STATES = [state.name.lower() for state in WorkState]
@@ -127,12 +126,12 @@ async def retry_effect(desk: Desk, *, effect: str) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     async with desk.open(programs=[]) as universe:
         opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
-        world, hint, now_us = await _told(universe, opened.at)
+        world, now_us = await _told(universe, opened.at)
         if opened.work.state is WorkState.WAITING and opened.work.due_us <= now_us:
             raise errors.Closed(f"effect {effect} is due already; it is tried as soon as somebody hosts its program")
         batch = kv.Batch()
         if opened.work.state is WorkState.PARKED:
-            parking.retry(batch, world, opened, now_us=now_us, hint=hint)
+            parking.retry(batch, world, opened, now_us=now_us)
         else:
             works.move_due(batch, opened, now_us=now_us, due_us=now_us)
         await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
@@ -145,17 +144,17 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     """Set an effect aside before it is tried again. `effect retry` brings it back."""
     async with desk.open(programs=[]) as universe:
         opened = await queries.find_work(universe, effect, kind=WorkKind.EFFECT)
-        world, hint, now_us = await _told(universe, opened.at)
+        world, now_us = await _told(universe, opened.at)
         batch = kv.Batch()
-        parking.set_aside(batch, world, opened, now_us=now_us, hint=hint)
+        parking.set_aside(batch, world, opened, now_us=now_us)
         await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
 
 
-async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, bytes | None, int]:
+async def _told(universe: sdk.Universe, at: ids.Address) -> tuple[worlds.World, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
-    read = await universe.store.engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
-    return worlds.decode(at, read.value(0)), read.value(1), read.time_us
+    read = await universe.store.engine.read(worlds.get(at))
+    return worlds.decode(at, read.value(0)), read.time_us
 
 
 # --- Timers ----------------------------------------------------------------------------------------------------------
@@ -255,11 +254,11 @@ async def _letters(universe: sdk.Universe, at: ids.Address, text: str | None, *,
 
 async def _retry(universe: sdk.Universe, at: ids.Address, letter: inboxes.Letter) -> None:
     engine, env = universe.store.engine, universe.store.env
-    read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
+    read = await engine.read(worlds.get(at))
     batch = kv.Batch()
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    index = inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
-    ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=read.value(1), append=index)
+    inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
+    ready.leave(batch, at, priority=ready.NORMAL)
     await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
 
 

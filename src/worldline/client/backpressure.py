@@ -24,8 +24,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.settings import PressureSettings
-from worldline.roles import telemetry
-from worldline.roles.world import step_batch
+from worldline.roles import queue_names, telemetry
 from worldline.roles.world.held_world import Hosted
 from worldline.store import kv
 
@@ -160,7 +159,7 @@ class Pressure:
 
     async def _count_effects(self, bound: int) -> int:
         count = 0
-        ranges = works.effects_ranges(self._universe, timers=step_batch.TIMER_QUEUE, count_max=min(bound, PAGE))
+        ranges = works.effects_ranges(self._universe, timers=queue_names.TIMER_QUEUE, count_max=min(bound, PAGE))
         while ranges and count < bound:
             read = await self._engine.read(*ranges)
             following: list[kv.Range] = []

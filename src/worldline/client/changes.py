@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors
 from worldline.keys import work as work_keys
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 if TYPE_CHECKING:
@@ -30,14 +29,13 @@ async def change(
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        hint = ready.get(at, priority=step_batch.READY_PRIORITY)
-        read = await engine.read(worlds.get(at), hint, *leases.reads(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at))
         world = worlds.decode(at, read.value(0))
-        state = leases.decode(at, read.value(2), read.value(3), read.value(4))
+        state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is Status.ACTIVE:
-            ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=_stamp(env), seen=read.value(1))
+            ready.leave(batch, at, priority=ready.NORMAL)
         elif status is not None:  # also from nobody: somebody may be about to take it
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:
@@ -106,8 +104,3 @@ async def _free_names(universe: Universe, batch: kv.Batch, world: worlds.World, 
         raw = read.value(index)
         if raw is not None and worlds.named(universe.id, raw) == world.at:
             worlds.free_name(batch, universe.id, name, raw=raw)
-
-
-def _stamp(env: envs.Env) -> kv.Stamp:
-    """Any stamp will do in a hint that no item caused; it only has to differ from others."""
-    return kv.Stamp(env.random_bytes(limits.STAMP_BYTES))

@@ -31,7 +31,7 @@ from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import telemetry
 from worldline.roles.hub import Chunk
-from worldline.roles.world import reader, restore, step_batch
+from worldline.roles.world import reader, restore
 from worldline.roles.world.held_world import Applied, Deferred, Handover, Hosted, Repeated, new_stamp, was_handed
 from worldline.store import kv, transact
 
@@ -137,15 +137,14 @@ async def enqueue(
     engine, env = universe.store.engine, universe.store.env
     used = client_id or envs.new_id(env)
     window_us = universe.settings.dedupe_window_ms * 1000
-    priority = step_batch.priority_of(item)
     since = 0  # a repeat may have been taken long ago
     known: known_worlds.Known | None = None
 
-    def write(world: worlds.World, hint: bytes | None, time_us: int) -> transact.Write[kv.Stamp]:
+    def write(world: worlds.World, time_us: int) -> transact.Write[kv.Stamp]:
         batch = kv.Batch()
         worlds.expect_open(batch, world)
         index = inboxes.enqueue(batch, at, item, client_id=used, time_us=time_us, window_us=window_us)
-        ready.mark(batch, at, priority=priority, seen=hint, append=index)
+        ready.leave(batch, at, priority=ready.priority_of(item))
         return transact.Write(batch, lambda ok: ok.stamps[index])
 
     async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
@@ -154,22 +153,20 @@ async def enqueue(
             trusted, known = known, None  # once: whoever was wrong reads
             universe.pressure.check_inbox(at, item, None)
             since = trusted.height
-            return write(trusted.world, None, universe.recent.time_us(trusted))
-        hint = ready.get(at, priority=priority)
-        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), hint, journals.get_head(at), *look)
+            return write(trusted.world, universe.recent.time_us(trusted))
+        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), journals.get_head(at), *look)
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
         if seen is not None:
             return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
-        universe.pressure.check_inbox(at, item, read.page(4) if look else None)
-        since = journals.decode_head(read.value(3)).height
+        universe.pressure.check_inbox(at, item, read.page(3) if look else None)
+        since = journals.decode_head(read.value(2)).height
         universe.recent.note(world, height=since, time_us=read.time_us)
-        return write(world, read.value(2), read.time_us)
+        return write(world, read.time_us)
 
-    with universe.recent.sending(at) as fresh:
-        if not look and client_id is None:
-            known = fresh
-        stamp = await transact.run(engine, env, attempt)
+    if not look and client_id is None:
+        known = universe.recent.find(at)
+    stamp = await transact.run(engine, env, attempt)
     if universe.host is not None:
         universe.host.worlds.poke(at)
     if universe.telemetry.on:

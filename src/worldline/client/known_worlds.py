@@ -1,18 +1,11 @@
 """The worlds that this process has sent something to lately.
 
-An input into an inbox costs a read and a commit. The read tells whether the world takes input, whether a hint is there
-already, and where its journal ends. For a short while after it, the next input can do without: the commit expects the
-world's meta as it was read, and leaves a hint, whether there is one or not. Whoever is wrong about the meta meets a
-conflict, and reads.
-
-Not while another input to the same world is under way: two that write the same hint would have to wait for each other,
-while those that have seen it go together.
+An input into an inbox costs a read and a commit. The read tells whether the world takes input and where its journal
+ends. For a short while after it, the next input needs no read: the commit expects the world's meta as it was read.
+Stale meta conflicts; the retry reads it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 
@@ -37,7 +30,6 @@ class Recent:
     def __init__(self, env: envs.Env) -> None:
         self._env = env
         self._known: dict[ids.Address, Known] = {}
-        self._under_way: dict[ids.Address, int] = {}
 
     def note(self, world: worlds.World, *, height: int, time_us: int) -> None:
         self._known.pop(world.at, None)
@@ -45,19 +37,12 @@ class Recent:
         if len(self._known) > WORLDS_MAX:
             del self._known[next(iter(self._known))]
 
-    @contextmanager
-    def sending(self, at: ids.Address) -> Iterator[Known | None]:
+    def find(self, at: ids.Address) -> Known | None:
         """What is known of a world, if that is enough to send it something now."""
-        known = None if at in self._under_way else self._known.get(at)
+        known = self._known.get(at)
         if known is not None and self._env.monotonic_us() - known.ours_us > FRESH_US:
-            known = None
-        self._under_way[at] = self._under_way.get(at, 0) + 1
-        try:
-            yield known
-        finally:
-            self._under_way[at] -= 1
-            if not self._under_way[at]:
-                del self._under_way[at]
+            return None
+        return known
 
     def time_us(self, known: Known) -> int:
         """The store's time now, by our own clock since it was read."""

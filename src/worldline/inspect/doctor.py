@@ -27,6 +27,7 @@ from worldline.layers import work as works
 from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
+from worldline.roles import hint_scan
 from worldline.roles.world import reader, restore
 from worldline.store import kv, transact
 
@@ -92,6 +93,7 @@ class Doctor:
         self._universe = universe
         self._engine = universe.store.engine
         self._repair = repair
+        self._hints = hint_scan.HintScan(self._engine, universe.store.env, universe.id)
         self._pointers: dict[ids.IntentId, list[works.Found]] | None = None
         self.report = Report(universe.name, findings=[], unchecked={})
 
@@ -121,7 +123,7 @@ class Doctor:
         if program is None:
             self.report.unchecked[meta.program] = self.report.unchecked.get(meta.program, 0) + 1
         try:
-            wrong = await queue_check.faults(self._universe, at, program)
+            wrong = await queue_check.faults(self._universe, at, program, self._hints)
             if wrong is None:
                 self._find(meta.name, "busy", "it is too busy to be looked at", advice="stop its host and try again")
                 return
@@ -229,12 +231,11 @@ class Doctor:
         return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
 
     async def ready_keys(self) -> None:
-        """Hints for worlds that are not there. One for a world with nothing to do is none the worse for it."""
-        begin, end = ready_keys.ready(self._universe.id)
+        """Hints for worlds that are not there. One for a world with nothing to do is harmless."""
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in queries.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in queries.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
             try:
-                _, world = ready_keys.ready_world(self._universe.id, key)
+                world = ready_keys.hint_world(raw)
             except errors.DecodeError as error:
                 await self._stray("garbage_ready", f"a ready key {key.hex()}: {error}", key, raw)
                 continue
@@ -243,6 +244,8 @@ class Doctor:
                 await self._stray("garbage_ready", f"a ready key of world {world.hex()}, which is not there", key, raw)
             elif status is world_model.Status.DELETED:
                 await self._leftover(key, raw)
+        async for key, raw in queries.items(self._universe, kv.Range(*ready_keys.former_hints(self._universe.id))):
+            await self._leftover(key, raw)
 
     async def _status(
         self, known: dict[ids.Address, world_model.Status | None], at: ids.Address

@@ -28,12 +28,13 @@ from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.layers import leases, ready, worlds
+from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox, step
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
+from worldline.roles import hint_scan
 from worldline.roles.cluster import expiry
 from worldline.roles.world import lease as world_lease
 from worldline.roles.world import step_batch
@@ -78,14 +79,16 @@ class Seen(msgspec.Struct, frozen=True):
     answered: dict[ids.IntentId, None]
     moved: dict[ids.IntentId, Parked | None]  # what unread items say of effects: parked so, or tried again
     unread: bytes  # the stamp of the first unread item; empty: there is none
-    hinted: bool
     held: bool
 
 
-async def faults(universe: Universe, at: ids.Address, program: Program | None) -> list[Wrong] | None:
+async def faults(
+    universe: Universe, at: ids.Address, program: Program | None, hints: hint_scan.HintScan
+) -> list[Wrong] | None:
     """What is wrong with a world's queues. None: it is too busy to be looked at. `Diverged` if the code does not fit.
 
-    Without the program only what the keys say of each other is compared.
+    Without the program only what the keys say of each other is compared. `hints`: those of its universe, which may have
+    been read before.
     """
     for _ in range(LOOKS_MAX):
         machine = None
@@ -97,7 +100,7 @@ async def faults(universe: Universe, at: ids.Address, program: Program | None) -
         seen = await _look(universe, at)
         if seen.head_raw == before:
             found = _open_faults(seen, machine, at) + await _due_faults(universe, at, seen, machine)
-            return found + await _ready_fault(universe, at, seen)
+            return found + await _ready_fault(universe, at, seen, hints)
     return None
 
 
@@ -122,14 +125,10 @@ async def _look(universe: Universe, at: ids.Address) -> Seen:
         elif isinstance(unread.item, inbox.Control):
             moved |= _moved(unread.item)
     holder = await queries.holder(universe, at)
-    read = await universe.store.engine.read(
-        journals.get_head(at), *(ready.get(at, priority=each) for each in step_batch.READY_PRIORITIES)
-    )
-    head_raw = read.value(0)
+    head_raw = (await universe.store.engine.read(journals.get_head(at))).value(0)
     assert head_raw is not None
     held = holder is not None and holder.alive
-    hinted = any(read.value(1 + index) is not None for index in range(len(step_batch.READY_PRIORITIES)))
-    return Seen(head_raw, opened, unreadable, answered, moved, first, hinted, held)
+    return Seen(head_raw, opened, unreadable, answered, moved, first, held)
 
 
 def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
@@ -184,13 +183,19 @@ async def _due_faults(universe: Universe, at: ids.Address, seen: Seen, machine: 
     return found
 
 
-async def _ready_fault(universe: Universe, at: ids.Address, seen: Seen) -> list[Wrong]:
-    if not seen.unread or seen.hinted or seen.held:
+async def _ready_fault(universe: Universe, at: ids.Address, seen: Seen, hints: hint_scan.HintScan) -> list[Wrong]:
+    if not seen.unread or seen.held or hints.has(at):
         return []
+    await hints.read()
+    if hints.has(at):
+        return []
+    page = (await universe.store.engine.read(inboxes.read_range(at, count_max=1))).page(0)
+    if [unread.stamp for unread in inboxes.decode(page.items)] != [seen.unread]:
+        return []  # taken meanwhile, and its hint with it
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     if meta.status is not Status.ACTIVE:
         return []  # it gets a hint when it is resumed
-    return [Wrong(Fault.MISSING_READY, raw=seen.unread)]
+    return [Wrong(Fault.MISSING_READY)]
 
 
 def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.Wanted]:
@@ -225,10 +230,10 @@ async def repair(
         others = expiry.Witness(env, lambda other: queries.is_gone(universe, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
-            found = await faults(universe, at, program)
+            found = await faults(universe, at, program, hint_scan.HintScan(engine, env, universe.id))
             assert found is not None, "nobody steps a world whose lease we hold"
             await _write(universe, lease, program, found, pointers)
-        finally:
+        finally:  # the release leaves a hint if something is unread
             await world_lease.release(engine, env, lease)
     finally:
         batch = kv.Batch()
@@ -247,10 +252,9 @@ async def _write(
     assert head_raw is not None
     gone = [_delete(lease, each, head_raw) for each in found if each.fault in _DELETED]
     await _commit(universe, gone)
-    hints = [_hint(lease.at, each) for each in found if each.fault is Fault.MISSING_READY]
     restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
     made = [restoring.batch(each) for each in found if each.fault in _RESTORED]
-    await _commit(universe, [*hints, *(batch for batch in made if batch is not None)])
+    await _commit(universe, [batch for batch in made if batch is not None])
 
 
 _DELETED = (Fault.GARBAGE_OPEN, Fault.UNREADABLE, Fault.UNANSWERED)
@@ -266,12 +270,6 @@ def _delete(lease: leases.Lease, wrong: Wrong, head_raw: bytes) -> kv.Batch:
     batch.delete(work_keys.open_key(lease.at, wrong.intent))
     if wrong.authority is not None:
         batch.delete(_due_key(wrong.authority))
-    return batch
-
-
-def _hint(at: ids.Address, wrong: Wrong) -> kv.Batch:
-    batch = kv.Batch()
-    ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=kv.Stamp(wrong.raw or b""))
     return batch
 
 

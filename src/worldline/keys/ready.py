@@ -1,9 +1,9 @@
-"""Hints that a world has something to do.
+"""Ready hints: a world may have something to do.
 
-Per what:      world and priority
-Changes:       rewritten by producers, deleted by the worker that looked
-Key:           (UNIVERSE, u, READY, priority, w)
-Value:         Ready, then the stamp of the item that caused it, so that each writing is a value of its own
+Per what:      input, or change of a world's place
+Changes:       never; appended by producers, deleted by the worker that read the inbox after it had seen the hint
+Key:           (UNIVERSE, u, HINT, priority, stamp)
+Value:         Hint(world)
 Present:       maybe, while there is something to do; a hint, never the truth
 """
 
@@ -13,40 +13,69 @@ import functools
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import limits
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
 
-_READY = space.part(space.InUniverse.READY)
+_HINT = space.part(space.InUniverse.HINT)
+_STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    pass
+class Hint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    world: bytes
 
 
-READY = space.Value(space.ValueKind.READY, Ready)
-PACKED = READY.pack(Ready())  # there is one
+HINT = space.Value(space.ValueKind.HINT, Hint)
 
 
-def ready_key(at: ids.Address, priority: int) -> bytes:
+def hint_prefix(universe: ids.UniverseId, priority: int) -> bytes:
+    """What an append takes; the engine's stamp completes the key."""
+    return _hint_prefix(universe, priority)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hint_prefix(universe: ids.UniverseId, priority: int) -> bytes:
     assert priority >= 0
-    return space.universe(at.universe) + _READY + tuples.pack((priority, tuples.Uuid(at.world)))
+    return space.universe(universe) + _HINT + tuples.pack((priority,)) + _STAMP
 
 
-def ready(universe: ids.UniverseId, *, priority: int | None = None) -> tuple[bytes, bytes]:
-    prefix = space.universe(universe) + _READY
-    return tuples.prefix_range(prefix if priority is None else prefix + tuples.pack((priority,)))
+def hint_key(universe: ids.UniverseId, priority: int, stamp: bytes) -> bytes:
+    assert len(stamp) == limits.STAMP_BYTES
+    return hint_prefix(universe, priority) + stamp
 
 
-def ready_world(universe: ids.UniverseId, key: bytes) -> tuple[int, ids.WorldId]:
-    return _ready_world(universe, key)
+def hints(universe: ids.UniverseId, priority: int, *, start: bytes = b"") -> tuple[bytes, bytes]:
+    """Hints of one priority, from this stamp on."""
+    assert len(start) <= limits.STAMP_BYTES
+    prefix = hint_prefix(universe, priority)
+    return prefix + start, tuples.prefix_range(prefix)[1]
+
+
+def every_hint(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """Hints of all priorities."""
+    return tuples.prefix_range(space.universe(universe) + _HINT)
+
+
+def former_hints(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """What releases that wrote format 1.1 have left; nothing reads it as hints."""
+    return tuples.prefix_range(space.universe(universe) + space.part(space.InUniverse.READY))
+
+
+def hint_value(world: ids.WorldId) -> bytes:
+    return _hint_value(world)
 
 
 @functools.lru_cache(maxsize=65536)
-def _ready_world(universe: ids.UniverseId, key: bytes) -> tuple[int, ids.WorldId]:
-    match space.inside(space.universe(universe) + _READY, key, "a ready key of this universe"):
-        case (int(priority), tuples.Uuid(world)) if priority >= 0:
-            return priority, ids.WorldId(world)
-        case _:
-            raise errors.DecodeError("not a ready key")
+def _hint_value(world: ids.WorldId) -> bytes:
+    return HINT.pack(Hint(ids.check_id(world, "a world id")))
+
+
+def hint_world(raw: bytes) -> ids.WorldId:
+    """The world that a stored hint names."""
+    return _hint_world(raw)
+
+
+@functools.lru_cache(maxsize=65536)
+def _hint_world(raw: bytes) -> ids.WorldId:
+    return ids.WorldId(ids.check_id(HINT.unpack(raw).world, "a world id"))

@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 1
-FORMAT_MINOR = 1  # 1: the journal may have CLOCK entries
+FORMAT_MINOR = 2  # 1: the journal may have CLOCK entries; 2: ready hints are appended (HINT), not rewritten (READY)
 
 
 class Root(enum.IntEnum):
@@ -44,7 +44,8 @@ class InUniverse(enum.IntEnum):
     WORLD = 6
     OPEN = 7
     DUE = 8
-    READY = 9
+    READY = 9  # ready hints until format 1.1; nothing reads or writes it now
+    HINT = 10
 
 
 class InWorld(enum.IntEnum):
@@ -92,9 +93,10 @@ class ValueKind(enum.IntEnum):
     DEAD = 18
     WORK = 19
     DUE = 20
-    READY = 21
+    READY = 21  # until format 1.1
     WORKER = 22
     HELD = 23
+    HINT = 24
 
 
 class Value(Generic[T]):

@@ -88,9 +88,9 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)
     claimed = _change_work(batch, at, done) if done.opened or done.closed or done.cancelled else []
     for sent in done.sent:
-        index = messages.post(batch, sent.destination, sent.message)
+        messages.post(batch, sent.destination, sent.message)
         if sent.hint_priority is not None:
-            ready.mark(batch, sent.destination.at, priority=sent.hint_priority, seen=None, append=index)
+            ready.leave(batch, sent.destination.at, priority=sent.hint_priority)
     return claimed
 
 

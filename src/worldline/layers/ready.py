@@ -1,92 +1,100 @@
-"""Hints that a world has something to do. Lost or doubled, they cost time, never correctness.
+"""Ready hints: a world may have something to do. A lost or doubled hint costs time, never correctness.
 
-A producer that saw one expects it; any other writes one, with the stamp of its item in the value. The holder takes it
-away in the step that takes what it was for, or if there was nothing, in a batch that expects the very hint it saw.
-Either way it looks into the inbox once more afterwards: whoever counted on the hint, or wrote one just before, is found
-then.
+A hint is appended in the batch that gives the world something to do, so its key is new and is never written again. A
+worker that has seen a hint reads the world's inbox after that, and so reads the item that the hint was left for. The
+step that takes the item deletes the hint; if the inbox was empty, a batch of its own does.
+
+Scans start at a mark: see `worldline.roles.hint_scan`.
 """
 
 from __future__ import annotations
 
-from worldline.base import limits
-from worldline.codec import tuples
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from worldline.base import errors, limits
 from worldline.keys import ready as keys
-from worldline.model import ids
+from worldline.model import ids, inbox
 from worldline.store import kv
 
+URGENT = 0  # a caller waits for the answer: requests and commands from outside
+NORMAL = 1  # every other input
+LATER = 2  # the inbox may be empty; the holder or a free worker checks where the world is assigned
+PRIORITIES = (URGENT, NORMAL, LATER)
 
-def get(at: ids.Address, *, priority: int) -> kv.Get:
-    return kv.Get(keys.ready_key(at, priority))
+
+class Hint(msgspec.Struct, frozen=True):
+    """One hint as it was read."""
+
+    key: bytes
+    raw: bytes
+    at: ids.Address
+    priority: int
+
+    @property
+    def stamp(self) -> bytes:
+        return self.key[-limits.STAMP_BYTES :]
 
 
-def mark(batch: kv.Batch, at: ids.Address, *, priority: int, seen: bytes | None, append: int) -> None:
-    """Leave a hint next to an append, unless one was seen there already or this batch leaves one.
-
-    A hint that was seen is expected to be still there: whoever takes it away looks into the inbox once more afterwards,
-    and so finds the item. If it was taken away meanwhile, the producer must read again and leave one of its own.
+def leave(batch: kv.Batch, at: ids.Address, *, priority: int) -> None:
+    """Append a hint, behind the items that it is for: its stamp is the greatest of them. The batch has a guard of its
+    own.
     """
-    key = keys.ready_key(at, priority)
-    if key in batch.puts:
-        return
-    if seen is None:
-        batch.put(key, keys.PACKED, stamp=append)
-    else:
-        batch.expect(key, seen)
+    batch.append(keys.hint_prefix(at.universe, priority), keys.hint_value(at.world))
 
 
-def leave(batch: kv.Batch, at: ids.Address, *, priority: int, stamp: kv.Stamp, seen: bytes | None = None) -> bytes:
-    """Leave a hint by itself, for a world that may have been overlooked; or write one anew, so that all are woken.
-
-    Returns the hint. Guard: the hint as it was seen, or that there was none.
-    """
-    key = keys.ready_key(at, priority)
-    if seen is None:
-        batch.absent(key)
-    else:
-        batch.expect(key, seen)
-    raw = keys.PACKED + stamp
-    batch.put(key, raw)
-    return raw
+def priority_of(item: inbox.Item) -> int:
+    """How urgent an input from outside is."""
+    asked = isinstance(item, inbox.Control) or (isinstance(item, inbox.Event) and bool(item.correlation))
+    return URGENT if asked else NORMAL
 
 
-def read_range(
-    universe: ids.UniverseId, *, after: tuple[ids.Address, int] | None = None, count_max: int
-) -> kv.Range:  # fmt: skip
-    """Hints of all worlds, the most urgent priority first.
+def prefix(universe: ids.UniverseId) -> bytes:
+    """What the keys of all hints begin with, to wait for new ones."""
+    return keys.every_hint(universe)[0]
 
-    Hints of worlds that others hold stand in between and stay. If the page says `more`, go on after the address and
-    priority of the last one decoded.
-    """
-    begin, end = keys.ready(universe)
-    if after is not None:
-        begin = tuples.successor(keys.ready_key(*after))
+
+def read_range(universe: ids.UniverseId, *, priority: int, start: bytes = b"", count_max: int) -> kv.Range:
+    """Hints of one priority, oldest first. `start` is a mark: never above the `stable` of an earlier page."""
+    begin, end = keys.hints(universe, priority, start=start)
     return kv.Range(begin, end, count_max=count_max)
 
 
-def decode(universe: ids.UniverseId, page: kv.Page) -> list[tuple[ids.Address, int, bytes]]:
-    """Address, priority and raw value of each hint."""
-    hints = []
+def decode(universe: ids.UniverseId, page: kv.Page, *, priority: int) -> list[Hint]:
+    """The hints of a page. A damaged one is left out: hints may be lost, and `doctor` reports it."""
+    found: list[Hint] = []
     for key, raw in page.items:
-        if raw[: -limits.STAMP_BYTES] != keys.PACKED:
-            keys.READY.unpack(raw[: -limits.STAMP_BYTES])
-        priority, world = keys.ready_world(universe, key)
-        hints.append((ids.Address(universe, world), priority, raw))
-    return hints
+        try:
+            found.append(Hint(key, raw, ids.Address(universe, keys.hint_world(raw)), priority))
+        except errors.Corrupt:
+            continue
+    return found
 
 
-def consume(batch: kv.Batch, at: ids.Address, *, priority: int) -> bool:
-    """Take a hint away, whichever it is, in the step that takes what was read after it was seen.
-
-    False if that step leaves one itself, with a message to its own world.
-    """
-    key = keys.ready_key(at, priority)
-    if key in batch.puts:
-        return False
-    batch.delete(key)
-    return True
+def get(hint: Hint) -> kv.Get:
+    """Whether a hint that was read before is still there: its value is never another one."""
+    return kv.Get(hint.key)
 
 
-def clear(batch: kv.Batch, at: ids.Address, *, priority: int, raw: bytes) -> None:
-    """Take a hint away. Guard: it is the one that was seen."""
-    batch.expect(keys.ready_key(at, priority), raw)
-    batch.delete(keys.ready_key(at, priority))
+def remove(batch: kv.Batch, hints: Iterable[Hint]) -> None:
+    """Delete hints in the step that takes what they were left for."""
+    for hint in hints:
+        batch.delete(hint.key)
+
+
+def clear(batch: kv.Batch, hints: Sequence[Hint]) -> None:
+    """Delete hints whose world's inbox was found empty after they were seen. Guard: the newest of them."""
+    newest = max(hints, key=lambda hint: hint.stamp)
+    batch.expect(newest.key, newest.raw)
+    remove(batch, hints)
+
+
+def compact(batch: kv.Batch, hints: Sequence[Hint]) -> Hint:
+    """Delete all hints of one world but the newest, which is returned. Guard: the oldest of them."""
+    ordered = sorted(hints, key=lambda hint: hint.stamp)
+    assert len(ordered) > 1
+    batch.expect(ordered[-1].key, ordered[-1].raw)
+    batch.expect(ordered[0].key, ordered[0].raw)
+    remove(batch, ordered[:-1])
+    return ordered[-1]

@@ -22,7 +22,7 @@ from worldline.model import ids, inbox
 from worldline.model import world as world_model
 from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
-from worldline.roles import telemetry, wakeup
+from worldline.roles import queue_names, telemetry, wakeup
 from worldline.roles.cluster import placement
 from worldline.roles.world import step_batch
 from worldline.roles.world.held_world import Done, Handover, Hosted
@@ -59,7 +59,7 @@ class TimerWorker:
         self._worker = worker
         self._telemetry = telemetry
         self._local: WorldWorker | None = None
-        prefix = works.next_range(universe, queue=step_batch.TIMER_QUEUE, shard=0).begin
+        prefix = works.next_range(universe, queue=queue_names.TIMER_QUEUE, shard=0).begin
         self._watch = wakeup.Watch(engine, [prefix])
         self._firing: dict[ids.IntentId, ids.Address] = {}  # handed over to a world here and not yet journaled
         self._elsewhere: dict[ids.Address, int] = {}  # worlds whose holders fire their timers, and until when we know
@@ -88,7 +88,7 @@ class TimerWorker:
         self._watch.clear()
         count_max = AHEAD + len(self._firing) + self._left + len(self._damaged)
         read = await self._engine.read(
-            works.next_range(self._universe, queue=step_batch.TIMER_QUEUE, shard=0, count_max=count_max),
+            works.next_range(self._universe, queue=queue_names.TIMER_QUEUE, shard=0, count_max=count_max),
         )
         self._watch.looked(read.seen)
         ours_us = self._env.monotonic_us()
@@ -115,7 +115,7 @@ class TimerWorker:
         """Fire what is due and not left to others. Timers of one world go one way at a time, in their order."""
         count_max = self._settings.batch + len(self._firing) + self._left + len(self._damaged)
         read = await self._engine.read(
-            works.due_range(self._universe, queue=step_batch.TIMER_QUEUE, shard=0, now_us=now_us, count_max=count_max)
+            works.due_range(self._universe, queue=queue_names.TIMER_QUEUE, shard=0, now_us=now_us, count_max=count_max)
         )
         under_way = dict.fromkeys(self._firing.values())  # worlds here that were given some, maybe in vain
         found = [
@@ -210,10 +210,7 @@ class TimerWorker:
         by_world: dict[ids.Address, list[works.Open]] = {}
         for timer in timers:
             by_world.setdefault(timer.at, []).append(timer)
-        reads = await self._engine.read(
-            *(worlds.get(at) for at in by_world),
-            *(ready.get(at, priority=step_batch.READY_PRIORITY) for at in by_world),
-        )
+        reads = await self._engine.read(*(worlds.get(at) for at in by_world))
         batches: list[kv.Batch] = []
         firing: list[list[works.Open]] = []
         for index, (at, mine) in enumerate(by_world.items()):
@@ -224,9 +221,8 @@ class TimerWorker:
                     self._leave_alone(timer.intent, error)
                 continue
             if world is not None and world.meta.status in world_model.TAKES_INPUT:
-                hint = reads.value(len(by_world) + index)
                 batches.append(kv.Batch())
-                firing.append(self._fire(batches[-1], world, mine, hint, now_us))
+                firing.append(self._fire(batches[-1], world, mine, now_us))
             else:
                 for timer in mine:
                     batches.append(kv.Batch())
@@ -242,21 +238,22 @@ class TimerWorker:
                     self._tell(timer, now_us)
 
     def _fire(
-        self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], hint: bytes | None, now_us: int
-    ) -> list[works.Open]:
+        self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], now_us: int
+    ) -> list[works.Open]:  # fmt: skip
         """Fire timers of one world, as many as a batch should hold. The others are still due, and follow."""
         worlds.expect_open(batch, world)
         size = 0
-        for count, timer in enumerate(timers):
+        fired_now: list[works.Open] = []
+        for timer in timers:
             if size > FIRE_BYTES_MAX:
-                return timers[:count]
+                break
             token = ids.Token(envs.new_id(self._env))
             fired = works.fire(batch, timer, token=token, worker=self._worker, now_us=now_us)
-            append = inboxes.enqueue_once(batch, timer.at, fired)
-            if not count:
-                ready.mark(batch, timer.at, priority=step_batch.READY_PRIORITY, seen=hint, append=append)
+            inboxes.enqueue_once(batch, timer.at, fired)
+            fired_now.append(timer)
             size += 2 * len(timer.raw) + FIRE_BYTES
-        return timers
+        ready.leave(batch, world.at, priority=ready.NORMAL)
+        return fired_now
 
     async def close(self) -> None:
         await self._watch.close()

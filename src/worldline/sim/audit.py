@@ -94,8 +94,12 @@ class Audit:
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
         for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
-            self._taken(reading.place(append.prefix + stamp).at)
-            self._appended(applied, append.value)
+            where = reading.place(append.prefix + stamp)
+            if where.what == "inbox":
+                self._taken(where.at)
+                self._appended(applied, append.value)
+            elif where.what != "hint":
+                self.broken("J1", f"something was appended to {where.what}")
 
     def _born(self, at: ids.Address) -> None:
         if at in self.worlds:
@@ -329,7 +333,11 @@ class Audit:
 
     def _one_append(self, applied: Applied, intent: ids.IntentId, kind: type) -> None:
         """Settled work is answered by the same batch."""
-        items = [inbox_keys.ITEM.unpack(append.value) for append in applied.batch.appends]
+        items = [
+            inbox_keys.ITEM.unpack(append.value)
+            for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True)
+            if reading.place(append.prefix + stamp).what == "inbox"
+        ]
         if not any(isinstance(item, kind) and getattr(item, "intent", b"") == intent for item in items):
             self.broken("E6", "work was settled by a batch that has no answer in it")
 

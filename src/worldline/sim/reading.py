@@ -74,7 +74,7 @@ _BY_KEY = (
     ("worker", "beat"),
     ("cas", "blob"),
     ("seen", "enqueue"),
-    ("ready", "hint"),
+    ("hint", "hint"),
     ("due", "due"),
 )
 

@@ -25,7 +25,6 @@ from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
 from worldline.roles.cluster import expiry
 from worldline.roles.world import lease as world_lease
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 PAGE = 500
@@ -123,15 +122,13 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
     """
 
     async def attempt() -> transact.Done[int] | transact.Write[int]:
-        hint = ready.get(at, priority=step_batch.READY_PRIORITY)
-        read = await engine.read(*leases.reads(at), hint)
+        read = await engine.read(*leases.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         if state.holder is None or (epoch is not None and state.epoch.number != epoch):
             return transact.Done(state.epoch.number)
         batch = kv.Batch()
         leases.revoke(batch, state, token=envs.new_id(env))
-        stamp = step_batch.any_stamp(env)
-        ready.leave(batch, at, priority=step_batch.READY_PRIORITY, stamp=stamp, seen=read.value(3))
+        ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: state.epoch.number + 1)
 
     return await transact.run(engine, env, attempt)
@@ -143,17 +140,16 @@ async def assign_world(
     """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        hint = ready.get(at, priority=step_batch.READY_LATER)
-        read = await engine.read(*leases.reads(at), hint, leases.get_life(worker))
+        read = await engine.read(*leases.reads(at), leases.get_life(worker))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-        life = leases.decode_life(worker, read.value(4))
+        life = leases.decode_life(worker, read.value(3))
         if life is None or not life.stands(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive and takes worlds")
         if state.assignment is not None and state.assignment.worker == worker:
             return transact.Done(None)
         batch = kv.Batch()
-        leases.assign(batch, state, worker, priority=step_batch.READY_PRIORITY, reason=reason)
-        ready.leave(batch, at, priority=step_batch.READY_LATER, stamp=step_batch.any_stamp(env), seen=read.value(3))
+        leases.assign(batch, state, worker, priority=ready.NORMAL, reason=reason)
+        ready.leave(batch, at, priority=ready.LATER)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)
@@ -184,8 +180,7 @@ async def enqueue_ingress(
         ids.check_client_id(client_id)
 
     async def attempt() -> transact.Done[Enqueued] | transact.Write[Enqueued]:
-        hint = ready.get(at, priority=step_batch.priority_of(item))
-        read = await engine.read(worlds.get(at), inboxes.get_seen(at, client_id), hint)
+        read = await engine.read(worlds.get(at), inboxes.get_seen(at, client_id))
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
         if seen is not None:
@@ -193,7 +188,7 @@ async def enqueue_ingress(
         batch = kv.Batch()
         worlds.expect_open(batch, world)
         index = inboxes.enqueue(batch, at, item, client_id=client_id, time_us=read.time_us, window_us=window_us)
-        ready.mark(batch, at, priority=step_batch.priority_of(item), seen=read.value(2), append=index)
+        ready.leave(batch, at, priority=ready.priority_of(item))
         return transact.Write(batch, lambda ok: Enqueued(ok.stamps[index], repeated=False))
 
     return await transact.run(engine, env, attempt)
@@ -205,15 +200,14 @@ async def send_message(
     """Deliver a message from a world of another store or universe, once for each sender and message id."""
 
     async def attempt() -> transact.Done[Enqueued] | transact.Write[Enqueued]:
-        hint = ready.get(to, priority=step_batch.READY_PRIORITY)
-        read = await engine.read(worlds.get(to), messages.get_seen(to, message), hint)
+        read = await engine.read(worlds.get(to), messages.get_seen(to, message))
         world = worlds.decode(to, read.value(0))
         seen = read.value(1)
         if seen is not None:
             return transact.Done(Enqueued(messages.seen_stamp(seen, message), repeated=True))
         batch = kv.Batch()
         index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=window_us)
-        ready.mark(batch, to, priority=step_batch.READY_PRIORITY, seen=read.value(2), append=index)
+        ready.leave(batch, to, priority=ready.NORMAL)
         return transact.Write(batch, lambda ok: Enqueued(ok.stamps[index], repeated=False))
 
     return await transact.run(engine, env, attempt)
@@ -346,7 +340,7 @@ def _check_claim(opened: works.Open, token: ids.Token) -> works.Open:
 
 async def _post(engine: kv.Engine, batch: kv.Batch, at: ids.Address, item: inbox.Item) -> None:
     """Add an input to a batch that has a guard of its own."""
-    read = await engine.read(worlds.get(at), ready.get(at, priority=step_batch.READY_PRIORITY))
+    read = await engine.read(worlds.get(at))
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    index = inboxes.enqueue_once(batch, at, item)
-    ready.mark(batch, at, priority=step_batch.READY_PRIORITY, seen=read.value(1), append=index)
+    inboxes.enqueue_once(batch, at, item)
+    ready.leave(batch, at, priority=ready.NORMAL)

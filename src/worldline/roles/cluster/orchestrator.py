@@ -26,9 +26,8 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import wakeup
+from worldline.roles import hint_scan, wakeup
 from worldline.roles.cluster import expiry, placement, reap
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.orchestrator")
@@ -36,16 +35,14 @@ log = logging.getLogger("worldline.orchestrator")
 PAGE = 500  # worlds looked at in one read; each takes a handful of requests
 HINTS_MAX = 4_000  # in one turn; the most urgent first
 LOOK_MAX = 2_000  # of the worlds that are held in good order, in one turn
-HINTS = (step_batch.READY_PRIORITY, step_batch.READY_LATER)
 COMMITS_AT_ONCE = 128
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A world as one turn has found it. `hints`: the one for inputs, and the one that only asks to look."""
+    """A world as one turn has found it."""
 
     active: placement.Active
     state: leases.State
-    hints: dict[int, bytes | None]
 
 
 class Orchestrator:
@@ -64,6 +61,7 @@ class Orchestrator:
         self._settings = settings
         self._others = expiry.Witness(env, is_dead)
         self._freer = reap.Freer(engine, env, universe, self._others)
+        self._hints = hint_scan.HintScan(engine, env, universe)
         self._watch = wakeup.Watch(engine, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
@@ -153,8 +151,10 @@ class Orchestrator:
         return turned
 
     async def _hinted(self) -> list[ids.Address]:
-        read = await self._engine.read(ready.read_range(self._universe, count_max=HINTS_MAX))
-        return [at for at, _, _ in ready.decode(self._universe, read.page(0))]
+        """The worlds with a hint. Most are held: what their holders have deleted since is read again once."""
+        await self._hints.read()
+        await self._hints.check(self._hints.worlds)
+        return self._hints.worlds[:HINTS_MAX]
 
     async def _look(self, addresses: Sequence[ids.Address]) -> dict[ids.Address, Seen]:
         """Those of these worlds that run."""
@@ -163,12 +163,11 @@ class Orchestrator:
             part = addresses[start : start + PAGE]
             read = await self._engine.read(
                 *(worlds.get(at) for at in part),
-                *(ready.get(at, priority=each) for each in HINTS for at in part),
                 *(get for at in part for get in leases.reads(at)),
                 *(inboxes.read_range(at, count_max=1) for at in part),
             )
             for index, at in enumerate(part):
-                first = 3 * len(part) + 3 * index
+                first = len(part) + 3 * index
                 try:
                     world = worlds.find(at, read.value(index))
                     state = leases.decode(at, *(read.value(first + offset) for offset in range(3)))
@@ -179,39 +178,36 @@ class Orchestrator:
                     continue
                 if world is None or world.meta.status is not Status.ACTIVE:
                     continue
-                hints = {each: read.value((1 + number) * len(part) + index) for number, each in enumerate(HINTS)}
-                quiet = not read.page(6 * len(part) + index).items
-                seen[at] = Seen(_active(world, state, quiet=quiet), state, hints)
+                quiet = not read.page(4 * len(part) + index).items
+                seen[at] = Seen(_active(world, state, quiet=quiet), state)
         return seen
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
     async def _write(self, chosen: Sequence[tuple[placement.Choice, Seen]]) -> None:
-        """Assignments first, then hints, so that whoever is woken sees where the world is wanted."""
+        """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:
             batch = kv.Batch()
             if choice.to is None:
                 leases.unassign(batch, each.state)
             else:
-                leases.assign(batch, each.state, choice.to, priority=step_batch.READY_PRIORITY, reason=choice.reason)
+                leases.assign(batch, each.state, choice.to, priority=ready.NORMAL, reason=choice.reason)
+            if _moves(choice, each) or (each.active.holder is None and not each.active.quiet):
+                ready.leave(batch, choice.at, priority=ready.LATER if each.active.quiet else ready.NORMAL)
             batches.append(batch)
         outcomes = await transact.commit(self._engine, self._env, *batches)
-        hints: list[kv.Batch] = []
         for (choice, each), outcome in zip(chosen, outcomes, strict=True):
             if not isinstance(outcome, kv.Ok):
-                continue  # somebody else has decided meanwhile
+                continue  # the lease or the assignment has changed meanwhile
             self.assigned += 1
-            elsewhere = each.active.holder is not None and each.active.holder != choice.to
-            self.moved += elsewhere
+            self.moved += _moves(choice, each)
             log.info("world %s: %s (%s)", choice.at.world.hex(), _where(choice), choice.reason)
-            if elsewhere or (each.active.holder is None and not each.active.quiet):
-                priority = step_batch.READY_LATER if each.active.quiet else step_batch.READY_PRIORITY
-                stamp = step_batch.any_stamp(self._env)
-                hints.append(kv.Batch())
-                ready.leave(hints[-1], choice.at, priority=priority, stamp=stamp, seen=each.hints[priority])
-        if hints:
-            await transact.commit(self._engine, self._env, *hints)
+
+
+def _moves(choice: placement.Choice, seen: Seen) -> bool:
+    """Whether another worker holds the world."""
+    return seen.active.holder is not None and seen.active.holder != choice.to
 
 
 def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placement.Active:

@@ -18,7 +18,6 @@ from worldline.layers import leases, ready
 from worldline.model import ids
 from worldline.roles.cluster import expiry
 from worldline.roles.world import lease as world_lease
-from worldline.roles.world import step_batch
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
@@ -87,11 +86,7 @@ class Freer:
         waiting = dict.fromkeys(await with_unread(self._engine, addresses))
         for start in range(0, len(addresses), AT_ONCE):
             part = addresses[start : start + AT_ONCE]
-            read = await self._engine.read(
-                *(get for at in part for get in leases.reads(at)),
-                *(ready.get(at, priority=step_batch.READY_PRIORITY) for at in part),
-            )
-            hints: list[kv.Batch] = []
+            read = await self._engine.read(*(get for at in part for get in leases.reads(at)))
             ends: list[kv.Batch] = []
             for index, at in enumerate(part):
                 try:
@@ -101,12 +96,9 @@ class Freer:
                     continue
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
-                if at in waiting and read.value(3 * len(part) + index) is None:
-                    hints.append(kv.Batch())
-                    ready.leave(
-                        hints[-1], at, priority=step_batch.READY_PRIORITY, stamp=step_batch.any_stamp(self._env)
-                    )
-            await transact.commit(self._engine, self._env, *hints, *ends)
+                if at in waiting:
+                    ready.leave(ends[-1], at, priority=ready.NORMAL)
+            await transact.commit(self._engine, self._env, *ends)
 
 
 async def with_unread(engine: kv.Engine, addresses: Sequence[ids.Address]) -> list[ids.Address]:

@@ -13,7 +13,6 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
 from worldline.model import inbox, payload
-from worldline.roles.world import step_batch
 from worldline.store import kv
 
 
@@ -28,18 +27,18 @@ def retried(opened: works.Open) -> inbox.Control:
     return inbox.Control(commands.RETRY, payload.inline(structs.encode(commands.RetryEffect(opened.intent))))
 
 
-def tell(batch: kv.Batch, world: worlds.World, item: inbox.Item, *, hint: bytes | None) -> None:
-    """Put an item into a world's inbox. `hint`: its ready hint as it was read. The batch has a guard of its own."""
+def tell(batch: kv.Batch, world: worlds.World, item: inbox.Item) -> None:
+    """Put an item into a world's inbox. The batch has a guard of its own."""
     worlds.expect_open(batch, world)
-    index = inboxes.enqueue_once(batch, world.at, item)
-    ready.mark(batch, world.at, priority=step_batch.READY_PRIORITY, seen=hint, append=index)
+    inboxes.enqueue_once(batch, world.at, item)
+    ready.leave(batch, world.at, priority=ready.NORMAL)
 
 
-def set_aside(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int, hint: bytes | None) -> None:
+def set_aside(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int) -> None:
     """Park an effect by hand, before it is tried again."""
-    tell(batch, world, parked(works.set_aside(batch, opened, now_us=now_us, error="parked by hand")), hint=hint)
+    tell(batch, world, parked(works.set_aside(batch, opened, now_us=now_us, error="parked by hand")))
 
 
-def retry(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int, hint: bytes | None) -> None:
+def retry(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int) -> None:
     """Try a parked effect again, now."""
-    tell(batch, world, retried(works.retry(batch, opened, due_us=now_us)), hint=hint)
+    tell(batch, world, retried(works.retry(batch, opened, due_us=now_us)))

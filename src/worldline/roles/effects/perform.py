@@ -20,7 +20,7 @@ from worldline.base import errors
 from worldline.kernel import handling, runs
 from worldline.kernel.authoring.calls import Effect, Options
 from worldline.layers import blobs as blob_layer
-from worldline.layers import cas, ready, worlds
+from worldline.layers import cas, worlds
 from worldline.layers import work as works
 from worldline.model import inbox, payload
 from worldline.model import world as world_model
@@ -31,7 +31,6 @@ from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import limiter, open_resources, parking
 from worldline.roles.effects.attempt import Ended
 from worldline.roles.effects.policy import Policy, policy_of
-from worldline.roles.world import step_batch
 from worldline.roles.world.held_world import Applied, Handover, Superseded
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
@@ -326,8 +325,7 @@ class Performer:
         """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit."""
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
-            hint = ready.get(claim.at, priority=step_batch.READY_PRIORITY)
-            read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent), hint)
+            read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
             world = worlds.find(claim.at, read.value(0))
             if world is None or read.value(1) != claim.raw:
                 return transact.Done(None)  # nobody wants the answer, or somebody else has the work
@@ -337,7 +335,7 @@ class Performer:
                     batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
                 )
                 return transact.Write(batch, lambda _: None)
-            parking.tell(batch, world, change(batch), hint=read.value(2))
+            parking.tell(batch, world, change(batch))
             return transact.Write(batch, lambda _: None)
 
         await transact.run(self._engine, self._env, attempt)

@@ -27,7 +27,7 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
-from worldline.roles import hub, telemetry, wakeup
+from worldline.roles import hub, queue_names, telemetry, wakeup
 from worldline.roles.effects import limiter, perform
 from worldline.roles.world import step_batch
 from worldline.roles.world.held_world import Done, Hosted
@@ -75,9 +75,9 @@ class AdapterWorker(step_batch.Claims):
         self._kinds: dict[str, Kind] = {}
         for program in programs:
             for effect in [*program.effects.values(), *builtins]:
-                queue = step_batch.effect_queue(program, effect.queue, effect.name)
+                queue = queue_names.effect_queue(program, effect.queue, effect.name)
                 self._kinds[queue] = Kind(queue, effect, limiter.Limit(env, effect.concurrency, effect.rate))
-        prefixes = dict.fromkeys(works.queues_prefix(universe, step_batch.queue_prefix(each)) for each in programs)
+        prefixes = dict.fromkeys(works.queues_prefix(universe, queue_names.queue_prefix(each)) for each in programs)
         self._watch = wakeup.Watch(engine, list(prefixes))
 
     @property

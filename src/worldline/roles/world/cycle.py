@@ -9,10 +9,8 @@ An input that was acked before another was sent is taken before it, whichever wa
 handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
 than one page goes through the inbox itself.
 
-A ready hint goes with the step that takes all there was in the inbox, or when a read has found it empty; so whoever
-dies before that leaves it for the next. After it has gone, the inbox is read once more: a producer may have counted on
-it, or have written one of its own, just before. While every read finds something, the hint stays: else producers and
-steps would write and delete the same key again and again.
+A ready hint is deleted by the step that takes the item it was left for, or by a batch of its own if the inbox was
+empty when it was read after the hint had been seen. A worker that dies before that leaves the hint for the next holder.
 """
 
 from __future__ import annotations
@@ -42,6 +40,8 @@ from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
+HINTS_MAX = 1_000  # that one commit deletes
+
 Acted = Callable[[Hosted, Done, step_batch.Built], None]
 
 
@@ -65,12 +65,12 @@ class Given(msgspec.Struct, eq=False):
 
     hosted: Hosted
     handed: list[Handover]
+    hints: Sequence[ready.Hint] = ()  # those that were seen before the inbox was read
     unread: list[tuple[inboxes.Unread, bytes]] = []
     empty: bool = False  # the inbox was read, and there was nothing in it
     whole: bool = False  # the inbox was read to its end
     stepped: bool = False  # its machine may have moved on from what is committed
     late: bool = False  # there was no time left for it
-    keeps_hint: bool = False  # all was taken, and the hint stays: the inbox is read again
     stuck: bool = False  # something in its inbox cannot be read now
     stepping: bool = False  # its steps are under way in the kernel's thread, or wait for it
     abandoned: bool = False  # whatever its steps come to, they are not committed
@@ -127,7 +127,8 @@ class Cycle:
 
     def take(self, hosted: Hosted) -> Given:
         """What was handed over to a world that takes part in the next cycle."""
-        given = Given(hosted, hosted.take_handed(1 if hosted.careful else self._settings.max_inbox_batch))
+        handed = hosted.take_handed(1 if hosted.careful else self._settings.max_inbox_batch)
+        given = Given(hosted, handed, tuple(hosted.hints.values()) if hosted.hints else ())
         if self._telemetry.on:
             given.began_wall_us = self._env.wall_us()
         return given
@@ -276,19 +277,17 @@ class Cycle:
                     repeat(handover, found)
 
     async def _clear_hints(self, given: Sequence[Given]) -> None:
-        """Hints of worlds whose inboxes were empty. A conflict means a newer hint, which stays and will be found."""
-        cleared = [each.hosted for each in given if each.empty and each.hosted.hint is not None]
+        """Hints of worlds whose inboxes were empty. A conflict means that another process has deleted some of them; the
+        next search through all hints finds the others.
+        """
         batches: list[kv.Batch] = []
-        for hosted in cleared:
-            assert hosted.hint is not None
-            batch = kv.Batch()
-            ready.clear(batch, hosted.at, priority=hosted.hint[0], raw=hosted.hint[1])
-            batches.append(batch)
-            hosted.hint = None
+        for each in given:
+            if each.empty and each.hints:
+                batches.append(kv.Batch())
+                ready.clear(batches[-1], each.hints)
+                each.hosted.drop_hints(each.hints)
         if batches:
             await transact.commit(self._engine, self._env, *batches)
-        for hosted in cleared:
-            hosted.unread = True
 
     # --- Step, in the kernel's thread -------------------------------------------------------------------------
 
@@ -388,11 +387,8 @@ class Cycle:
 
     def _built(self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = ()) -> None:
         hosted, done = worked.given.hosted, worked.done
-        took_all = worked.given.whole and not done.cut
-        hint = hosted.hint[0] if hosted.hint is not None and took_all else None
-        if hint is not None and hosted.reads_in_a_row > 1:
-            worked.given.keeps_hint, hint = True, None
-        worked.built = step_batch.build(hosted, done, routes, self._claims, time_us=time_us, hint=hint)
+        hints = _superfluous(worked.given, done) if worked.given.hints else ()
+        worked.built = step_batch.build(hosted, done, routes, self._claims, time_us=time_us, hints=hints)
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""
@@ -429,11 +425,8 @@ class Cycle:
         hosted.active_us = self._env.monotonic_us()
         given.stepped = False
         given.handed = given.handed[len(done.handed) :]
-        if built.unhinted is not None:
-            hosted.unread = True
-            if hosted.hint is not None and hosted.hint[0] == built.unhinted:
-                hosted.hint = None
-        if done.cut or built.answers_self or given.keeps_hint:
+        hosted.drop_hints(built.unhinted)
+        if done.cut or built.answers_self:
             hosted.unread = True
         if not hosted.unread and not given.handed and not hosted.handed:
             hosted.careful = False
@@ -518,6 +511,15 @@ async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:
         return False
     above, up_to = done.before.height, done.after.height
     return await restore.read_entries(engine, at, above=above, up_to=up_to) == done.entries
+
+
+def _superfluous(given: Given, done: Done) -> Sequence[ready.Hint]:
+    """The hints whose items these steps have taken, or others before them. A hint has a greater stamp than its item."""
+    if given.whole and not done.cut:
+        return given.hints[:HINTS_MAX]
+    stamps = [each.stamp for each in done.taken] + [each.unread.stamp for each in done.buried]
+    last = max((stamp for stamp in stamps if not was_handed(stamp)), default=b"")
+    return [hint for hint in given.hints if hint.stamp <= last][:HINTS_MAX]
 
 
 def _has_work(given: Given) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -19,7 +20,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases
+from worldline.layers import commit, leases, ready
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import work as works
@@ -159,9 +160,9 @@ class Hosted:
         self.waiting = 0  # inputs from outside that were handed over and are not settled
         self.name = ""  # for logs and metrics
         self.mark = b""  # where to start reading it; never above what was stable
-        self.reads_in_a_row = 0  # of the inbox that found something
+        self.was_read = False  # the last read of the inbox found something
         self.empty_version = 0  # of the store, when its inbox was found empty by the last read
-        self.hint: tuple[int, bytes] | None = None  # a ready hint of ours, by priority, that stays until all is read
+        self.hints: dict[bytes, ready.Hint] = {}  # ready hints that were seen; they stay until their items are taken
         self.careful = False  # one step at a time: several did not fit into one commit
         self.lost = False
         self._unread_range: kv.Range | None = None  # as it was made last
@@ -201,7 +202,7 @@ class Hosted:
         return before
 
     @property
-    def ready(self) -> bool:
+    def has_work(self) -> bool:
         if self._busy or self.lost:
             return False
         return self.unread or bool(self.handed) or self.machine.unfinished
@@ -217,16 +218,25 @@ class Hosted:
         """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
         inbox that stays empty leaves nothing to skip.
         """
-        if (page.items or self.reads_in_a_row) and asked is self._unread_range:
+        if (page.items or self.was_read) and asked is self._unread_range:
             self.mark = inboxes.next_mark(page)
             self._unread_range = None
-        self.reads_in_a_row = self.reads_in_a_row + 1 if page.items else 0
+        self.was_read = bool(page.items)
         self.empty_version = 0 if page.items else version
 
     def drop_mark(self) -> None:
         """Read the whole inbox the next time."""
         self.mark = b""
         self._unread_range = None
+
+    def add_hints(self, hints: Iterable[ready.Hint]) -> None:
+        """Hints of this world were seen: the read of the inbox that comes next finds what they were left for."""
+        self.hints.update((hint.key, hint) for hint in hints)
+
+    def drop_hints(self, hints: Iterable[ready.Hint]) -> None:
+        """These are deleted."""
+        for hint in hints:
+            self.hints.pop(hint.key, None)
 
     def take_handed(self, most: int) -> list[Handover]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""

@@ -23,7 +23,7 @@ from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkKind, WorkState
 from worldline.roles.cluster import expiry
-from worldline.roles.world import kernel_thread, restore, step_batch
+from worldline.roles.world import kernel_thread, restore
 from worldline.roles.world.held_world import Handover, Hosted
 from worldline.store import kv, transact
 
@@ -182,25 +182,15 @@ async def standing(
 async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False) -> None:
     """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is none of ours any more.
+    A lease that has moved on is left as it is.
     """
-    priorities = (step_batch.READY_PRIORITY, step_batch.READY_LATER)
-    read = await engine.read(
-        inboxes.read_range(lease.at, count_max=1), *(ready.get(lease.at, priority=each) for each in priorities)
-    )
-    priority = step_batch.READY_PRIORITY if read.page(0).items else step_batch.READY_LATER
-    seen = read.value(1 + priorities.index(priority))
-    end, left = kv.Batch(), kv.Batch()
-    leases.release(end, lease)
-    if priority == step_batch.READY_PRIORITY and seen is None:  # before it is free: it must not be overlooked
-        seen = ready.leave(left, lease.at, priority=priority, stamp=step_batch.any_stamp(env))
-        await transact.commit(engine, env, left, end)
-    else:
-        await transact.commit(engine, env, end)
-    if hint:  # anew, so that whoever is to have it is woken when it is free
-        again = kv.Batch()
-        ready.leave(again, lease.at, priority=priority, stamp=step_batch.any_stamp(env), seen=seen)
-        await transact.commit(engine, env, again)
+    read = await engine.read(inboxes.read_range(lease.at, count_max=1))
+    unread = bool(read.page(0).items)
+    batch = kv.Batch()
+    leases.release(batch, lease)
+    if unread or hint:  # in the same batch, so that a worker which sees the hint can take the world
+        ready.leave(batch, lease.at, priority=ready.NORMAL if unread else ready.LATER)
+    await transact.commit(engine, env, batch)
 
 
 async def take_back_claims(

@@ -19,6 +19,7 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
+from worldline.roles import hint_scan
 from worldline.roles.cluster import expiry, reap
 from worldline.roles.world import lease as world_lease
 from worldline.roles.world.cycle import Clock
@@ -54,6 +55,7 @@ class Finder:
         self._worker = worker
         self._freer = reap.Freer(engine, env, universe, self.others)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
+        self._hints = hint_scan.HintScan(engine, env, universe)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
     def look_again(self, now_us: int) -> bool:
@@ -61,31 +63,58 @@ class Finder:
         return bool(self._placed) and next(iter(self._placed.values())) <= now_us
 
     async def by_hints(self) -> None:
-        """Take the worlds that hints say are ready. Hints of worlds that others hold stay where they are."""
+        """Take the worlds that hints say are ready. Hints of worlds that other workers hold stay, and are looked at
+        again after a while: their holders may be gone by then.
+        """
         now_us = self._env.monotonic_us()
-        self._placed = {at: due_us for at, due_us in self._placed.items() if due_us > now_us}
-        after: tuple[ids.Address, int] | None = None
-        while True:
-            read = await self._engine.read(ready.read_range(self._universe, after=after, count_max=PAGE))
-            self._clock.set(read.time_us)
-            if after is None:
-                self._worker.looked(read.seen)
-            found = ready.decode(self._universe, read.page(0))
-            hints: dict[ids.Address, tuple[int, bytes]] = {}
-            for at, priority, raw in found:
-                hints.setdefault(at, (priority, raw))  # its most urgent one; the others are found when that is gone
-            for at, hint in hints.items():
-                self._hinted(self._worker.peek(at), hint)
-            for hosted in await self._take([at for at in hints if at not in self._placed]):
-                self._hinted(hosted, hints[hosted.at])
-            if not read.page(0).more:
-                return
-            after = (found[-1][0], found[-1][1])
+        read = await self._hints.read()
+        self._clock.set(read.time_us)
+        self._worker.looked(read.seen)
+        fresh = self._hints.take_fresh()
+        due = [at for at, due_us in self._placed.items() if due_us <= now_us]
+        for at in due:
+            del self._placed[at]
+        try:
+            await self._look_at(fresh, [at for at in due if self._hints.has(at)])
+        except BaseException:
+            self._placed |= dict.fromkeys([*fresh, *due], now_us)  # look at them with the next search
+            raise
 
-    def _hinted(self, hosted: Hosted | None, hint: tuple[int, bytes]) -> None:
-        if hosted is not None:
-            hosted.hint = hint
-            self._worker.look(hosted)
+    async def _look_at(self, fresh: Sequence[ids.Address], due: Sequence[ids.Address]) -> None:
+        """Worlds with hints that are new, and with hints that were there when their place was last looked at."""
+        stood = [at for at in due if self._worker.peek(at) is None]
+        await self._hints.check(stood)
+        looking: list[ids.Address] = []
+        for at in dict.fromkeys([*fresh, *due]):
+            hosted = self._worker.peek(at)
+            if hosted is None:
+                if at not in self._placed and self._hints.has(at):
+                    looking.append(at)
+                continue
+            if at not in self._placed or ready.LATER in self._hints.priorities(at):
+                looking.append(at)
+            self._hinted(hosted)
+        for start in range(0, len(looking), PAGE):
+            await self._take(looking[start : start + PAGE])
+        for at in looking:
+            if self._worker.peek(at) is None and (at in stood or at not in self._placed):
+                await self._hints.compact(at)
+
+    def give_hints(self, hosted: Hosted) -> None:
+        """A world was taken, and has not read its inbox yet: what it reads is what its hints were left for."""
+        hosted.add_hints(self._hints.take(hosted.at))
+
+    def keep_hints(self, hosted: Hosted) -> None:
+        """A world leaves this worker: hints that may not be deleted yet are looked at again."""
+        self._hints.put_back(hosted.hints.values())
+
+    def look_at_all_hints(self) -> None:
+        """The next look is at all hints, not at new ones alone."""
+        self._hints.restart()
+
+    def _hinted(self, hosted: Hosted) -> None:
+        self.give_hints(hosted)
+        self._worker.look(hosted)
 
     async def _take(self, addresses: Sequence[ids.Address]) -> list[Hosted]:
         """Take those of these worlds that can be had, give up those that are wanted elsewhere. Returns the taken."""
@@ -110,10 +139,12 @@ class Finder:
         free = await world_lease.may_take(self._engine, wanted, self._worker.life, self.others)
         # Looked at again at the same time, and so together.
         due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
-        known = [*(hosted.at for hosted in held), *(each.at for each in wanted if each.at not in free)]
-        self._placed |= dict.fromkeys(known, due_us)
-        taken = await reap.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
-        return [hosted for hosted in taken if hosted is not None]
+        self._placed |= dict.fromkeys([*(hosted.at for hosted in held), *(each.at for each in wanted)], due_us)
+        tried = await reap.each(free, self._worker.try_hold, at_once=HOLDS_AT_ONCE)
+        taken = [hosted for hosted in tried if hosted is not None]
+        for hosted in taken:
+            self._placed.pop(hosted.at, None)
+        return taken
 
     async def _give_up(self, held: Sequence[Hosted], wanted_at: Sequence[ids.WorkerId | None]) -> None:
         """Let go of those that are wanted by another worker, which is told by a hint."""

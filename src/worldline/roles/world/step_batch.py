@@ -5,14 +5,10 @@ Everything here happens before the commit; acting on it is the worker's, afterwa
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import env as envs
-from worldline.base import limits
-from worldline.codec import digest
 from worldline.kernel import commands, runs
 from worldline.kernel.authoring.program import Program
 from worldline.keys import journal as journal_keys
@@ -22,15 +18,11 @@ from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.work import Work, WorkKind, WorkState
+from worldline.model.work import Work, WorkState
+from worldline.roles import queue_names
 from worldline.roles.world.held_world import Done, Hosted, handed_stamp
 from worldline.store import kv
 
-TIMER_QUEUE = "worldline/timers"
-READY_URGENT = 0  # somebody waits for the answer: requests and commands from outside
-READY_PRIORITY = 1  # everything else that comes in
-READY_LATER = 2  # nothing may be waiting; somebody is to look at where the world is wanted
-READY_PRIORITIES = (READY_URGENT, READY_PRIORITY, READY_LATER)
 ROUTES_AT_ONCE = 1_000
 
 
@@ -39,7 +31,6 @@ class Route(msgspec.Struct, frozen=True):
 
     outgoing: step.Outgoing
     destination: worlds.World | None
-    ready_raw: bytes | None
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -48,7 +39,7 @@ class Built(msgspec.Struct, frozen=True):
     claimed: list[works.Open]
     touched: list[ids.Address]  # other worlds that got a message
     answers_self: bool  # something was put into the world's own inbox
-    unhinted: int | None = None  # the priority of the world's hint that was taken away
+    unhinted: Sequence[ready.Hint] = ()  # the world's own, deleted
 
 
 class Claims:
@@ -77,14 +68,11 @@ async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[ste
         found = {name: worlds.named(universe, read.value(index)) for index, name in enumerate(names)}
     targets = [each.to if each.to is not None else found[each.to_name] for each in outgoing]
     known = list(dict.fromkeys(at for at in targets if at is not None and at.universe == universe))
-    read = await engine.read(
-        *(worlds.get(at) for at in known), *(ready.get(at, priority=READY_PRIORITY) for at in known)
-    )
-    metas = {at: (worlds.find(at, read.value(i)), read.value(len(known) + i)) for i, at in enumerate(known)}
+    read = await engine.read(*(worlds.get(at) for at in known))
+    metas = {at: worlds.find(at, read.value(index)) for index, at in enumerate(known)}
     return [
-        Route(each, *(metas.get(at, (None, None)) if at is not None else (None, None)))
-        for each, at in zip(outgoing, targets, strict=True)
-    ]
+        Route(each, None if at is None else metas.get(at)) for each, at in zip(outgoing, targets, strict=True)
+    ]  # fmt: skip
 
 
 async def put_large(hosted: Hosted, done: Done) -> None:
@@ -100,23 +88,25 @@ async def put_large(hosted: Hosted, done: Done) -> None:
 
 
 def build(
-    hosted: Hosted, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int, hint: int | None = None
-) -> Built:
-    """One batch with all that these steps did. `hint`: the priority of the hint that they make superfluous."""
+    hosted: Hosted, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
+    hints: Sequence[ready.Hint] = (),
+) -> Built:  # fmt: skip
+    """One batch with all that these steps did. `hints`: those that they make superfluous."""
     opened: list[commit.Opened] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(hosted.program, wanted)) for wanted in done.wanted.values()]
         opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
     try:
-        return _build(hosted, done, routes, opened, time_us=time_us, hint=hint)
+        return _build(hosted, done, routes, opened, time_us=time_us, hints=hints)
     except BaseException:
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
 
 
 def _build(
-    hosted: Hosted, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int, hint: int | None
-) -> Built:
+    hosted: Hosted, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
+    hints: Sequence[ready.Hint],
+) -> Built:  # fmt: skip
     batch = kv.Batch()
     steps = commit.Steps(
         head_raw=hosted.head_raw,
@@ -137,13 +127,12 @@ def _build(
                 batch, hosted.at, handover.item, client_id=handover.client_id, stamp=stamp, time_us=time_us
             )
     touched, answers_self = _post(batch, hosted, routes) if routes else ([], False)
-    if hint is not None and not ready.consume(batch, hosted.at, priority=hint):
-        hint = None
+    ready.remove(batch, hints)
     if done.unfinished:  # said in the inbox too, so that whoever takes the world after us goes on
         inboxes.enqueue_once(batch, hosted.at, inbox.Control(commands.CONTINUE, payload.EMPTY))
         answers_self = True
     head_raw = batch.puts[journal_keys.head_key(hosted.at)].value
-    return Built(batch, head_raw, claimed, touched, answers_self, hint)
+    return Built(batch, head_raw, claimed, touched, answers_self, hints)
 
 
 def _post(batch: kv.Batch, hosted: Hosted, routes: Sequence[Route]) -> tuple[list[ids.Address], bool]:
@@ -157,15 +146,17 @@ def _post(batch: kv.Batch, hosted: Hosted, routes: Sequence[Route]) -> tuple[lis
         if why_not is None:
             assert each.destination is not None
             message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
-            index = messages.post(batch, each.destination, message)
-            if each.destination.at not in touched:
-                # Written also over one that is there: a step should not fail because a hint was taken away.
-                ready.mark(batch, each.destination.at, priority=READY_PRIORITY, seen=None, append=index)
+            messages.post(batch, each.destination, message)
+            if each.destination.at == hosted.at:
+                answers_self = True  # its holder reads its own inbox next
             touched[each.destination.at] = None
         if is_reply or (why_not is None and asks):
             continue
         inboxes.enqueue_once(batch, hosted.at, _receipt(each.outgoing, why_not))
         answers_self = True
+    for at in touched:
+        if at != hosted.at:
+            ready.leave(batch, at, priority=ready.NORMAL)
     return list(touched), answers_self
 
 
@@ -181,7 +172,7 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
     return Work(
         kind=wanted.kind,
         state=WorkState.WAITING,
-        queue=queue_of(program, wanted),
+        queue=queue_names.queue_of(program, wanted),
         shard=0,
         name=wanted.name,
         params=cas.as_payload(wanted.params),
@@ -192,36 +183,3 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
         deadline_us=wanted.deadline_us,
         correlation=wanted.correlation,
     )
-
-
-def queue_of(program: Program, wanted: step.Wanted) -> str:
-    """Timers have a queue of their own; an effect goes to the one it declares, under its program's name."""
-    if wanted.kind is WorkKind.TIMER:
-        return TIMER_QUEUE
-    effect = program.effects.get(wanted.name)
-    return effect_queue(program, "default" if effect is None else effect.queue, wanted.name)
-
-
-@functools.lru_cache(maxsize=4096)
-def effect_queue(program: Program, queue: str, name: str) -> str:
-    """One queue for each kind of effect, so that a kind whose limits are used up is in nobody's way."""
-    whole = f"{program.name}/{queue}/{name}"
-    if len(whole.encode()) <= limits.NAME_BYTES_MAX:
-        return whole
-    return f"{queue_prefix(program)}#{digest.sha256(whole.encode()).hex()[:32]}"
-
-
-def queue_prefix(program: Program) -> str:
-    """What all queues of a program begin with."""
-    return program.name.encode()[:32].decode(errors="ignore")
-
-
-def priority_of(item: inbox.Item) -> int:
-    """How urgent an input from outside is."""
-    asked = isinstance(item, inbox.Control) or (isinstance(item, inbox.Event) and bool(item.correlation))
-    return READY_URGENT if asked else READY_PRIORITY
-
-
-def any_stamp(env: envs.Env) -> kv.Stamp:
-    """For a hint that no item caused. It only has to differ from others."""
-    return kv.Stamp(env.random_bytes(limits.STAMP_BYTES))

@@ -154,7 +154,7 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
             self._cannot_save(hosted, error)
         await hosted.quiet()
-        if hosted.lost or (hosted.ready and not whatever):
+        if hosted.lost or (hosted.has_work and not whatever):
             return
         self._dropped(hosted)
         await world_lease.release(self._engine, self._env, hosted.lease, hint=hint)
@@ -243,4 +243,4 @@ class Room:
 
 
 def _quiet(hosted: Hosted) -> bool:
-    return not hosted.busy and not hosted.lost and not hosted.ready
+    return not hosted.busy and not hosted.lost and not hosted.has_work

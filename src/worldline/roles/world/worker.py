@@ -91,7 +91,7 @@ class WorldWorker:
         self._ready: dict[ids.Address, None] = {}
         self._cycles: list[asyncio.Task[None]] = []
         self._beside: dict[str, asyncio.Task[None]] = {}  # the search and the upkeep that are under way
-        self._watch = wakeup.Watch(engine, [ready.read_range(universe, count_max=1).begin])
+        self._watch = wakeup.Watch(engine, [ready.prefix(universe)])
         self._room = upkeep.Room(env, self._keeper, self._hosted, self._acquiring, settings.max_worlds_warm)
         self._life: leases.Life | None = None
         self._renewed_us = 0
@@ -267,14 +267,14 @@ class WorldWorker:
         for at in list(self._ready)[: self._settings.max_worlds_per_cycle]:
             del self._ready[at]
             hosted = self._hosted.get(at)
-            if hosted is not None and hosted.ready:
+            if hosted is not None and hosted.has_work:
                 hosted.busy = True
                 chosen.append(hosted)
         return chosen
 
     def _freed(self, hosted: Hosted) -> None:
         """The world may have something to do: if so, it gets its turn."""
-        if hosted.ready:
+        if hosted.has_work:
             self._ready[hosted.at] = None
             self._watch.wake()
 
@@ -372,6 +372,7 @@ class WorldWorker:
         hosted.lost = True
         if self._hosted.get(hosted.at) is hosted:
             del self._hosted[hosted.at]
+            self._finder.keep_hints(hosted)
             self._hub.moved(hosted.at)
         # There, because a step may be under way; its `finally`s run there.
         self._kernel.submit(hosted.at, hosted.machine.close)
@@ -476,6 +477,7 @@ class WorldWorker:
                 if not hosted.busy:  # a busy one finds out by its commit
                     self._drop(hosted)
             await self._finder.of_the_dead()
+            self._finder.look_at_all_hints()
             await self._search()
             await self._finder.not_in_memory()
             await self._finder.sweep()
@@ -491,6 +493,7 @@ class WorldWorker:
         hosted = task.result()
         hosted.careful = self._losses.careful(at)
         self._hosted[at] = hosted
+        self._finder.give_hints(hosted)
         self._hub.moved(at)
         self._keeper.watch(hosted)
         self._freed(hosted)

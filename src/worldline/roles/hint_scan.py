@@ -1,0 +1,135 @@
+"""The ready hints of a universe, as one role has seen them.
+
+Hints are appended, so a scan reads on from where the last one ended: from its mark, which is never above `stable`. The
+hints found are remembered until they are known to be deleted: `check` reads them again by their keys. A scan costs what
+is new, however many hints were deleted before. `restart` forgets all of it, for the slow search through everything.
+
+A world that cannot be run now collects one hint for each input. `compact` keeps the newest of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from worldline.base import env as envs
+from worldline.base import limits
+from worldline.codec import tuples
+from worldline.layers import ready
+from worldline.model import ids
+from worldline.store import kv, transact
+
+PAGE = 1_000
+CHECKED_AT_ONCE = 1_000
+COMPACT_ABOVE = 16  # hints of one world
+COMPACT_MAX = 1_000  # hints that one batch deletes
+
+assert CHECKED_AT_ONCE <= limits.READ_REQUESTS_MAX
+
+
+class HintScan:
+    def __init__(self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> None:
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._marks: dict[int, bytes] = {}
+        self._known: dict[ids.Address, dict[bytes, ready.Hint]] = {}
+        self._fresh: dict[ids.Address, None] = {}
+
+    @property
+    def worlds(self) -> list[ids.Address]:
+        """All worlds with a hint."""
+        return list(self._known)
+
+    def has(self, at: ids.Address) -> bool:
+        return at in self._known
+
+    def restart(self) -> None:
+        """Read all hints again with the next scan."""
+        self._marks.clear()
+        self._known.clear()
+
+    async def read(self) -> kv.Snapshot:
+        """Read the hints since the last scan, the most urgent priority first. Returns the first snapshot."""
+        first: kv.Snapshot | None = None
+        ranges = {
+            each: ready.read_range(self._universe, priority=each, start=self._marks.get(each, b""), count_max=PAGE)
+            for each in ready.PRIORITIES
+        }
+        marks: dict[int, bytes] = {}
+        while ranges:
+            read = await self._engine.read(*ranges.values())
+            first = first or read
+            for index, priority in enumerate(list(ranges)):
+                page = read.page(index)
+                marks.setdefault(priority, page.stable)  # what a later page has seen is above it
+                self._add(page, priority)
+                asked = ranges.pop(priority)
+                if page.more:
+                    ranges[priority] = kv.Range(tuples.successor(page.items[-1][0]), asked.end, count_max=PAGE)
+        self._marks = marks
+        assert first is not None
+        return first
+
+    def _add(self, page: kv.Page, priority: int) -> None:
+        for hint in ready.decode(self._universe, page, priority=priority):
+            known = self._known.setdefault(hint.at, {})
+            if hint.key not in known:
+                known[hint.key] = hint
+                self._fresh[hint.at] = None
+
+    def take_fresh(self) -> list[ids.Address]:
+        """The worlds with hints that were found or put back since the last call."""
+        fresh = [at for at in self._fresh if at in self._known]
+        self._fresh.clear()
+        return fresh
+
+    def priorities(self, at: ids.Address) -> list[int]:
+        return [hint.priority for hint in self._known.get(at, {}).values()]
+
+    def take(self, at: ids.Address) -> list[ready.Hint]:
+        """The hints of a world, for its holder to delete."""
+        return list(self._known.pop(at, {}).values())
+
+    def put_back(self, hints: Iterable[ready.Hint]) -> None:
+        """Hints that their holder has not deleted, or does not know to be deleted."""
+        for hint in hints:
+            self._known.setdefault(hint.at, {})[hint.key] = hint
+            self._fresh[hint.at] = None
+
+    async def check(self, addresses: Sequence[ids.Address]) -> None:
+        """Forget those hints of these worlds that are deleted by now."""
+        hints = [hint for at in addresses for hint in self._known.get(at, {}).values()]
+        for start in range(0, len(hints), CHECKED_AT_ONCE):
+            part = hints[start : start + CHECKED_AT_ONCE]
+            read = await self._engine.read(*(ready.get(hint) for hint in part))
+            for index, hint in enumerate(part):
+                if read.value(index) is None:
+                    self._forget(hint)
+
+    def _forget(self, hint: ready.Hint) -> None:
+        known = self._known.get(hint.at, {})
+        known.pop(hint.key, None)
+        if not known:
+            self._known.pop(hint.at, None)
+
+    async def compact(self, at: ids.Address) -> None:
+        """Keep the newest hint of a world that has many."""
+        hints = list(self._known.get(at, {}).values())[-COMPACT_MAX:]
+        if len(hints) <= COMPACT_ABOVE:
+            return
+        batch = kv.Batch()
+        kept = ready.compact(batch, hints)
+        [outcome] = await transact.commit(self._engine, self._env, batch)
+        if isinstance(outcome, kv.Ok):
+            for hint in hints:
+                if hint is not kept:
+                    self._forget(hint)
+        else:  # its holder or another worker deletes them too
+            await self.check([at])
+
+
+async def hinted(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> list[ids.Address]:
+    """All worlds with a hint now."""
+    scan = HintScan(engine, env, universe)
+    await scan.read()
+    return scan.worlds
