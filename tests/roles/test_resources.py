@@ -162,6 +162,30 @@ async def test_replaced_by_override(tmp_path: Path) -> None:
     assert shop.said == ["pool open at test://", "pool closed"]
 
 
+async def test_it_belongs_to_no_attempt() -> None:
+    app, keys = wl.Program("p"), list[str]()
+
+    @app.resource
+    async def pool() -> AsyncIterator[str]:
+        keys.append(wl.attempt().key)
+        yield "pool"
+
+    @app.effect
+    async def find(db: str = wl.use(pool)) -> str:
+        keys.append(wl.attempt().key)
+        return db
+
+    @app.workflow
+    async def flow() -> str:
+        return await find()
+
+    async with wl.open("memory://", host=app) as universe:
+        world = await universe.ensure("alice", app)
+        assert await world.run(flow(), timeout=10) == "pool"
+    assert keys[0] == "outside"
+    assert keys[1] != "outside"
+
+
 # --- By themselves -------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextvars import copy_context
 from typing import Any
 
 from worldline.base import failures
@@ -45,6 +46,7 @@ class Resources:
         self._known: dict[Resource[Any], _Opened] = {}  # opening or open
         self._order: list[_Opened] = []  # open, each behind those that it uses
         self._closed = False
+        self._context = copy_context()  # of the host: a resource belongs to no attempt, also not to the first
 
     async def fill(self, uses: Mapping[str, Resource[Any]]) -> dict[str, Any]:
         """What to pass for each parameter. `ResourceFailed` if one cannot be opened."""
@@ -68,7 +70,9 @@ class Resources:
             if self._closed:
                 raise failures.ResourceFailed(f"resource {resource.name}: the host is closing")
             opened = self._known[resource] = _Opened(resource)
-            opened.task = asyncio.get_running_loop().create_task(self._keep(opened), name=f"resource {resource.name}")
+            opened.task = asyncio.get_running_loop().create_task(
+                self._keep(opened), name=f"resource {resource.name}", context=self._context.copy()
+            )
         await asyncio.wait([opened.value])  # unlike the future itself, this can be cancelled without harm to others
         return opened.value.result()
 
