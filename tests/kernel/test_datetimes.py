@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -101,6 +102,26 @@ def test_without_a_zone_they_are_refused(value: Any, where: str) -> None:
 def test_a_hostile_zone_is_refused_too() -> None:
     with pytest.raises(wl.BadInput, match="Line cannot be stored: no offset"):
         values.dump(Line(datetime(2024, 5, 1, tzinfo=Odd())))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0] * 1_500_000, [AWARE[0], [0] * 1_500_000], [*[0] * 1_500_000, object()], Line([*[0] * 1_500_000, object()])],
+    ids=["many", "many and a datetime", "an object at the end", "in a field"],
+)
+def test_large_values_are_refused_without_trying_each_part(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    parts = values._parts
+
+    def noted(whole: object) -> Iterator[tuple[str, Any]]:
+        for each in parts(whole):
+            tried.append(each)
+            yield each
+
+    monkeypatch.setattr(values, "_parts", noted)
+    with pytest.raises(wl.BadInput):
+        values.dump(value)
+    assert len(tried) <= 10_000
 
 
 app = wl.Program("times")

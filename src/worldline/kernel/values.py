@@ -10,6 +10,7 @@ One without a zone is refused: which instant it means depends on the machine.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,6 +25,9 @@ NONE = b"\xf6"
 
 _PLAIN = (bool, int, str, bytes)
 _BUILT = (bytes, datetime)
+_TIME = f"{datetime!r} has no canonical form"
+_NAMED_DEPTH_MAX = 8
+_NAMED_PARTS_MAX = 1_000
 _KEYS = "Only dicts with str-like or number-like keys"
 _UNSORTED = "not supported between instances of"
 
@@ -42,8 +46,10 @@ def dump(value: object) -> bytes:
     built = _built(value)
     try:
         data = canonical.encode(built)
-    except errors.EncodeError:
-        data = canonical.encode(_timed(value, built))  # it may hold a datetime, which most do not
+    except errors.EncodeError as error:
+        if _TIME not in str(error):
+            raise
+        data = canonical.encode(_timed(value, built))
     return data if len(data) <= limits.USER_VALUE_BYTES_MAX else bounded(data, user_errors.name_of(type(value)))
 
 
@@ -79,25 +85,24 @@ def _built_again(value: object, error: BaseException) -> Any:
     """A datetime as a key of a map is the one thing that can be stored and was not taken. Everything else is named."""
     what = user_errors.name_of(type(value))
     where, why = _culprit(value, error)
-    if _KEYS not in why:
-        if _UNSORTED in why:
-            why = "the items of a set cannot be sorted"  # Python says which two, and that differs by process
-        raise Unstorable(what, where, why) from error
-    try:
+    if _KEYS in why:
+        try:
+            built = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
+        except BaseException as again:
+            if user_errors.let_pass(again):
+                raise
+            raise Unstorable(what, where, user_errors.text_of(again)) from again
         _check_keys(value, what)
-        return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
-    except errors.EncodeError:
-        raise
-    except BaseException as again:
-        if user_errors.let_pass(again):
-            raise
-        raise Unstorable(what, where, user_errors.text_of(again)) from again
+        return built
+    if _UNSORTED in why:
+        why = "the items of a set cannot be sorted"  # Python says which two, and that differs by process
+    raise Unstorable(what, where, why) from error
 
 
 def _timed(value: object, built: Any) -> Any:
     """Plain data with text in the place of datetimes."""
     try:
-        return _replaced(built, "", user_errors.name_of(type(value)), limits.CBOR_DEPTH_MAX)
+        return _Times(user_errors.name_of(type(value))).replaced(built, "", limits.CBOR_DEPTH_MAX)
     except errors.EncodeError:
         raise
     except BaseException as error:  # a time zone is code of the user's
@@ -106,18 +111,26 @@ def _timed(value: object, built: Any) -> Any:
         raise Unstorable(user_errors.name_of(type(value)), "", user_errors.text_of(error)) from error
 
 
-def _replaced(built: Any, where: str, what: str, depth: int) -> Any:
-    kind = type(built)
-    if kind is datetime:
-        return _time_text(built, where, what)
-    if depth < 0 or (kind is not dict and kind is not list and kind is not tuple):
-        return built
-    if kind is dict:
-        return {
-            key: _replaced(item, f"{where}.{key}" if where else str(key), what, depth - 1)
-            for key, item in built.items()
-        }
-    return kind(_replaced(item, f"{where}[{index}]", what, depth - 1) for index, item in enumerate(built))
+class _Times:
+    """Replaces datetimes in plain data by text. It stops at the number of items that a value may have."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._items = 0
+
+    def replaced(self, built: Any, where: str, depth: int) -> Any:
+        kind = type(built)
+        if kind is datetime:
+            return _time_text(built, where, self._what)
+        if depth < 0 or (kind is not dict and kind is not list and kind is not tuple):
+            return built
+        self._items += len(built)
+        if self._items > limits.CBOR_ITEMS_MAX:
+            raise errors.EncodeError(f"more than {limits.CBOR_ITEMS_MAX} items")
+        if kind is dict:
+            dot = "." if where else ""
+            return {key: self.replaced(item, f"{where}{dot}{key}", depth - 1) for key, item in built.items()}
+        return kind(self.replaced(item, f"{where}[{index}]", depth - 1) for index, item in enumerate(built))
 
 
 def _time_text(given: datetime, where: str, what: str) -> Any:
@@ -129,10 +142,10 @@ def _time_text(given: datetime, where: str, what: str) -> Any:
 
 
 def _culprit(value: object, error: BaseException) -> tuple[str, str]:
-    """Which part of a value cannot be stored, by the names that lead there, and why."""
+    """Which part of a value cannot be stored, by the names that lead there, and why. Large values are tried in part."""
     where = ""
-    for _ in range(limits.CBOR_DEPTH_MAX):
-        for label, part in _parts(value):
+    for _ in range(_NAMED_DEPTH_MAX):
+        for label, part in itertools.islice(_parts(value), _NAMED_PARTS_MAX):
             try:
                 msgspec.to_builtins(part, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
             except BaseException as inner:
