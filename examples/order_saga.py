@@ -28,7 +28,7 @@ async def charge(card: str, cents: int) -> str:
     return f"payment of {card}"
 
 
-@app.effect(retry=wl.Retry(attempts=3, first=0.1, factor=2))
+@app.effect(retry=wl.Retry(attempts=3, initial_delay=0.1))
 async def ship(order: str, to: str) -> str:
     print(f"    ship {order} to {to} (attempt {wl.attempt().number})")
     if to == "the Moon":

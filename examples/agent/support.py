@@ -87,7 +87,7 @@ class Desk:
 # --- Outside: the model and the tools --------------------------------------------------------------------------------
 
 
-@app.effect(timeout=60, retry=wl.Retry(attempts=5, first=0.2))
+@app.effect(timeout=60, retry=wl.Retry(attempts=5, initial_delay=0.2))
 async def think(messages: list[Message]) -> Message:
     """Ask the model for the next message, passing its words on as they come."""
     words: list[str] = []

@@ -33,6 +33,7 @@ from worldline.base.failures import (
     NotDurable,
     OutsideWorkflow,
     Refused,
+    ResourceFailed,
     RunCancelled,
     RunFailed,
     TryAgain,
@@ -46,6 +47,7 @@ from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import on
+from worldline.kernel.authoring.resources import Resource, use
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.authoring.workflow_api import (
     Scope,
@@ -123,6 +125,8 @@ __all__ = [
     "Program",
     "Refused",
     "Request",
+    "Resource",
+    "ResourceFailed",
     "Retry",
     "Run",
     "RunCancelled",
@@ -166,6 +170,7 @@ __all__ = [
     "start",
     "state",
     "unschedule",
+    "use",
     "uuid",
     "wait",
 ]

@@ -18,7 +18,7 @@ def refusal(policy: Egress, host: str, *addresses: str, port: int = 443) -> str:
         found = [ipaddress.ip_address(each) for each in addresses] if literal is None else [literal]
         egress.check_addresses(policy, host, port, found)
     except failures.Fatal as error:
-        return f"{error.failure_code}: {error}"
+        return f"{error.code}: {error}"
     return ""
 
 

@@ -40,7 +40,7 @@ class Names:
 async def refused(request: Awaitable[Response]) -> str:
     with pytest.raises(failures.Fatal) as caught:
         await request
-    return f"{caught.value.failure_code}: {caught.value}"
+    return f"{caught.value.code}: {caught.value}"
 
 
 async def echo(seen: Seen) -> Reply:
@@ -379,7 +379,7 @@ def program() -> wl.Program:
 
     @app.workflow
     async def fetch(url: str, key: str) -> list[Any]:
-        call = wl.http.request.options(key=key or None, retry=wl.Retry(attempts=3, first=0.01))
+        call = wl.http.request.options(key=key or None, retry=wl.Retry(attempts=3, initial_delay=0.01))
         answer = await call("POST", url, json={"n": 1})
         return [answer.status, answer.text, wl.now().year > 2000]
 

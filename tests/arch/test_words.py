@@ -35,16 +35,13 @@ QUOTES_THEM = ("STYLE.md",)  # the rule itself, with its examples
 NOT_CLEAN: tuple[str, ...] = (
     "src/worldline/client/delivery.py",
     "src/worldline/inspect/queue_check.py",
-    "src/worldline/kernel/authoring/workflow_api.py",
     "src/worldline/roles/cluster/janitor.py",
     "src/worldline/roles/cluster/operations.py",
     "src/worldline/roles/cluster/orchestrator.py",
     "src/worldline/roles/cluster/placement.py",
     "src/worldline/roles/cluster/reap.py",
-    "src/worldline/roles/effects/attempt.py",
-    "src/worldline/roles/effects/limiter.py",
+    "src/worldline/roles/effects/open_resources.py",
     "src/worldline/roles/effects/perform.py",
-    "src/worldline/roles/effects/worker.py",
     "src/worldline/roles/expiry.py",
     "src/worldline/roles/lease.py",
     "src/worldline/roles/reader.py",
@@ -59,7 +56,6 @@ NOT_CLEAN: tuple[str, ...] = (
     "src/worldline/roles/world/take.py",
     "src/worldline/roles/world/upkeep.py",
     "src/worldline/store/postgres/connections.py",
-    "docs/guide/effects.md",
 )
 
 _GAP = r"(?:\s|\\n|#|>|\*|\"|')+"

@@ -14,12 +14,12 @@ async def shout(text: str) -> str:
     return text.upper()
 
 
-@app.effect(retry=wl.Retry(attempts=None, first=3600, most=3600))
+@app.effect(retry=wl.Retry(attempts=None, initial_delay=3600, max_delay=3600))
 def flaky(order: str) -> str:
     raise OSError(f"no route to {order}")
 
 
-@app.effect(retry=wl.Retry(attempts=1, then="park"))
+@app.effect(retry=wl.Retry(attempts=1, on_exhausted="park"))
 def stuck() -> str:
     raise ValueError("nobody home")
 

@@ -162,6 +162,14 @@ def test_no_input_is_overlooked(hosted: Path) -> None:
     assert typed(hosted, "state", "bob", "Account", "race").out == '{"cents":120}\n'
 
 
+def test_what_is_no_request_is_not_asked(hosted: Path) -> None:
+    before = run("journal", "bob", "--store", hosted, "--json").out
+    said = typed(hosted, "ask", "bob", "Deposited", "account=ask", "cents=5")
+    assert said.code == 2
+    assert "Deposited is not a request, so it has no answer: send it" in said.err
+    assert run("journal", "bob", "--store", hosted, "--json").out == before
+
+
 def test_ask(hosted: Path) -> None:
     assert typed(hosted, "send", "alice", "Deposited", "account=ask", "cents=5", "--wait").code == 0
     said = typed(hosted, "ask", "alice", "Withdraw", "account=ask", "cents=2", "--json").json

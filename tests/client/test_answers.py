@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests import aio
+from tests.roles import kit as kits
 from tests.roles.kit import Around, Kit
 from tests.roles.sums import Add, AddUp, program
 from worldline.base import errors
@@ -114,3 +115,16 @@ async def test_an_answer_that_cannot_be_read_is_no_refusal(memory_kit: Kit) -> N
         with pytest.raises(errors.StoreUncertain, match="durable"):
             await client.world("w").ask(AddUp(5))
         assert await here.ask(AddUp(0), timeout=20) == 5
+
+
+async def test_what_is_no_request_is_refused_before_it_is_sent(memory_kit: Kit) -> None:
+    app = program()
+    other = await memory_kit.process()
+    world = await other.universe.ensure("w", app)  # hosted nowhere: what was sent would stay
+    with pytest.raises(errors.BadInput, match=r"Add is not a request, so it has no answer: send it, or declare"):
+        await world.ask(Add(1))  # type: ignore[arg-type]
+    at = await world._handle.address()
+    assert await kits.unread(other.engine, at) == 0
+    await world.send(Add(1))
+    assert await kits.unread(other.engine, at) == 1
+    await other.close()

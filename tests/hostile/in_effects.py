@@ -11,7 +11,7 @@ from tests.hostile.making import Act, Making, Places, Run
 
 places = Places()
 
-TWICE = wl.Retry(attempts=2, first=0.01)
+TWICE = wl.Retry(attempts=2, initial_delay=0.01)
 
 
 @places.add()

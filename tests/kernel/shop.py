@@ -60,7 +60,7 @@ async def shout(text: str) -> str:
     return text.upper()
 
 
-@app.effect(retry=wl.Retry(attempts=3, first=1, factor=2, most=60))
+@app.effect(retry=wl.Retry(attempts=3, initial_delay=1, max_delay=60))
 async def charge(card: str, cents: int) -> str:
     return f"{card} {cents}"
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from uuid import UUID
 
+import pydantic
 import pytest
 
 import worldline as wl
@@ -78,6 +82,198 @@ def bad_reducers() -> dict[str, Any]:
 def test_mistakes_are_found_at_declaration(message: str, declare: Any) -> None:
     with pytest.raises(wl.Error, match=message):
         declare()
+
+
+class Opaque:
+    """A class that is none of the kinds that can be stored."""
+
+
+@dataclass(frozen=True)
+class Part:
+    file: Path
+
+
+@dataclass(frozen=True)
+class Upload:
+    name: str
+    parts: dict[str, list[Part]]
+
+
+class Report(pydantic.BaseModel):
+    title: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class Fetch(wl.Request[Path]):
+    name: str
+
+
+def unstorable() -> dict[str, Any]:
+    app = wl.Program("unstorable")
+
+    def an_argument() -> None:
+        @app.effect
+        async def argument(size: int, where: Path) -> None: ...
+
+    def inside_an_argument() -> None:
+        @app.workflow
+        async def inside(upload: Upload) -> None: ...
+
+    def a_plain_class() -> None:
+        @app.workflow
+        async def opaque(thing: Opaque | None = None) -> None: ...
+
+    def a_result() -> None:
+        @app.effect
+        def result() -> list[Opaque]:
+            return []
+
+    def a_model() -> None:
+        @app.effect
+        def model(report: Report) -> None: ...
+
+    def an_event() -> None:
+        @app.reducer
+        @dataclass
+        class Uploads:
+            @wl.on
+            def upload(self, event: Upload) -> None: ...
+
+    def an_answer() -> None:
+        @app.reducer
+        @dataclass
+        class Files:
+            @wl.on
+            def fetch(self, event: Fetch) -> Path:
+                return Path()
+
+    def a_state() -> None:
+        @app.reducer
+        @dataclass
+        class Folder:
+            path: Path | None = None
+
+            @wl.on
+            def started(self, event: Started) -> None: ...
+
+    def later() -> None:
+        other = wl.Program("later")
+
+        @other.workflow
+        async def waits(part: Later) -> None: ...
+
+        @dataclass
+        class Later:
+            file: Path
+
+        waits.signature._namespace["Later"] = Later  # as a module's global that is assigned below the declaration
+        with testing.world(other):
+            pass
+
+    def awaited() -> None:
+        other = wl.Program("awaited")
+
+        @other.workflow
+        async def waits() -> None:
+            await wl.wait(Upload)
+
+        with testing.world(other):
+            pass
+
+    return {
+        r"argument\(\): argument 'where': Path cannot be stored; use a dataclass": an_argument,
+        r"inside\(\): argument 'upload', field 'parts\[\]\[\]\.file': Path cannot be stored": inside_an_argument,
+        r"opaque\(\): argument 'thing': Opaque cannot be stored": a_plain_class,
+        r"result\(\): its result, field '\[\]': Opaque cannot be stored": a_result,
+        r"model\(\): argument 'report', field 'file': Path cannot be stored": a_model,
+        r"Uploads.upload: Upload, field 'parts\[\]\[\]\.file': Path cannot be stored": an_event,
+        r"Files.fetch: the answer to Fetch: Path cannot be stored": an_answer,
+        r"reducer Folder, field 'path': Path cannot be stored": a_state,
+        r"waits\(\): argument 'part', field 'file': Path cannot be stored": later,
+        r"waits\(\) waits for Upload, field 'parts\[\]\[\]\.file': Path cannot be stored": awaited,
+    }
+
+
+@pytest.mark.parametrize(("message", "declare"), unstorable().items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_types_that_cannot_be_stored_are_found_at_declaration(message: str, declare: Any) -> None:
+    with pytest.raises(wl.BadInput, match=message):
+        declare()
+
+
+def test_types_that_can_be_stored_are_not() -> None:
+    @dataclass(frozen=True)
+    class Tree:
+        children: list[Tree]
+        when: datetime
+        extra: Any = None
+
+    class Sheet(pydantic.BaseModel):
+        rows: list[dict[str, float]]
+
+    app = wl.Program("storable")
+
+    @app.workflow
+    async def takes(
+        tree: Tree, sheet: Sheet, part: tuple[int, ...] | None, each: Literal["a"], *rest: UUID, **named: timedelta
+    ) -> NoReturn:
+        raise ValueError
+
+    @app.effect
+    def untyped(a, b=None):  # type: ignore[no-untyped-def]
+        return a
+
+    with testing.world(app):
+        pass
+
+
+def test_a_value_that_cannot_be_stored_is_named_by_its_field() -> None:
+    app = wl.Program("values")
+
+    @app.workflow
+    async def takes(what: Any) -> Any:
+        return what
+
+    with testing.world(app) as world:
+        with pytest.raises(wl.BadInput, match=r"takes\(\): argument what\.a\[1\] cannot be stored: PosixPath is not"):
+            world.start(takes({"a": [1, Path("x")]}))
+        with pytest.raises(wl.BadInput, match=r"Part cannot be stored: field file: PosixPath is not a dataclass"):
+            world.send(Part(Path("x")))
+
+
+def test_a_reducer_needs_no_parentheses() -> None:
+    app = wl.Program("bare")
+
+    @app.reducer
+    @dataclass
+    class Count:
+        n: int = 0
+
+        @wl.on
+        def started(self, event: Started) -> None:
+            self.n += 1
+
+    with testing.world(app) as world:
+        world.send(Started("x"))
+        assert world.state(Count).n == 1
+    assert list(app.reducers) == ["Count"]
+
+
+def test_what_is_no_request_is_not_asked() -> None:
+    app = wl.Program("asks")
+
+    @app.workflow
+    async def asks() -> str:
+        await wl.ask("bank", Started("x"))  # type: ignore[arg-type]
+        return ""
+
+    with testing.world(app) as world:
+        with pytest.raises(wl.BadInput, match=r"Started is not a request, .* `class Started\(wl.Request"):
+            world.ask(Started("x"))  # type: ignore[arg-type]
+        assert world.head.height == 0
+        with pytest.raises(wl.RunFailed, match="Started is not a request"):
+            world.run(asks())
+        assert [entry.kind for entry in world.journal() if entry.kind is Kind.MESSAGE_SENT] == []
 
 
 def test_two_answers_to_one_request_and_two_types_of_one_name_are_refused() -> None:

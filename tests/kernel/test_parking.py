@@ -17,7 +17,7 @@ from worldline.model.journal import Kind
 app = wl.Program("parking")
 
 
-@app.effect(retry=wl.Retry(attempts=2, first=1, then="park"))
+@app.effect(retry=wl.Retry(attempts=2, initial_delay=1, on_exhausted="park"))
 async def phone(number: str) -> str:
     return number
 

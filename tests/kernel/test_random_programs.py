@@ -57,7 +57,7 @@ class Heard:
         return self.total
 
 
-@app.effect(timeout=20, retry=wl.Retry(attempts=3, first=1))
+@app.effect(timeout=20, retry=wl.Retry(attempts=3, initial_delay=1))
 async def outside(number: int) -> int:
     return number
 

@@ -418,7 +418,7 @@ def test_options_of_a_call_override_the_declaration() -> None:
 
     @app.workflow
     async def pay() -> str:
-        hard = shop.charge.options(key="order-7", timeout=2, retry=wl.Retry(attempts=2, first=10))
+        hard = shop.charge.options(key="order-7", timeout=2, retry=wl.Retry(attempts=2, initial_delay=10))
         try:
             return await hard("tok", 5)
         except TimeoutError as error:
@@ -437,7 +437,7 @@ def test_options_of_a_call_override_the_declaration() -> None:
 def test_a_total_timeout_ends_the_attempts() -> None:
     app = wl.Program("timeouts")
 
-    @app.effect(total_timeout=10, retry=wl.Retry(attempts=None, first=1, factor=2))
+    @app.effect(total_timeout=10, retry=wl.Retry(attempts=None, initial_delay=1))
     async def flaky() -> str:
         raise ConnectionError
 

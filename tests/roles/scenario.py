@@ -111,7 +111,7 @@ def seen_outside(name: str) -> None:
     outside.setdefault(name, []).append(wl.attempt().key)
 
 
-@shop.effect(retry=wl.Retry(first=0.01))
+@shop.effect(retry=wl.Retry(initial_delay=0.01))
 async def reserve(order: str) -> str:
     seen_outside("reserve")
     if wl.attempt().number == 1:

@@ -37,7 +37,7 @@ class Outside:
     def program(self, retry: wl.Retry | None = None) -> wl.Program:
         app = wl.Program("p")
 
-        @app.effect(retry=retry or wl.Retry(first=0))
+        @app.effect(retry=retry or wl.Retry(initial_delay=0))
         async def touch() -> str:
             number = wl.attempt().number
             self.calls.append((number, wl.attempt().key))
@@ -184,7 +184,7 @@ async def test_work_that_is_not_due_after_all_takes_nobodys_place(memory_kit: Ki
     """Found due, and then the store's clock is set back: it is left, and so is the place it would have had."""
     app = wl.Program("p")
 
-    @app.effect(retry=wl.Retry(first=0.01))
+    @app.effect(retry=wl.Retry(initial_delay=0.01))
     async def second_time() -> int:
         if wl.attempt().number == 1:
             raise ValueError("not yet")
@@ -369,7 +369,7 @@ async def test_a_process_that_closes_gives_its_claims_back(kit: Kit) -> None:
 async def test_work_that_kills_its_processes_ends(memory_kit: Kit) -> None:
     """An attempt whose process died was an attempt."""
     outside = Outside()
-    app = outside.program(wl.Retry(attempts=2, first=0))
+    app = outside.program(wl.Retry(attempts=2, initial_delay=0))
     for times in (1, 2):
         process = await memory_kit.process(app)
         world = await process.universe.ensure("w", app)

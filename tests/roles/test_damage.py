@@ -94,7 +94,7 @@ class App:
         async def on_loop(kind: str) -> str:
             return fail(kind)
 
-        @app.effect(retry=wl.Retry(attempts=9, first=0.4))
+        @app.effect(retry=wl.Retry(attempts=9, initial_delay=0.4))
         async def again() -> str:
             raise ValueError("not yet")
 

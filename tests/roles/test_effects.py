@@ -14,9 +14,9 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.kernel.authoring.calls import Options
+from worldline.kernel.authoring.calls import PLAIN, Options
 from worldline.model.journal import Kind
-from worldline.roles.effects import perform
+from worldline.roles.effects.policy import policy_of
 from worldline.roles.hub import Chunk
 
 
@@ -63,10 +63,10 @@ async def call(kit: Kit, program: wl.Program, workflow: wl.Call[Any], **options:
     ("retry", "delays_ms"),
     [
         (wl.Retry(), [1_000, 2_000, 4_000, 8_000]),
-        (wl.Retry(first=0.5, factor=3, most=4), [500, 1_500, 4_000, 4_000]),
-        (wl.Retry(first=1, factor=1), [1_000, 1_000, 1_000, 1_000]),
-        (wl.Retry(first=0), [0, 0, 0, 0]),
-        (wl.Retry(attempts=None, first=1, factor=10, most=10**9), [1_000, 10_000, 100_000, 1_000_000]),
+        (wl.Retry(initial_delay=0.5, max_delay=4), [500, 1_000, 2_000, 4_000]),
+        (wl.Retry(initial_delay=1, max_delay=1), [1_000, 1_000, 1_000, 1_000]),
+        (wl.Retry(initial_delay=0), [0, 0, 0, 0]),
+        (wl.Retry(attempts=None, initial_delay=1, max_delay=10**9), [1_000, 2_000, 4_000, 8_000]),
     ],
 )
 def test_backoff_is_what_was_declared(retry: wl.Retry, delays_ms: list[int]) -> None:
@@ -75,15 +75,16 @@ def test_backoff_is_what_was_declared(retry: wl.Retry, delays_ms: list[int]) -> 
     @app.effect(retry=retry)
     async def touch() -> None: ...
 
-    policy = perform.policy_of(touch, Options())
-    assert [policy.delay_us(attempt) for attempt in (1, 2, 3, 4)] == [each * 1_000 for each in delays_ms]
-    assert policy.delay_us(10_000) == retry.most_us or retry.factor == 1 or retry.first == 0
+    policy = policy_of(touch, PLAIN)
+    assert [policy.delay_us(attempt, b"i") for attempt in (1, 2, 3, 4)] == [each * 1_000 for each in delays_ms]
+    assert policy.delay_us(10_000, b"i") == (retry.max_delay_us if retry.initial_delay else 0)
+    assert policy_of(touch, Options.of(key=None, timeout=None, retry=retry)) == policy  # as one call's own
 
 
 async def test_an_effect_is_tried_until_it_works(kit: Kit) -> None:
     app, seen = wl.Program("p"), Ledger()
 
-    @app.effect(retry=wl.Retry(attempts=4, first=0.02, factor=2))
+    @app.effect(retry=wl.Retry(attempts=4, initial_delay=0.02))
     async def touch() -> int:
         seen.note("touch")
         if wl.attempt().number < 4:
@@ -104,7 +105,7 @@ async def test_an_effect_is_tried_until_it_works(kit: Kit) -> None:
 async def test_out_of_attempts_is_an_error_in_the_workflow(kit: Kit) -> None:
     app, seen = wl.Program("p"), Ledger()
 
-    @app.effect(retry=wl.Retry(attempts=5, first=0.01))
+    @app.effect(retry=wl.Retry(attempts=5, initial_delay=0.01))
     async def touch() -> None:
         seen.note("touch")
         raise KeyError("no such thing")
@@ -112,7 +113,7 @@ async def test_out_of_attempts_is_an_error_in_the_workflow(kit: Kit) -> None:
     @app.workflow
     async def go() -> list[Any]:
         try:
-            await touch.options(retry=wl.Retry(attempts=2, first=0.01))()
+            await touch.options(retry=wl.Retry(attempts=2, initial_delay=0.01))()
         except wl.EffectFailed as error:
             return [error.code, error.attempts, str(error)]
         return []
@@ -152,7 +153,7 @@ async def test_a_fatal_failure_is_not_tried_again(kit: Kit) -> None:
 async def test_an_effect_may_say_when_to_try_again(memory_kit: Kit) -> None:
     app, seen = wl.Program("p"), Ledger()
 
-    @app.effect(retry=wl.Retry(first=0))
+    @app.effect(retry=wl.Retry(initial_delay=0))
     async def touch() -> str:
         seen.note("touch")
         if wl.attempt().number == 1:
@@ -171,7 +172,7 @@ async def test_each_attempt_has_its_timeout(kit: Kit) -> None:
     app, seen = wl.Program("p"), Ledger()
     cancelled: list[str] = []
 
-    @app.effect(timeout=0.05, retry=wl.Retry(attempts=2, first=0.01))
+    @app.effect(timeout=0.05, retry=wl.Retry(attempts=2, initial_delay=0.01))
     async def hang() -> None:
         seen.note("hang")
         try:
@@ -201,7 +202,7 @@ async def test_all_attempts_together_have_a_timeout(kit: Kit) -> None:
         seen.note("hang")
         await asyncio.sleep(30)
 
-    @app.effect(total_timeout=1, retry=wl.Retry(attempts=None, first=0.1, factor=1))
+    @app.effect(total_timeout=1, retry=wl.Retry(attempts=None, initial_delay=0.1, max_delay=0.1))
     async def fail() -> None:
         seen.note("fail")
         raise ConnectionError("again")
@@ -301,7 +302,7 @@ async def test_a_kind_without_room_is_in_nobodys_way(kit: Kit) -> None:
         await seen.gate.wait()
         return number
 
-    @app.effect(retry=wl.Retry(first=0.01))
+    @app.effect(retry=wl.Retry(initial_delay=0.01))
     async def other() -> str:
         seen.note("other")
         if wl.attempt().number < 3:
@@ -487,7 +488,7 @@ async def test_an_effect_is_cancelled_with_its_scope(kit: Kit) -> None:
 async def test_an_effect_that_cancels_itself_has_failed(memory_kit: Kit) -> None:
     app = wl.Program("p")
 
-    @app.effect(retry=wl.Retry(attempts=2, first=0))
+    @app.effect(retry=wl.Retry(attempts=2, initial_delay=0))
     async def odd() -> None:
         raise asyncio.CancelledError
 
@@ -506,7 +507,7 @@ async def test_an_effect_that_cancels_itself_has_failed(memory_kit: Kit) -> None
 async def test_an_effect_that_cancels_its_own_task_has_failed(memory_kit: Kit, how: str) -> None:
     """At once: nobody waits for its claim to run out. The answer that it gives all the same counts."""
     app = wl.Program("p")
-    retry, limit = wl.Retry(attempts=2, first=0), 60 if how == "within a deadline" else None
+    retry, limit = wl.Retry(attempts=2, initial_delay=0), 60 if how == "within a deadline" else None
 
     @app.effect(retry=retry, timeout=limit, total_timeout=limit)
     async def odd() -> str:

@@ -11,7 +11,10 @@ import pytest
 import worldline as wl
 from tests.kernel import test_hostile_exceptions as hostile
 from worldline.kernel import user_errors, values
+from worldline.kernel.authoring.calls import PLAIN
 from worldline.roles.effects import attempt as attempts
+from worldline.roles.effects.open_resources import Resources
+from worldline.roles.effects.policy import policy_of
 
 app = wl.Program("hostile effects")
 
@@ -46,7 +49,9 @@ class Unclear(wl.TryAgain):
 async def attempt(effect: wl.Effect[..., Any]) -> attempts.Ended:
     this = attempts.Attempt("key", 1, lambda _: None)
     with ThreadPoolExecutor(1) as threads:
-        return await attempts.run(effect, values.dump({}), this, timeout_us=None, threads=threads)
+        return await attempts.run(
+            effect, values.dump({}), this, policy_of(effect, PLAIN), threads=threads, resources=Resources()
+        )
 
 
 @pytest.mark.parametrize("effect", [on_the_loop, in_a_thread, answers], ids=lambda effect: effect.name)

@@ -32,7 +32,7 @@ async def test_parked_work_waits_for_a_person(kit: Kit) -> None:
     seen: list[tuple[int, str]] = []
     broken = [True]
 
-    @app.effect(retry=wl.Retry(attempts=2, first=0.01, then="park"))
+    @app.effect(retry=wl.Retry(attempts=2, initial_delay=0.01, on_exhausted="park"))
     async def touch() -> str:
         seen.append((wl.attempt().number, wl.attempt().key))
         if broken[0]:
@@ -97,7 +97,7 @@ class Losing:
 async def test_a_lost_answer_parks_once(memory_kit: Kit, applied: bool) -> None:
     app = wl.Program("p")
 
-    @app.effect(retry=wl.Retry(attempts=1, then="park"))
+    @app.effect(retry=wl.Retry(attempts=1, on_exhausted="park"))
     async def touch() -> str:
         raise ConnectionError("down")
 

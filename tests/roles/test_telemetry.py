@@ -49,7 +49,7 @@ def program() -> wl.Program:
                 raise ValueError(event.why)
             self.seen += 1
 
-    @app.effect(retry=wl.Retry(attempts=3, first=0.01))
+    @app.effect(retry=wl.Retry(attempts=3, initial_delay=0.01))
     async def stubborn() -> int:
         if wl.attempt().number < 3:
             raise ConnectionError("not yet")

@@ -34,7 +34,7 @@ class Nudge:
 def program() -> wl.Program:
     app = wl.Program("p")
 
-    @app.effect(retry=wl.Retry(attempts=2, first=0.01))
+    @app.effect(retry=wl.Retry(attempts=2, initial_delay=0.01))
     async def fetch() -> int:
         if wl.attempt().number == 1:
             raise ConnectionError("not yet")

@@ -25,7 +25,7 @@ async def ship(order: str, fast: bool = False) -> Parcel:
     return Parcel(1, [order, str(fast)])
 
 
-@app.effect(retry=wl.Retry(attempts=3, first=1, factor=1))
+@app.effect(retry=wl.Retry(attempts=3, initial_delay=1, max_delay=1))
 async def name() -> str:
     return "x"
 
@@ -39,7 +39,7 @@ async def anything() -> Any:
     return 1
 
 
-@app.effect(retry=wl.Retry(attempts=2, then="park"))
+@app.effect(retry=wl.Retry(attempts=2, on_exhausted="park"))
 async def precious() -> str:
     return "x"
 
@@ -168,7 +168,7 @@ def test_try_again_says_how_long_to_wait() -> None:
 def test_never_is_ended_by_timeouts_alone() -> None:
     slow = wl.Program("slow")
 
-    @slow.effect(timeout=10, retry=wl.Retry(attempts=2, first=5))
+    @slow.effect(timeout=10, retry=wl.Retry(attempts=2, initial_delay=5))
     async def hangs() -> str:
         return "x"
 

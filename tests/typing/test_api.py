@@ -10,6 +10,8 @@ from tests.typing import checking
 SAMPLE = """
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -89,12 +91,86 @@ class Account:
         return self.cents
 
 
-@app.effect(timeout=10, retry=wl.Retry(attempts=5, first=1, most=60))
+@app.effect(timeout=10, retry=wl.Retry(attempts=5, initial_delay=1, max_delay=60))
 def charge(card: str, cents: int) -> str:
     key = wl.attempt().key
     if card == "stolen":
         raise wl.Fatal("declined", code="declined")
     return key
+
+
+class Pool:
+    async def fetch(self, key: str) -> str:
+        return key
+
+
+@app.resource
+async def pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+@app.resource(timeout=5)
+@asynccontextmanager
+async def cache(db: Pool = wl.use(pool)) -> AsyncIterator[dict[str, str]]:
+    yield {"a": await db.fetch("a")}
+
+
+reveal_type(pool)  #: Revealed type is "worldline.kernel.authoring.resources.Resource[sample.Pool]"
+reveal_type(cache)  #: Revealed type is "worldline.kernel.authoring.resources.Resource[dict[str, str]]"
+
+
+PATIENT = wl.Retry(initial_delay=1, max_delay=9, on_exhausted="park", fatal=(KeyError,), jitter=0.5)
+
+
+@app.effect(name="find", retry=PATIENT)
+async def look_up(key: str, db: Pool = wl.use(pool), *, known: dict[str, str] = wl.use(cache)) -> str:
+    reveal_type(db)  #: Revealed type is "sample.Pool"
+    return known.get(key) or await db.fetch(key)
+
+
+@app.effect
+async def mistaken(key: str, db: str = wl.use(pool)) -> str:  #: Incompatible default for parameter "db"
+    return key
+
+
+@app.effect(retry=wl.Retry(on_exhausted="wait"))  #: Argument "on_exhausted" to "Retry" has incompatible type
+def wrong() -> None: ...
+
+
+@app.workflow(name="find_all")
+async def each_by_itself(keys: list[str]) -> list[str]:
+    found = await wl.gather(*[look_up(key) for key in keys], return_exceptions=True)
+    reveal_type(found)  #: Revealed type is "list[str | worldline.base.errors.Error]"
+    one, two = await wl.gather(look_up("a"), child(1), return_exceptions=True)
+    reveal_type(one)  #: Revealed type is "str | worldline.base.errors.Error"
+    reveal_type(two)  #: Revealed type is "int | worldline.base.errors.Error"
+    try:
+        await look_up("x")
+    except wl.EffectFailed as error:
+        reveal_type(error.code)  #: Revealed type is "str"
+        reveal_type(error.data)  #: Revealed type is "dict[str, Any]"
+    return [each for each in found if not isinstance(each, wl.Error)]
+
+
+@app.reducer
+@dataclass
+class Plain:
+    n: int = 0
+
+    @wl.on
+    def deposited(self, event: Deposited) -> None:
+        self.n += 1
+
+
+reveal_type(Plain())  #: Revealed type is "sample.Plain"
+
+
+def test_with_a_fake() -> None:
+    with pool.override(Pool()) as fake, testing.world(app, wl.Script().on(look_up, look_up)) as w:
+        reveal_type(fake)  #: Revealed type is "sample.Pool"
+        w.run(each_by_itself(["a"]))
+    with pool.override("no pool"):  #: Argument 1 to "override" of "Resource" has incompatible type "str"
+        pass
 
 
 @dataclass(frozen=True)
@@ -183,6 +259,7 @@ def test_expires() -> None:
 async def bad(world: wl.World) -> None:
     await world.run(greet(3))  #: Argument 1 to "__call__" of "Workflow" has incompatible type "int"; expected "str"
     await charge("tok")  #: Missing positional argument "cents" in call to "__call__" of "Effect"
+    await world.ask(Deposited("a", 5))  #: Argument 1 to "ask" of "World" has incompatible type "Deposited"
     wl.Script().on(charge, 5)  #: Argument 2 to "on" of "Script" has incompatible type "int"
     greet("x")  #: Value of type "Call[str]" must be used
 """

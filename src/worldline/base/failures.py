@@ -1,21 +1,26 @@
 """The errors that users catch and raise: declared here, part of the public API.
 
-What crosses the journal is a code and a message, never an exception object.
+What crosses the journal is a code, a message and plain data, never an exception object. `kernel/failure.py` decides
+which.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from worldline.base import errors
 
 
 class Fatal(errors.Error):
-    """Raise it in an effect: this attempt's failure is final, no retry will help."""
+    """Raise it in an effect: this attempt's failure is final, no retry will help. `code` is what the workflow sees."""
 
     code = "fatal"
 
-    def __init__(self, message: str, *, code: str = "") -> None:
+    def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
-        self.failure_code = code or "fatal"
+        if code:
+            self.code = code
 
 
 class TryAgain(errors.Error):
@@ -25,30 +30,51 @@ class TryAgain(errors.Error):
 
     code = "try_again"
 
-    def __init__(self, message: str, *, after: float = 0, code: str = "") -> None:
+    def __init__(self, message: str = "", *, after: float = 0, code: str = "") -> None:
         super().__init__(message)
         self.after = after
-        self.code = code or "try_again"
+        if code:
+            self.code = code
 
 
 class Refused(errors.Error):
-    """Raise it in a handler of a `Request`: the answer is no, and nothing was changed. The asker gets it raised."""
+    """Raise it in a handler of a `Request`: the answer is no, and nothing was changed. The asker gets it raised.
+
+    Fields of a class derived from it are the asker's `data`.
+    """
 
     code = "refused"
 
+    def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.data: dict[str, Any] = dict(data or {})
+
 
 class Failed(errors.Error):
-    """Something that was waited for ended in failure."""
+    """Something that was waited for ended in failure.
+
+    `code` says which failure: the `code` of the exception that caused it, or the name of its class. `data` has the
+    other fields of that exception, as plain values.
+    """
 
     code = "failed"
+
+    def __init__(self, message: str = "", *, code: str = "", data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        if code:
+            self.code = code
+        self.data: dict[str, Any] = dict(data or {})
 
 
 class EffectFailed(Failed):
     """An effect gave up: out of attempts, fatal, timed out or cancelled. `code` tells which."""
 
-    def __init__(self, message: str, *, code: str = "error", attempts: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
+    code = "error"
+
+    def __init__(
+        self, message: str = "", *, code: str = "", attempts: int = 0, data: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, code=code, data=data)
         self.attempts = attempts
 
 
@@ -57,11 +83,9 @@ class EffectTimeout(EffectFailed, TimeoutError):
 
 
 class RunFailed(Failed):
-    """A workflow run raised. `code` is the name of what it raised."""
+    """A workflow run raised."""
 
-    def __init__(self, message: str, *, code: str = "error") -> None:
-        super().__init__(message)
-        self.code = code
+    code = "error"
 
 
 class RunCancelled(RunFailed):
@@ -72,6 +96,12 @@ class OutsideWorkflow(errors.BadInput):
     """Something that only works inside a workflow or handler was used outside."""
 
     code = "outside_workflow"
+
+
+class ResourceFailed(errors.Error):
+    """A resource that an effect uses could not be opened. The attempt has failed, and the next one tries it again."""
+
+    code = "resource_failed"
 
 
 class NotDurable(errors.BadInput):

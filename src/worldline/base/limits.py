@@ -40,6 +40,8 @@ FRAME_BYTES_MAX = 60 * KIB  # entries of one journal value, before the envelope
 INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs live in the object store
 ITEM_BYTES_MAX = 48 * KIB  # an inbox item, whole: it must become an entry, or a dead letter
 REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
+FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
+FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
@@ -112,6 +114,7 @@ assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a fr
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
+assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
 assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"

@@ -19,6 +19,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import suggest
 from worldline.kernel import values
+from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.authoring.program import Program
 
@@ -107,6 +108,13 @@ def answer(program: Program | None, schema: str) -> Any:
         return Any
     handlers = program.routes.handlers.get(schema, [])
     return handlers[0].answers if handlers and handlers[0].is_request else Any
+
+
+def check_request(program: Program | None, schema: str) -> None:
+    """Refuse to ask what is known to be no request, before it is sent."""
+    kind = None if program is None else _event_type(program, schema)
+    if kind is not None:
+        reducers.check_request(kind)
 
 
 def arguments(program: Program | None, workflow: str, said: Given) -> bytes:

@@ -178,7 +178,7 @@ async def payload_of(universe: Connection, found: journal.Entry) -> bytes:
 def error_of(why: Failure) -> errors.Error:
     """The exception that an answer's failure is raised as."""
     if why.code == failures.Refused.code:
-        return failures.Refused(why.message)
+        return failures.Refused(why.message, data=why.data)
     for kind in (errors.NotFound, errors.Closed, errors.BadInput):
         if why.code == kind.code:
             return kind(why.message)
@@ -186,4 +186,4 @@ def error_of(why: Failure) -> errors.Error:
         return errors.IdReused.of(why.message)
     if why.code in (errors.TooLarge.code, errors.EncodeError.code, errors.DecodeError.code):
         return errors.BadInput(why.message)
-    return failures.RunFailed(why.message, code=why.code)
+    return failures.RunFailed(why.message, code=why.code, data=why.data)

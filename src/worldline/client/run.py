@@ -99,4 +99,4 @@ def result_of(standing: commands.Standing, call: Call[R_co] | None) -> R_co:
         return result
     why = structs.decode(Failure, standing.data)
     kind = failures.RunCancelled if standing.status is RunStatus.CANCELLED else failures.RunFailed
-    raise kind(f"run {standing.run!r}: {why.message}", code=why.code)
+    raise kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)

@@ -19,7 +19,7 @@ from worldline.codec import structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds
-from worldline.kernel.authoring.reducers import answer_type
+from worldline.kernel.authoring.reducers import answer_type, check_request
 from worldline.kernel.runs import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.model import ids
@@ -111,6 +111,7 @@ class World:
         """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,
         `NotHosted` if no process has run the world for too long: the request stays in its inbox.
         """
+        check_request(type(request))
         schema = values.schema_name(type(request))
         async with asyncio.timeout(limit_seconds(timeout)):
             data = await self._handle.ask(schema, values.dump(request), id=id)

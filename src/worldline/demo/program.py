@@ -54,12 +54,12 @@ class Orders:
         self.parcels[event.order] = event.parcel
 
 
-@shop.effect(retry=wl.Retry(attempts=5, first=0.2))
+@shop.effect(retry=wl.Retry(attempts=5, initial_delay=0.2))
 async def charge(order: str, cents: int) -> str:
     return str((await post("/charge", {"order": order, "cents": cents}))["charge"])
 
 
-@shop.effect(retry=wl.Retry(attempts=5, first=0.2))
+@shop.effect(retry=wl.Retry(attempts=5, initial_delay=0.2))
 async def ship(order: str) -> str:
     return str((await post("/ship", {"order": order}))["parcel"])
 
@@ -77,7 +77,7 @@ class Approved:
     by: str
 
 
-@agency.effect(retry=wl.Retry(attempts=5, first=0.2))
+@agency.effect(retry=wl.Retry(attempts=5, initial_delay=0.2))
 async def think(transcript: list[str]) -> str:
     return str((await post("/think", {"transcript": transcript}))["say"])
 

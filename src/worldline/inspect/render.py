@@ -125,6 +125,8 @@ def item(given: inbox.Item) -> Fields:
 def failure(data: bytes) -> Fields:
     why = structs.decode(Failure, data)
     said: Fields = {"code": why.code, "message": why.message}
+    if why.data:
+        said["data"] = plain(why.data)
     return {**said, "attempts": why.attempts} if why.attempts else said
 
 

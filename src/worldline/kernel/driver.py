@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import context, events, runs, user_errors, values, work
+from worldline.kernel import context, events, failure, runs, user_errors, values, work
 from worldline.kernel.execution import coroutines, waits
 from worldline.kernel.execution.workflow_calls import WorkflowCalls
 from worldline.kernel.operations import OUTLIVE, All, ContinueAsNew, First
@@ -169,4 +169,4 @@ def _cancel_ops(machine: Machine, run: Run, reason: str) -> None:
 
 def _failure_of(error: BaseException) -> bytes:
     """What user code raised, as it is journaled."""
-    return runs.failure(user_errors.code_of(error), user_errors.message_of(error))
+    return runs.failure(user_errors.code_of(error), user_errors.message_of(error), data=failure.data_of(error))

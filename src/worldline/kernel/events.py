@@ -14,7 +14,7 @@ import msgspec
 from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
-from worldline.kernel import runs, schedules, user_errors, values, work
+from worldline.kernel import failure, runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import reducers
 from worldline.kernel.execution import coroutines, stack, waits
 from worldline.kernel.execution.handler_calls import HandlerCalls
@@ -144,9 +144,9 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
 def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     cause = failed.cause
     if issubclass(type(cause), failures.Refused) and failed.handler.is_request:
-        return Answer(False, runs.failure("refused", user_errors.text_of(cause))), ""
+        return Answer(False, runs.failure("refused", user_errors.text_of(cause), data=failure.data_of(cause))), ""
     message = user_errors.message_of(cause)
-    why = runs.failure(user_errors.code_of(cause), message)
+    why = runs.failure(user_errors.code_of(cause), message, data=failure.data_of(cause))
     machine.draft(Kind.HANDLER_FAILED, why)
     return Answer(False, why), f"{failed.handler.reducer}.{failed.handler.method} raised {message}"
 

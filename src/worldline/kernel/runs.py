@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.codec import digest, structs
+from worldline.codec import canonical, digest
 from worldline.kernel import context, user_errors
 from worldline.kernel.operations import Await, OpKind, Scope
 from worldline.model.inbox import ReceiptStatus
@@ -39,11 +39,12 @@ ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why something failed, as it is journaled: a code and a message, never an exception."""
+    """Why something failed, as it is journaled: a code, a message and plain data, never an exception."""
 
     code: str
     message: str
     attempts: int = 0
+    data: dict[str, Any] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -388,12 +389,16 @@ def child_id(run: Run, number: int) -> str:
     return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"
 
 
-def failure(code: str, message: str, *, attempts: int = 0) -> bytes:
-    return structs.encode(Failure(storable(code), storable(message), attempts))
+def failure(code: str, message: str, *, attempts: int = 0, data: dict[str, Any] | None = None) -> bytes:
+    """A `Failure` as bytes. Without data it is written as it was before there was any."""
+    said = [storable(code), storable(message), attempts]
+    return canonical.encode([*said, data] if data else said)
 
 
-def failed(code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, attempts: int = 0) -> Outcome:
-    return Outcome(status, failure(code, message, attempts=attempts))
+def failed(
+    code: str, message: str, *, status: ReceiptStatus = ReceiptStatus.ERROR, data: dict[str, Any] | None = None
+) -> Outcome:
+    return Outcome(status, failure(code, message, data=data))
 
 
 def storable(text: str) -> str:

@@ -2,10 +2,17 @@
 
 A value goes to plain data (dicts, lists, text, numbers, bytes), sets and maps sorted, and then to canonical CBOR.
 Coming back, the annotation decides the type and everything is checked against it. Nothing is ever pickled.
+
+A `datetime` is text with its offset from UTC, and comes back equal, to the microsecond; its zone is that offset then.
+One without a zone is refused: which instant it means depends on the machine.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,12 +24,32 @@ from worldline.kernel import user_errors
 NONE = b"\xf6"
 
 _PLAIN = (bool, int, str, bytes)
+_BUILT = (bytes, datetime)
+_TIME = f"{datetime!r} has no canonical form"
+_NAMED_DEPTH_MAX = 8
+_NAMED_PARTS_MAX = 1_000
+_KEYS = "Only dicts with str-like or number-like keys"
 _UNSORTED = "not supported between instances of"
 
 
+class Unstorable(errors.EncodeError):
+    """A value, or a part of it, that cannot be stored. `where`: the fields that lead there."""
+
+    def __init__(self, what: str, where: str, why: str) -> None:
+        super().__init__(f"{what} cannot be stored: {f'field {where}: ' if where else ''}{why}")
+        self.where = where or what
+        self.why = why
+
+
 def dump(value: object) -> bytes:
-    """Canonical bytes of any supported value. `EncodeError` says what is not supported."""
-    data = canonical.encode(plain(value))
+    """Canonical bytes of any supported value. `EncodeError` says what is not supported, and in which field."""
+    built = _built(value)
+    try:
+        data = canonical.encode(built)
+    except errors.EncodeError as error:
+        if _TIME not in str(error):
+            raise
+        data = canonical.encode(_timed(value, built))
     return data if len(data) <= limits.USER_VALUE_BYTES_MAX else bounded(data, user_errors.name_of(type(value)))
 
 
@@ -39,18 +66,129 @@ def bounded(data: bytes, what: str) -> bytes:
 
 def plain(value: object) -> Any:
     """The value as plain data."""
+    return _timed(value, _built(value))
+
+
+def _built(value: object) -> Any:
+    """The value as plain data, but for the datetimes in it."""
     if value is None or type(value) in _PLAIN:
         return value
     try:
-        return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
+        return msgspec.to_builtins(value, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
     except BaseException as error:  # users' types have code of their own
         if user_errors.let_pass(error):
             raise
-        what = user_errors.name_of(type(value))
-        why = user_errors.text_of(error)
-        if _UNSORTED in why:
-            why = "the items of a set cannot be sorted"  # Python names two of them, and which ones differs by process
-        raise errors.EncodeError(f"{what} cannot be stored: {why}") from error
+        return _built_again(value, error)
+
+
+def _built_again(value: object, error: BaseException) -> Any:
+    """A datetime as a key of a map is the one thing that can be stored and was not taken. Everything else is named."""
+    what = user_errors.name_of(type(value))
+    where, why = _culprit(value, error)
+    if _KEYS in why:
+        try:
+            built = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, order="sorted", enc_hook=_model)
+        except BaseException as again:
+            if user_errors.let_pass(again):
+                raise
+            raise Unstorable(what, where, user_errors.text_of(again)) from again
+        _check_keys(value, what)
+        return built
+    if _UNSORTED in why:
+        why = "the items of a set cannot be sorted"  # Python says which two, and that differs by process
+    raise Unstorable(what, where, why) from error
+
+
+def _timed(value: object, built: Any) -> Any:
+    """Plain data with text in the place of datetimes."""
+    try:
+        return _Times(user_errors.name_of(type(value))).replaced(built, "", limits.CBOR_DEPTH_MAX)
+    except errors.EncodeError:
+        raise
+    except BaseException as error:  # a time zone is code of the user's
+        if user_errors.let_pass(error):
+            raise
+        raise Unstorable(user_errors.name_of(type(value)), "", user_errors.text_of(error)) from error
+
+
+class _Times:
+    """Replaces datetimes in plain data by text. It stops at the number of items that a value may have."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._items = 0
+
+    def replaced(self, built: Any, where: str, depth: int) -> Any:
+        kind = type(built)
+        if kind is datetime:
+            return _time_text(built, where, self._what)
+        if depth < 0 or (kind is not dict and kind is not list and kind is not tuple):
+            return built
+        self._items += len(built)
+        if self._items > limits.CBOR_ITEMS_MAX:
+            raise errors.EncodeError(f"more than {limits.CBOR_ITEMS_MAX} items")
+        if kind is dict:
+            dot = "." if where else ""
+            return {key: self.replaced(item, f"{where}{dot}{key}", depth - 1) for key, item in built.items()}
+        return kind(self.replaced(item, f"{where}[{index}]", depth - 1) for index, item in enumerate(built))
+
+
+def _time_text(given: datetime, where: str, what: str) -> Any:
+    offset = given.utcoffset()
+    if offset is None:
+        raise Unstorable(what, where, f"the datetime {given.isoformat()} has no time zone; give it one (tzinfo=UTC)")
+    # The text has whole minutes only, and old offsets have seconds: then the same instant in UTC is stored.
+    return msgspec.to_builtins(given.astimezone(UTC) if offset % timedelta(minutes=1) else given)
+
+
+def _culprit(value: object, error: BaseException) -> tuple[str, str]:
+    """Which part of a value cannot be stored, by the names that lead there, and why. Large values are tried in part."""
+    where = ""
+    for _ in range(_NAMED_DEPTH_MAX):
+        for label, part in itertools.islice(_parts(value), _NAMED_PARTS_MAX):
+            try:
+                msgspec.to_builtins(part, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
+            except BaseException as inner:
+                if user_errors.let_pass(inner):
+                    raise
+                where = f"{where}{label}".lstrip(".")
+                value, error = part, inner
+                break
+        else:
+            break
+    return where, user_errors.text_of(error)
+
+
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
+    """What a value is made of, as far as that can be told without code of its own."""
+    kind = type(value)
+    if kind is dict:
+        inside: dict[Any, Any] = value  # type: ignore[assignment]
+        for key, item in inside.items():
+            yield f".{key}" if type(key) is str else f"[{user_errors.repr_of(key)}]", item
+    elif kind is list or kind is tuple:
+        for index, item in enumerate(value):  # type: ignore[arg-type]
+            yield f"[{index}]", item
+    elif dataclasses.is_dataclass(kind):
+        for field in dataclasses.fields(kind):
+            yield f".{field.name}", object.__getattribute__(value, field.name)
+    elif issubclass(kind, msgspec.Struct):
+        for name in kind.__struct_fields__:
+            yield f".{name}", object.__getattribute__(value, name)
+
+
+def _check_keys(value: object, what: str) -> None:
+    """Refuse datetimes without a time zone among the keys of maps."""
+    todo: list[tuple[str, Any]] = [("", value)]
+    for _ in range(limits.CBOR_ITEMS_MAX):
+        if not todo:
+            return
+        where, each = todo.pop()
+        if type(each) is dict:
+            for key in each:
+                if type(key) is datetime:
+                    _time_text(key, where, what)
+        todo += [(f"{where}{label}".lstrip("."), part) for label, part in _parts(each)]
 
 
 def load(kind: Any, data: bytes) -> Any:

@@ -35,7 +35,7 @@ def check_known(program: Program, target: calls.Target) -> None:
 
 def pack_effect(call: calls.Call[Any]) -> bytes:
     """An effect's parameters as they leave the world: the arguments, then the options of this call."""
-    options = b"" if call.options is None else structs.encode(call.options)
+    options = b"" if call.options is None else call.options.pack()
     return values.bounded(values.pack([call.pack(), options]), "a call")
 
 

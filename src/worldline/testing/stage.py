@@ -23,7 +23,7 @@ from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects import perform
+from worldline.roles.effects import policy as policies
 from worldline.testing.life import Life
 
 STEPS_MAX = 100_000
@@ -150,11 +150,11 @@ class Stage:
             return  # the program has lost it: like in production, it stays open
         asked.attempt += 1
         arguments, options = work.unpack_effect(asked.wanted.params)
-        policy = perform.policy_of(effect, options)
+        policy = policies.policy_of(effect, options)
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)
         try:
-            answer = actor.reading.attempt(effect, arguments)
+            answer = actor.reading.attempt(effect, arguments, policy.judge)
         finally:
             attempts.current.reset(token)
         timeout_us = policy.timeout_us
@@ -164,14 +164,14 @@ class Stage:
         if answer.after_us is not None:
             self._at(self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect=True)
 
-    def _conclude(self, actor: Actor, asked: Asked, policy: perform.Policy, answer: scripts.Scripted) -> None:
+    def _conclude(self, actor: Actor, asked: Asked, policy: policies.Policy, answer: scripts.Scripted) -> None:
         """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
         if not self._is_open(actor, asked):
             return
         if answer.ok:
             self._answer(actor, asked, ReceiptStatus.OK, answer.data)
             return
-        due_us = self.now_us + max(policy.delay_us(asked.attempt), answer.retry_us)
+        due_us = self.now_us + max(policy.delay_us(asked.attempt, asked.wanted.intent), answer.retry_us)
         deadline_us = asked.wanted.deadline_us
         out_of_time = bool(deadline_us) and due_us >= deadline_us
         out_of_attempts = policy.attempts is not None and asked.attempt >= policy.attempts
@@ -183,7 +183,7 @@ class Stage:
             self.step(actor, inbox.Control(commands.PARK, actor.life.carry(park)), park)
         else:
             status = ReceiptStatus.TIMEOUT if answer.timed_out or out_of_time else ReceiptStatus.ERROR
-            failure = runs.failure(answer.code, answer.message, attempts=asked.attempt)
+            failure = runs.failure(answer.code, answer.message, attempts=asked.attempt, data=answer.failed_with)
             self._answer(actor, asked, status, failure)
 
     def retry(self, actor: Actor, name: str) -> int:

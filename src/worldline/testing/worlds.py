@@ -101,7 +101,7 @@ class TestRun(Generic[R_co]):
             return result
         why = structs.decode(Failure, record.data)
         kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
-        raise kind(f"run {self.id!r}: {why.message}", code=why.code)
+        raise kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
 
     def cancel(self, reason: str = "") -> None:
         """Cancel it where it waits."""
@@ -157,6 +157,7 @@ class TestWorld:
 
     def ask(self, request: Request[R], /) -> R:
         """Ask the world. `Refused` if that is the answer."""
+        reducers.check_request(type(request))
         data = values.dump(request)
         schema = values.schema_name(type(request))
         item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())

@@ -30,7 +30,7 @@ class Greeted:
     name: str
 
 
-@app.reducer()
+@app.reducer
 @dataclass
 class Guests:
     """Memory: folded from events, the same on every replay."""

@@ -104,6 +104,7 @@ async def ask(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         program = await _program(universe, found)
+        payloads.check_request(program, request)
         body = payloads.event(program, request, payloads.given(fields, data))
         asked = found.ask(request, body, id=client_id)
         answer = render.decoded(await desk.answer(found, asked, timeout))

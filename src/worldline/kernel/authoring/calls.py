@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 import typing
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from worldline.base import errors, failures
+from worldline.codec import canonical
 from worldline.kernel import context, user_errors, values
+from worldline.kernel.authoring import resources, stored_types
+from worldline.kernel.code import source
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,51 +33,102 @@ _ARGUMENTS = dict[str, Any]
 
 def to_us(seconds: Seconds, what: str) -> int:
     """A duration in microseconds. Negative ones and those beyond a thousand years are refused."""
-    value = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+    try:
+        value = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+    except (TypeError, ValueError):
+        value = -1.0
     if not 0 <= value < 32_000_000_000:
-        raise errors.BadInput(f"{what} must be a number of seconds of at least 0, not {seconds!r}")
+        shown = user_errors.repr_of(seconds)
+        raise errors.BadInput(f"{what} must be a timedelta or a number of seconds of at least 0, not {shown}")
     return round(value * 1_000_000)
 
 
-class Retry(msgspec.Struct, frozen=True):
-    """How an effect is tried again. `attempts=None`: for ever. `then="park"`: set aside for a person, not failed."""
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How an effect is tried again.
+
+    The pause after the first attempt is `initial_delay`; each one after it is twice as long, up to `max_delay`.
+    `attempts=None`: no limit. `on_exhausted="park"`: out of attempts, the effect waits for a person instead of failing.
+    Exceptions of the types in `fatal` end the retries at once. `jitter=0.2` shortens each pause by up to a fifth; by
+    how much is drawn from the id of the call, so it is the same wherever and whenever it is computed.
+    """
 
     attempts: int | None = 5
-    first: Seconds = 1
-    factor: float = 2
-    most: Seconds = 60
-    then: Literal["fail", "park"] = "fail"
+    initial_delay: Seconds = 1
+    max_delay: Seconds = 60
+    on_exhausted: Literal["fail", "park"] = "fail"
+    fatal: tuple[type[Exception], ...] = ()
+    jitter: float = 0
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise errors.BadInput("Retry(attempts=) must be at least 1, or None")
-        if self.factor < 1:
-            raise errors.BadInput("Retry(factor=) must be at least 1")
-        assert self.first_us >= 0
-        assert self.most_us >= 0
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise errors.BadInput(f"Retry(attempts=) must be None or a number of at least 1, not {self.attempts!r}")
+        if self.initial_delay_us > self.max_delay_us:
+            raise errors.BadInput(
+                f"Retry(max_delay={self.max_delay!r}) is shorter than initial_delay={self.initial_delay!r}; "
+                f"give max_delay= too"
+            )
+        if self.on_exhausted not in ("fail", "park"):
+            raise errors.BadInput(f"Retry(on_exhausted=) must be 'fail' or 'park', not {self.on_exhausted!r}")
+        if type(self.fatal) is not tuple or not all(_is_exception(each) for each in self.fatal):
+            raise errors.BadInput(
+                f"Retry(fatal=) must be a tuple of exception types, such as (ValueError,), not {self.fatal!r}"
+            )
+        if type(self.jitter) not in (int, float) or not 0 <= self.jitter <= 1:
+            raise errors.BadInput(f"Retry(jitter=) must be a number from 0 to 1, not {self.jitter!r}")
 
     @property
-    def first_us(self) -> int:
-        return to_us(self.first, "Retry(first=)")
+    def initial_delay_us(self) -> int:
+        return to_us(self.initial_delay, "Retry(initial_delay=)")
 
     @property
-    def most_us(self) -> int:
-        return to_us(self.most, "Retry(most=)")
+    def max_delay_us(self) -> int:
+        return to_us(self.max_delay, "Retry(max_delay=)")
+
+    @property
+    def jitter_ppm(self) -> int:
+        return round(self.jitter * 1_000_000)
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 class Options(msgspec.Struct, frozen=True, array_like=True):
-    """What one call overrides of its effect's declaration."""
+    """What one call overrides of its effect's declaration. It is journaled with the call's arguments."""
 
     key: str | None = None
     timeout_us: int | None = None
-    attempts: int | None = None
-    first_us: int | None = None
-    factor: float | None = None
-    most_us: int | None = None
+    attempts: int | None = None  # 0: no limit
+    initial_delay_us: int | None = None
+    factor: float | None = None  # no choice any more; written because parameters of calls are compared as bytes
+    max_delay_us: int | None = None
     park: bool | None = None
+    fatal: tuple[str, ...] | None = None  # names of exception classes: a class itself cannot be journaled
+    jitter_ppm: int | None = None
+
+    def pack(self) -> bytes:
+        """Canonical bytes. The fields after `park` are left out where they say nothing, as before they existed."""
+        said: list[Any] = msgspec.to_builtins(self)
+        while len(said) > _OPTIONS_MIN and said[-1] is None:
+            said.pop()
+        return canonical.encode(said)
+
+    @staticmethod
+    def of(*, key: str | None, timeout: Seconds | None, retry: Retry | None) -> Options:
+        timeout_us = None if timeout is None else to_us(timeout, "timeout")
+        if retry is None:
+            return Options(key, timeout_us)
+        return Options(
+            key, timeout_us, retry.attempts or 0, retry.initial_delay_us, GROWTH, retry.max_delay_us,
+            retry.on_exhausted == "park",
+            fatal=tuple(user_errors.name_of(each) for each in retry.fatal) or None,
+            jitter_ppm=retry.jitter_ppm or None,
+        )  # fmt: skip
 
 
 PLAIN = Options()
+GROWTH = 2.0  # each pause is so many times as long as the one before
+_OPTIONS_MIN = 7
 
 
 class Request(Generic[R_co]):
@@ -81,12 +136,16 @@ class Request(Generic[R_co]):
 
 
 class Signature:
-    """A function's parameters and types: how its calls become bytes. Types are resolved when first needed."""
+    """A function's parameters and types: how its calls become bytes. Types are resolved when first needed.
+
+    `uses`: the resources that parameters with a `wl.use(...)` default are filled with where the function runs. They are
+    no part of a call.
+    """
 
     def __init__(self, function: Callable[..., Any], namespace: dict[str, Any]) -> None:
         self._function = function
         self._namespace = namespace
-        self.parameters = inspect.signature(function)
+        self.parameters, self.uses = resources.split(function)
         self._hints: dict[str, Any] | None = None
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         everything = self.parameters.parameters.values()
@@ -96,19 +155,32 @@ class Signature:
     @property
     def hints(self) -> dict[str, Any]:
         if self._hints is None:
-            self._hints = type_hints(self._function, self._namespace)
+            self._hints = type_hints(self._function, self._namespace, without=self.uses)
         return self._hints
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments by name, so that adding a parameter with a default changes nothing already recorded."""
         names = self._names
         if names is not None and not kwargs and len(self._required) <= len(args) <= len(names):
-            return values.dump(dict(zip(names, args, strict=False)))  # the usual case, and worth the difference
+            return self._dump(dict(zip(names, args, strict=False)))  # the usual case, and worth the difference
+        filled = next((name for name in kwargs if name in self.uses), None)
+        if filled is not None:
+            raise errors.BadInput(
+                f"{self._function.__name__}(): {filled!r} is a resource, which the host passes; the call leaves it out"
+            )
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise errors.BadInput(f"{self._function.__name__}(): {error}") from error
-        return values.dump(dict(bound.arguments))
+        return self._dump(dict(bound.arguments))
+
+    def _dump(self, arguments: dict[str, Any]) -> bytes:
+        try:
+            return values.dump(arguments)
+        except values.Unstorable as error:
+            raise errors.EncodeError(
+                f"{self._function.__name__}(): argument {error.where} cannot be stored: {error.why}"
+            ) from error
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = values.load(_ARGUMENTS, data)
@@ -129,6 +201,13 @@ class Signature:
 
     def result(self, data: bytes) -> Any:
         return values.load(self.hints.get("return", Any), data)
+
+    def check(self) -> None:
+        """Refuse parameters and results of types that cannot be stored. `NotYet` while an annotation names nothing."""
+        name = self._function.__name__
+        for label in self.parameters.parameters:
+            stored_types.check(self.hints.get(label, Any), f"{name}(): argument {label!r}")
+        stored_types.check(self.hints.get("return", Any), f"{name}(): its result")
 
     def _typed(self, name: str, parameter: inspect.Parameter, value: Any) -> Any:
         kind = self.hints.get(name, Any)
@@ -198,6 +277,17 @@ class Workflow(Target, Generic[P, R]):
 
     kind = "workflow"
 
+    def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any]) -> None:
+        super().__init__(function, name, namespace)
+        plain = source.unwrapped(function)
+        self._qualname = name if plain is None else plain.__code__.co_qualname
+
+    def declared(self, qualname: str) -> str:
+        """The name of a piece of its code, with the declared name in the place of its function's own."""
+        own = self._qualname
+        is_own = qualname == own or qualname.startswith(f"{own}.")
+        return f"{self.name}{qualname[len(own) :]}" if is_own else qualname
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         return _made(Call(self, args, kwargs))
 
@@ -242,15 +332,7 @@ class Effect(Target, Generic[P, R]):
         self, *, key: str | None = None, timeout: Seconds | None = None, retry: Retry | None = None
     ) -> Effect[P, R]:
         """The same effect with another idempotency key, timeout per attempt or retry policy for this call."""
-        options = Options(
-            key=key,
-            timeout_us=None if timeout is None else to_us(timeout, "timeout"),
-            attempts=None if retry is None else (retry.attempts or 0),
-            first_us=None if retry is None else to_us(retry.first, "first"),
-            factor=None if retry is None else float(retry.factor),
-            most_us=None if retry is None else to_us(retry.most, "most"),
-            park=None if retry is None else retry.then == "park",
-        )
+        options = Options.of(key=key, timeout=timeout, retry=retry)
         copy: Effect[P, R] = Effect.__new__(Effect)
         copy.__dict__.update(self.__dict__)
         copy._options = options
@@ -265,8 +347,8 @@ class Effect(Target, Generic[P, R]):
         return copy
 
     async def await_outside(self, call: Call[Any]) -> Any:
-        """Outside a workflow an effect is just its function."""
-        answer = self.function(*call.args, **call.kwargs)
+        """Outside a workflow an effect is just its function. The resources it uses must be overridden there."""
+        answer = self.function(*call.args, **call.kwargs, **resources.overridden(self.name, self.signature.uses))
         return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -277,13 +359,29 @@ def _made(call: Call[R]) -> Call[R]:
     return call
 
 
-def type_hints(function: Callable[..., Any], namespace: dict[str, Any]) -> dict[str, Any]:
-    """A function's annotations, resolved; what cannot be is treated as unannotated and named in the error later."""
+class NotYet(errors.BadInput):
+    """An annotation names something that is not defined, or not yet: a declaration may stand above its types."""
+
+
+def type_hints(
+    function: Callable[..., Any], namespace: dict[str, Any], *, without: Collection[str] = ()
+) -> dict[str, Any]:  # fmt: skip
+    """A function's annotations, resolved, but for the parameters `without`: the types of resources need not be there
+    at run time. `NotYet` if one names nothing.
+    """
     names = {**getattr(function, "__globals__", {}), **namespace}
     try:
+        if without:
+            function = _annotated(function, without)
         return typing.get_type_hints(function, globalns=names, localns=namespace)
     except NameError as error:
-        raise errors.BadInput(f"{function.__name__}(): the annotation {error.name!r} names nothing known") from error
+        raise NotYet(f"{function.__name__}(): the annotation {error.name!r} names nothing known") from error
     except Exception as error:  # an annotation is an expression of the user's
         why = user_errors.message_of(error)
         raise errors.BadInput(f"{function.__name__}(): its annotations cannot be resolved: {why}") from error
+
+
+def _annotated(function: Callable[..., Any], without: Collection[str]) -> Any:
+    """Something of the same name with some of a function's annotations."""
+    kept = {name: kind for name, kind in function.__annotations__.items() if name not in without}
+    return types.SimpleNamespace(__name__=function.__name__, __annotations__=kept)

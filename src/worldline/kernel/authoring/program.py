@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worldline.base import errors
-from worldline.kernel.authoring import http_call, reducers
-from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow
+from worldline.kernel import values
+from worldline.kernel.authoring import http_call, reducers, resources, stored_types
+from worldline.kernel.authoring.calls import Effect, NotYet, Retry, Seconds, Signature, Workflow, to_us
+from worldline.kernel.authoring.resources import Resource
 from worldline.kernel.code import fingerprint, interests
 from worldline.model import ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
 
 
@@ -28,6 +32,8 @@ class Program:
         self.effects: dict[str, Effect[..., Any]] = {}
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.reducers: dict[str, reducers.Reducer] = {}
+        self.resources: dict[str, Resource[Any]] = {}
+        self._unchecked: list[Signature] = []  # their annotations named types that were not defined yet
         self._hash: bytes | None = None
         self._routes: reducers.Routes | None = None
 
@@ -39,6 +45,7 @@ class Program:
     def effect(
         self,
         *,
+        name: str = "",
         timeout: Seconds | None = None,
         total_timeout: Seconds | None = None,
         retry: Retry | None = None,
@@ -51,6 +58,7 @@ class Program:
         fn: Callable[..., Any] | None = None,
         /,
         *,
+        name: str = "",
         timeout: Seconds | None = None,
         total_timeout: Seconds | None = None,
         retry: Retry | None = None,
@@ -60,12 +68,13 @@ class Program:
     ) -> Any:
         """Declare an effect: a plain or async function that touches the outside.
 
-        `timeout` is for one attempt, `total_timeout` for all of them; `concurrency` and `rate` (per second) bound this
-        kind in each process; `queue` names the due queue, so that special workers can take it.
+        `name` is what it is known by in journals and queues; without one, the function's name. `timeout` is for one
+        attempt, `total_timeout` for all of them; `concurrency` and `rate` (per second) bound this kind in each process;
+        `queue` names the due queue, so that special workers can take it.
         """
         namespace = _caller_names()
         declared = {
-            "timeout": timeout, "total_timeout": total_timeout, "retry": retry,
+            "name": name, "timeout": timeout, "total_timeout": total_timeout, "retry": retry,
             "concurrency": concurrency, "rate": rate, "queue": queue,
         }  # fmt: skip
         if fn is None:
@@ -75,15 +84,25 @@ class Program:
     @overload
     def workflow(self, fn: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
     @overload
-    def workflow(self, *, name: str) -> WorkflowDecorator: ...
+    def workflow(self, *, name: str = "") -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:  # type: ignore[misc]
-        """Declare a workflow: an `async def` that is deterministic, durable and survives anything."""
+        """Declare a workflow: an `async def` that is deterministic, durable and survives anything.
+
+        `name` is what it is known by in journals; without one, the function's name. Under the same name, the function
+        may be renamed while runs of it are under way.
+        """
         namespace = _caller_names()
         if fn is None:
             return WorkflowDecorator(self, namespace, name)
         return self.add_workflow(fn, namespace, name)
 
-    def reducer(self, *, key: str | None = None, name: str = "") -> Callable[[C], C]:
+    @overload
+    def reducer(self, cls: C, /) -> C: ...
+    @overload
+    def reducer(self, *, key: str | None = None, name: str = "") -> Callable[[C], C]: ...
+    def reducer(  # type: ignore[misc]
+        self, cls: Any = None, /, *, key: str | None = None, name: str = ""
+    ) -> Any:
         """Declare a reducer: a class with defaults whose `@wl.on` methods fold events into it. `key`: one cell per
         value of that field of the event.
         """
@@ -94,7 +113,22 @@ class Program:
             self._take(self.reducers, made.name, made)
             return cls
 
-        return declare
+        return declare if cls is None else declare(cls)
+
+    @overload
+    def resource(self, fn: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, fn: Callable[..., AbstractAsyncContextManager[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, *, timeout: Seconds = resources.OPEN_SECONDS) -> ResourceDecorator: ...
+    def resource(  # type: ignore[misc]
+        self, fn: Any = None, /, *, timeout: Seconds = resources.OPEN_SECONDS
+    ) -> Any:
+        """Declare a resource: an async generator function that yields once, or a function that returns an async context
+        manager. Effects get it by `wl.use(...)`. `timeout`: how long opening it may take.
+        """
+        timeout_us = to_us(timeout, "timeout")
+        return ResourceDecorator(self, timeout_us) if fn is None else self.add_resource(fn, timeout_us)
 
     def find_effect(self, name: str) -> Effect[..., Any] | None:
         """An effect by name: one of the program's own, or one that every program has."""
@@ -111,18 +145,47 @@ class Program:
     def routes(self) -> reducers.Routes:
         """Which reducers and workflows take which events."""
         if self._routes is None:
+            self.check()
             waits = {name: interests.of(flow) for name, flow in self.workflows.items()}
+            for name, kinds in waits.items():
+                for kind in kinds or ():
+                    stored_types.check(kind, f"{name}() waits for {values.name_of(kind)}")
             self._routes = reducers.routes(self.reducers.values(), waits)
         return self._routes
 
+    def check(self) -> None:
+        """Refuse types that cannot be stored, also those that were not defined yet where they were named."""
+        for signature in self._unchecked:
+            signature.check()
+        self._unchecked = []
+
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:
-        return self._take(self.effects, fn.__name__, Effect(fn, fn.__name__, namespace, **declared))
+        name = _name(fn, declared.pop("name"), "an effect's name")
+        made: Effect[..., Any] = Effect(fn, name, namespace, **declared)
+        resources.check_program(f"effect {name}", self.name, made.signature.uses)
+        self._check(made.signature)
+        return self._take(self.effects, name, made)
 
     def add_workflow(self, fn: Callable[..., Any], namespace: dict[str, Any], name: str) -> Any:
+        name = _name(fn, name, "a workflow's name")
         if not inspect.iscoroutinefunction(fn):
-            raise errors.BadInput(f"workflow {fn.__name__} must be an async def")
-        made: Workflow[..., Any] = Workflow(fn, name or fn.__name__, namespace)
-        return self._take(self.workflows, made.name, made)
+            raise errors.BadInput(f"workflow {name} must be an async def")
+        made: Workflow[..., Any] = Workflow(fn, name, namespace)
+        if made.signature.uses:
+            label, resource = next(iter(made.signature.uses.items()))
+            raise errors.BadInput(f"workflow {name}: {label!r} is resource {resource.name}; only effects use resources")
+        self._check(made.signature)
+        return self._take(self.workflows, name, made)
+
+    def add_resource(self, fn: Callable[..., Any], timeout_us: int) -> Any:
+        made: Resource[Any] = Resource(fn, fn.__name__, self.name, timeout_us=timeout_us)
+        return self._take(self.resources, made.name, made)
+
+    def _check(self, signature: Signature) -> None:
+        try:
+            signature.check()
+        except NotYet:
+            self._unchecked.append(signature)
 
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:
@@ -158,6 +221,23 @@ class WorkflowDecorator:
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Workflow[P, R]:
         made: Workflow[P, R] = self._program.add_workflow(fn, self._namespace, self._name)
         return made
+
+
+class ResourceDecorator:
+    def __init__(self, program: Program, timeout_us: int) -> None:
+        self._program = program
+        self._timeout_us = timeout_us
+
+    @overload
+    def __call__(self, fn: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
+    @overload
+    def __call__(self, fn: Callable[..., AbstractAsyncContextManager[T]], /) -> Resource[T]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return self._program.add_resource(fn, self._timeout_us)
+
+
+def _name(fn: Callable[..., Any], given: str, what: str) -> str:
+    return ids.check_name(values.text(given, what), what) if given else fn.__name__
 
 
 def _caller_names() -> dict[str, Any]:

@@ -17,7 +17,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import canonical
 from worldline.kernel import values
-from worldline.kernel.authoring import calls
+from worldline.kernel.authoring import calls, stored_types
 
 S = TypeVar("S")
 E = TypeVar("E")
@@ -85,6 +85,7 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
         raise errors.BadInput(
             f"reducer {name}: every field needs a default, so that {name}() works: {error}"
         ) from error
+    stored_types.check(cls, f"reducer {name}")
     values.load(cls, values.dump(fresh))
     methods = [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
     if not methods:
@@ -128,6 +129,8 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
         raise errors.BadInput(f"{reducer}.{label}: {event.__name__} has no field {key!r} to choose the cell by")
     is_request = issubclass(event, calls.Request)
     answers = answer_type(event) if is_request else None
+    stored_types.check(event, f"{reducer}.{label}: {event.__name__}")
+    stored_types.check(answers, f"{reducer}.{label}: the answer to {event.__name__}")
     if is_request and "return" in hints and answers is not Any and hints["return"] not in (answers, Any):
         raise errors.BadInput(
             f"{reducer}.{label} returns {hints['return']!r}, but {event.__name__} is answered with {answers!r}"
@@ -145,6 +148,15 @@ def _scalars(cls: type) -> list[tuple[str, type]] | None:
         hints = typing.get_type_hints(cls)
         found = [(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
     return found if all(kind in _SCALARS for _, kind in found) else None
+
+
+def check_request(kind: type) -> None:
+    """Refuse to ask what is no request: nothing would answer it."""
+    if not issubclass(kind, calls.Request):
+        name = values.name_of(kind)
+        raise errors.BadInput(
+            f"{name} is not a request, so it has no answer: send it, or declare `class {name}(wl.Request[...])`"
+        )
 
 
 def answer_type(event: type) -> Any:

@@ -5,7 +5,8 @@ only a description; who is how far in it is kept in a `Reading`, so one script c
 
 The answers of an effect are used up one per attempt, and the last one stays: `on(charge, ConnectionError, "ch_1")`
 fails once and then always says "ch_1". An answer is a value, an exception (raised by that attempt, so retries are
-played too), a function of the call's arguments, or `Script.later(...)` and `Script.never()` around one of these.
+played too), a function of the call's arguments, the effect itself (its own function is run, with the resources that
+replace its own), or `Script.later(...)` and `Script.never()` around one of these.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.kernel import user_errors, values
+from worldline.kernel import failure, user_errors, values
+from worldline.kernel.authoring import resources
 from worldline.kernel.authoring.calls import Effect, Seconds, to_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Judge = Callable[[BaseException], failure.Verdict]
 
 
 class Unscripted(errors.BadInput):
@@ -31,7 +34,7 @@ class Unscripted(errors.BadInput):
 
 
 class Later(msgspec.Struct, frozen=True):
-    """An answer that takes a while, or for ever (`after_us` is None)."""
+    """An answer that takes a while, or never comes (`after_us` is None)."""
 
     after_us: int | None
     answer: Any = None
@@ -46,8 +49,9 @@ class Scripted(msgspec.Struct, frozen=True):
     message: str = ""
     final: bool = False
     timed_out: bool = False
-    after_us: int | None = 0  # how long the attempt takes; None: for ever
+    after_us: int | None = 0  # how long the attempt takes; None: it never ends
     retry_us: int = 0  # the next attempt makes no sense sooner
+    failed_with: dict[str, Any] = {}  # fields of the exception
 
 
 class Script:
@@ -58,7 +62,7 @@ class Script:
         self.effects: dict[str, Effect[..., Any]] = {}
 
     def on(
-        self, effect: Effect[P, R], /, *answers: R | Exception | type[Exception] | Callable[P, R] | Later
+        self, effect: Effect[P, R], /, *answers: R | Exception | type[Exception] | Callable[P, R] | Effect[P, R] | Later
     ) -> Self:  # fmt: skip
         """Answer this effect so. Values are checked against the effect's return type. The last `on` counts."""
         if not isinstance(effect, Effect):
@@ -92,8 +96,8 @@ class Reading:
         self._script = script
         self._used: dict[str, int] = {}
 
-    def attempt(self, effect: Effect[..., Any], arguments: bytes) -> Scripted:
-        """What this attempt at the effect comes to."""
+    def attempt(self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge) -> Scripted:
+        """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`."""
         args, kwargs = effect.signature.unpack(arguments)
         given = self._next(effect, args, kwargs)
         after_us: int | None = 0
@@ -101,7 +105,7 @@ class Reading:
             after_us, given = given.after_us, given.answer
             if after_us is None:
                 return Scripted(False, after_us=None)
-        return _play(effect, given, args, kwargs, after_us)
+        return _play(effect, lambda: _answer(effect, given, args, kwargs), judge, after_us)
 
     def _next(self, effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         answers = self._script.answers.get(effect.name)
@@ -116,23 +120,17 @@ class Reading:
         return answers[min(used, len(answers) - 1)]
 
 
-def _play(
-    effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], after_us: int | None
-) -> Scripted:
+def _play(effect: Effect[..., Any], play: Callable[[], Any], judge: Judge, after_us: int | None) -> Scripted:
     try:
-        answer = _answer(effect, given, args, kwargs)
-    except failures.Fatal as error:
-        code = user_errors.text_at(error, "failure_code") or error.code
-        return Scripted(False, code=code, message=user_errors.text_of(error), final=True, after_us=after_us)
-    except TimeoutError as error:
-        message = user_errors.text_of(error) or "the attempt took too long"
-        return Scripted(False, code="timeout", message=message, timed_out=True, after_us=after_us)
-    except failures.TryAgain as error:
-        code, message = user_errors.code_of(error), user_errors.text_of(error)
-        return Scripted(False, code=code, message=message, after_us=after_us, retry_us=user_errors.pause_us(error))
+        answer = play()
+    except (failures.OutsideWorkflow, Unscripted):
+        raise  # a mistake of the test's: it runs an effect that cannot be run here
     except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
-        code, message = user_errors.code_of(error), user_errors.message_of(error)
-        return Scripted(False, code=code, message=message, after_us=after_us)
+        said = judge(error)
+        return Scripted(
+            False, code=said.code, message=said.message, final=said.final, timed_out=said.timed_out, after_us=after_us,
+            retry_us=said.after_us, failed_with=said.data,
+        )  # fmt: skip
     if isinstance(answer, Later):
         raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
     return Scripted(True, data=_checked(effect, answer), after_us=after_us)
@@ -143,7 +141,25 @@ def _answer(effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs:
         raise given(f"scripted for {effect.name}()")
     if isinstance(given, Exception):
         raise given
+    if isinstance(given, Effect):
+        return _perform(given, args, kwargs)
     return given(*args, **kwargs) if callable(given) else given
+
+
+def _perform(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the effect's own function answers, its resources replaced by `override`."""
+    answer = effect.function(*args, **kwargs, **resources.overridden(effect.name, effect.signature.uses))
+    if not inspect.iscoroutine(answer):
+        return answer
+    try:
+        answer.send(None)
+    except StopIteration as stop:
+        return stop.value
+    answer.close()
+    raise Unscripted(
+        f"script of {effect.name}(): its function waits for something, and there is no event loop to run it in; "
+        f"answer with a value or a plain function"
+    )
 
 
 def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
@@ -152,6 +168,9 @@ def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
             _check_answer(effect, answer.answer)
     elif inspect.iscoroutinefunction(answer):
         raise errors.BadInput(f"script of {effect.name}(): use a plain function; there is no event loop to run it in")
+    elif isinstance(answer, Effect):
+        if answer.name != effect.name:
+            raise errors.BadInput(f"script of {effect.name}(): {answer.name} is another effect")
     elif not isinstance(answer, Exception) and not callable(answer):
         _checked(effect, answer)
 

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from types import TracebackType
-from typing import Any, Generic, Never, TypeVar, overload
+from typing import Any, Generic, Literal, Never, TypeVar, overload
 from uuid import UUID
 
 from worldline.base import errors, failures
@@ -84,19 +84,68 @@ def _timer(name: str, params: bytes, delay_us: int) -> Generator[Any, Any, Any]:
 
 
 @overload
-async def gather(a: Call[T1], b: Call[T2], /) -> tuple[T1, T2]: ...
+async def gather(a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[False] = False) -> tuple[T1, T2]: ...
 @overload
-async def gather(a: Call[T1], b: Call[T2], c: Call[T3], /) -> tuple[T1, T2, T3]: ...
+async def gather(
+    a: Call[T1], b: Call[T2], c: Call[T3], /, *, return_exceptions: Literal[False] = False
+) -> tuple[T1, T2, T3]: ...
 @overload
-async def gather(a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /) -> tuple[T1, T2, T3, T4]: ...
+async def gather(
+    a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /, *, return_exceptions: Literal[False] = False
+) -> tuple[T1, T2, T3, T4]: ...
 @overload
-async def gather(*calls: Call[R]) -> list[R]: ...
-async def gather(*calls: Call[Any]) -> Any:
-    """Do several calls at once and wait for all. The first failure cancels the others and is raised."""
-    return await _Awaiting(_gather(calls)) if calls else []
+async def gather(*calls: Call[R], return_exceptions: Literal[False] = False) -> list[R]: ...
+@overload
+async def gather(
+    a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[True]
+) -> tuple[T1 | errors.Error, T2 | errors.Error]: ...
+@overload
+async def gather(
+    a: Call[T1], b: Call[T2], c: Call[T3], /, *, return_exceptions: Literal[True]
+) -> tuple[T1 | errors.Error, T2 | errors.Error, T3 | errors.Error]: ...
+@overload
+async def gather(
+    a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /, *, return_exceptions: Literal[True]
+) -> tuple[T1 | errors.Error, T2 | errors.Error, T3 | errors.Error, T4 | errors.Error]: ...
+@overload
+async def gather(*calls: Call[R], return_exceptions: Literal[True]) -> list[R | errors.Error]: ...
+async def gather(*calls: Call[Any], return_exceptions: bool = False) -> Any:
+    """Do several calls at once and wait for all. The first failure cancels the others and is raised.
+
+    With `return_exceptions`, nothing is cancelled: each failure, a `wl.Error`, stands among the results in the place of
+    its call. A cancellation of the run, or of a scope around it, is raised all the same, and ends them all.
+    """
+    if not calls:
+        return []
+    return await _Awaiting(_settle(calls) if return_exceptions else _gather(calls))
 
 
 def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
+    numbers = _issue_all(wanted)
+    answers = yield All(numbers)
+    return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
+
+
+def _settle(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
+    """All are under way at once; they are waited for one by one, so that a failure is that of one of them alone."""
+    numbers = _issue_all(wanted)
+    results: list[Any] = []
+    try:
+        for call, number in zip(wanted, numbers, strict=True):
+            try:
+                (data,) = yield All((number,))
+                results.append(call.target.signature.result(data))
+            except errors.Error as error:
+                results.append(error)
+    except BaseException:
+        run = context.require("wl.gather()").workflow("wl.gather()")  # refused while a coroutine is only dropped
+        for number in numbers[len(results) :]:
+            run.cancel_op(number, "wl.gather() was cancelled")
+        raise
+    return results
+
+
+def _issue_all(wanted: tuple[Call[Any], ...]) -> tuple[int, ...]:
     hands = context.require("wl.gather()")
     hands.workflow("wl.gather()")
     for call in wanted:
@@ -104,9 +153,7 @@ def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
             raise errors.BadInput(
                 f"wl.gather() takes calls of effects and workflows, not {user_errors.name_of(type(call))}"
             )
-    numbers = tuple(hands.issue_call(call, _kind(call)) for call in wanted)
-    answers = yield All(numbers)
-    return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
+    return tuple(hands.issue_call(call, _kind(call)) for call in wanted)
 
 
 def _kind(call: Call[Any]) -> OpKind:
@@ -289,7 +336,7 @@ def schedule(
 ) -> None:
     """Raise an event, or start a workflow, again and again: `every` so many seconds, or by a `cron` expression.
 
-    Cron times are UTC unless `tz` names a zone. Firings missed while nobody ran the world happen once, not each. The
+    Cron times are UTC unless `tz` names a zone. Firings missed while no host ran the world happen once, not each. The
     same id with the same arguments changes nothing; with others it replaces the schedule.
     """
     hands = context.require("wl.schedule()")
@@ -318,6 +365,7 @@ async def send(world: str, event: object, /, *, to: str | None = None) -> None:
 
 async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = None) -> R:
     """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up."""
+    reducers.check_request(type(request))
     if timeout is None:
         data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
     else:

@@ -3,14 +3,16 @@
 It covers the normalised syntax of every workflow and handler, of the functions and classes of the same package that
 they mention, and theirs; the constants they use; the fields of their types; and what effects take. Formatting,
 comments, docstrings, annotations of functions and the order of declarations do not count, nor does the release of
-Python. Where the source is missing (an interactive session), the compiled code is used instead.
+Python. Effects and workflows count by the names they are declared under, wherever they are mentioned, so their
+functions can be renamed. Where the source is missing (an interactive session), the compiled code stands in for it.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -56,9 +58,9 @@ class Program(Protocol):
 def program_hash(program: Program) -> bytes:
     parts = [program.name.encode()]
     for name, effect in sorted(program.effects.items()):
-        parts += [b"effect", name.encode(), *_parameters(effect.function)]
+        parts += [b"effect", name.encode(), *_parameters(effect)]
     for name, flow in sorted(program.workflows.items()):
-        parts += [b"workflow", name.encode(), *_texts(flow.function)]
+        parts += [b"workflow", name.encode(), *_texts(flow.function, name)]
     for name, reducer in sorted(program.reducers.items()):
         parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls)]
         for handler in reducer.handlers:
@@ -66,17 +68,22 @@ def program_hash(program: Program) -> bytes:
     return digest.hash_parts(b"program", *parts)
 
 
-def _texts(root: Any) -> Iterator[bytes]:
-    """The code of something and of everything it mentions, each under its name, in the order of the names."""
+def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
+    """The code of something and of everything it mentions, each under its name, in the order of the names. `declared`:
+    the name that the first of them has instead of its own.
+    """
     home = _module(root)
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
         thing = todo.pop()
-        name = (thing.__qualname__, _module(thing))
+        label = thing.__qualname__
+        if thing is root and declared:
+            label = f"{label[: len(label) - len(thing.__name__)]}{declared}"
+        name = (label, _module(thing))
         if name in done:
             continue
         done[name] = b""
-        said, mentions = _class(thing) if isinstance(thing, type) else _function(thing)
+        said, mentions = _class(thing) if isinstance(thing, type) else _function(thing, declared * (thing is root))
         constants = sorted(text for each in mentions if (text := _constant(each)))
         done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
         todo += [each for each in map(_followed, mentions) if each is not None and source.is_at_home(each, home)]
@@ -96,10 +103,40 @@ def _followed(thing: Any) -> Any:
     return thing if isinstance(thing, type) else source.unwrapped(thing)
 
 
-def _function(function: FunctionType) -> tuple[bytes, list[Any]]:
+def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
     tree = source.tree_of(function)
     mentions = list(source.mentioned(function, tree))
-    return (_code(function.__code__) if tree is None else _syntax(tree)), mentions
+    scope = source.Scope(function, tree)
+    if tree is None:
+        return _code(function.__code__, scope), mentions
+    named = _Declared(scope.resolve).visit(tree)
+    return _syntax(_renamed(named, declared) if declared else named), mentions
+
+
+def _renamed(tree: ast.Module, name: str) -> ast.Module:
+    """The syntax of a function under another name."""
+    outermost = tree.body[0]
+    if not isinstance(outermost, ast.FunctionDef | ast.AsyncFunctionDef):
+        return tree
+    fields = dict(ast.iter_fields(outermost)) | {"name": name}
+    return ast.Module([ast.copy_location(type(outermost)(**fields), outermost), *tree.body[1:]], tree.type_ignores)
+
+
+class _Declared(ast.NodeTransformer):
+    """Mentions of effects and workflows, by the names they are declared under."""
+
+    def __init__(self, resolve: Callable[[ast.expr], Any]) -> None:
+        self._resolve = resolve
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        found = self._resolve(node)
+        return ast.Name(found.name, node.ctx) if source.is_target(found) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        found = self._resolve(node)
+        if source.is_target(found):
+            return ast.Attribute(node.value, found.name, node.ctx)
+        return self.generic_visit(node)
 
 
 def _class(cls: type) -> tuple[bytes, list[Any]]:
@@ -107,14 +144,27 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
     tree = source.tree_of(cls)
     mentions: list[Any] = [base for base in cls.__bases__ if base is not object]
     methods = [found for each in vars(cls).values() if (found := source.unwrapped(each)) is not None]
+    scopes = []
     for method in methods:
         if method.__qualname__.startswith(cls.__qualname__ + "."):
-            mentions += source.mentioned(method, source.tree_of(method))
+            text = source.tree_of(method)
+            mentions += source.mentioned(method, text)
+            scopes.append(source.Scope(method, text))
     mentions += _types(cls)
     if tree is not None:
-        return _syntax(tree), mentions
+        return _syntax(_Declared(functools.partial(_resolved, scopes)).visit(tree)), mentions
     fields = [f"{name}: {kind}" for name, kind in getattr(cls, "__annotations__", {}).items()]
-    return digest.hash_parts(b"class", *map(str.encode, fields), *(_code(each.__code__) for each in methods)), mentions
+    codes = [_code(each.__code__, source.Scope(each, None)) for each in methods]
+    return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
+
+
+def _resolved(scopes: list[source.Scope], node: ast.expr) -> Any:
+    """What an expression in a class stands for: an effect or workflow, if it is one to any of its methods."""
+    for scope in scopes:
+        found = scope.resolve(node)
+        if source.is_target(found):
+            return found
+    return source.UNKNOWN
 
 
 def _types(cls: type) -> Iterator[Any]:
@@ -142,12 +192,13 @@ def _annotation(cls: type, annotation: Any) -> Any:
     return type("Named", (), {"__args__": tuple(found)})()
 
 
-def _parameters(function: Any) -> Iterator[bytes]:
-    """The parameters and the result of an effect. Its code is not part of the world."""
-    for name, parameter in inspect.signature(function).parameters.items():
+def _parameters(effect: source.Target) -> Iterator[bytes]:
+    """What an effect takes and answers. What it does, and with which resources, is not part of the world."""
+    signature = effect.signature.parameters
+    for name, parameter in signature.parameters.items():
         default = "" if parameter.default is parameter.empty else f" = {_constant(parameter.default)!r}"
         yield f"{parameter.kind.name} {name}: {_type_name(parameter.annotation)}{default}".encode()
-    yield _type_name(inspect.signature(function).return_annotation).encode()
+    yield _type_name(signature.return_annotation).encode()
 
 
 def _type_name(annotation: Any) -> str:
@@ -197,7 +248,9 @@ def _body(node: ast.AST, statements: Any) -> Any:
     return statements
 
 
-def _code(code: CodeType) -> bytes:
-    """Compiled code without its position in the source."""
-    constants = [_code(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
-    return digest.hash_parts(b"code", code.co_code, " ".join(code.co_names).encode(), *constants)
+def _code(code: CodeType, scope: source.Scope) -> bytes:
+    """Compiled code without where it stands."""
+    constants = [_code(each, scope) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
+    found = {name: scope.named(name) for name in code.co_names}
+    names = [each.name if source.is_target(each) else name for name, each in found.items()]
+    return digest.hash_parts(b"code", code.co_code, " ".join(names).encode(), *constants)

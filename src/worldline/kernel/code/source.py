@@ -12,10 +12,11 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 _WRAPPERS_MAX = 100
 _PARSES_MAX = 3
+_CALLS = "worldline.kernel.authoring.calls"
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
 
@@ -23,7 +24,21 @@ class Target(Protocol):
     """An effect or a workflow: an object of `authoring/calls.py` around a user's function."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def function(self) -> Any: ...
+    @property
+    def signature(self) -> Signature: ...
+
+
+class Signature(Protocol):
+    @property
+    def parameters(self) -> inspect.Signature: ...
+
+
+def is_target(thing: Any) -> TypeGuard[Target]:
+    """Whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
+    return any(each.__module__ == _CALLS and each.__qualname__ == "Target" for each in type(thing).__mro__)
 
 
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:

@@ -73,14 +73,14 @@ def _error_of(op: runs.Op) -> BaseException:
     except errors.DecodeError:
         why = runs.Failure("error", "no reason was given")
     if op.kind is OpKind.WAIT:
-        return failures.Failed(f"wl.wait({op.name}): {why.message}")
+        return failures.Failed(f"wl.wait({op.name}): {why.message}", code=why.code, data=why.data)
     if op.kind in (OpKind.CHILD, OpKind.START):
         kind = failures.RunCancelled if op.outcome.status is ReceiptStatus.CANCELLED else failures.RunFailed
-        return kind(why.message, code=why.code)
+        return kind(why.message, code=why.code, data=why.data)
     if why.code == "refused":
-        return failures.Refused(why.message)
+        return failures.Refused(why.message, data=why.data)
     kind_of_failure = failures.EffectTimeout if op.outcome.status is ReceiptStatus.TIMEOUT else failures.EffectFailed
-    return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts)
+    return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts, data=why.data)
 
 
 # --- Rebuilding --------------------------------------------------------------------------------------------------

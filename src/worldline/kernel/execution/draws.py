@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from worldline.codec import digest
 
 
-def draw(seed: bytes, counters: dict[tuple[str, str], int], api: str, label: str) -> bytes:
+def draw(
+    seed: bytes, counters: dict[tuple[str, str], int], api: str, label: str,
+    declared: Callable[[str], str] = lambda function: function,
+) -> bytes:  # fmt: skip
     """Bytes that depend on the seed, the calling function, the API and a label or counter, and on nothing else, so that
-    a draw added in one function does not shift those of another.
+    a draw added in one function does not shift those of another. `declared`: the name that a function counts under.
     """
     frame = sys._getframe(3)  # noqa: SLF001 - the user's function: workflow_api.x -> HandlerCalls.x -> draw
-    function = frame.f_code.co_qualname
+    function = declared(frame.f_code.co_qualname)
     name = label
     if not label:
         count = counters.get((function, api), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldline.kernel import runs, user_errors, values, work
+from worldline.kernel import failure, runs, user_errors, values, work
 from worldline.kernel.execution import stack
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
@@ -45,5 +45,5 @@ def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
             if user_errors.let_pass(error):
                 raise
             message = f"where= raised {user_errors.message_of(error)}"
-            return runs.failed(user_errors.code_of(error), message)
+            return runs.failed(user_errors.code_of(error), message, data=failure.data_of(error))
     return runs.Outcome(ReceiptStatus.OK, data)

@@ -97,10 +97,15 @@ class WorkflowCalls:
         now.end_change()
 
     def random(self, label: str) -> random.Random:
-        return random.Random(draws.draw(self._run.record.seed, self._run.counters, "random", label))
+        return random.Random(draws.draw(self._run.record.seed, self._run.counters, "random", label, self._declared))
 
     def random_id(self, label: str) -> bytes:
-        return draws.draw(self._run.record.seed, self._run.counters, "uuid", label)[:16]
+        return draws.draw(self._run.record.seed, self._run.counters, "uuid", label, self._declared)[:16]
+
+    def _declared(self, function: str) -> str:
+        """The name that a function of the user's counts under: renaming it changes no draw."""
+        flow = self._machine.program.workflows.get(self._run.record.workflow)
+        return function if flow is None else flow.declared(function)
 
     # --- Operations ------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.kernel import user_errors, values
+from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
+from worldline.roles.effects.open_resources import Resources
+from worldline.roles.effects.policy import Policy
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ class Attempt:
         self.cancelled = False
 
     def emit(self, chunk: Any) -> None:
-        """Stream a piece of the answer to whoever follows the world now. It is kept nowhere."""
+        """Stream a piece of the answer to those that follow the world now. It is not stored."""
         self._emit(chunk)
 
 
@@ -58,11 +60,20 @@ class Ended(msgspec.Struct, frozen=True):
     final: bool = False
     timed_out: bool = False
     after_us: int = 0  # the next attempt makes no sense sooner
+    failed_with: dict[str, Any] = {}  # fields of the exception
+
+    @staticmethod
+    def of(verdict: failure.Verdict) -> Ended:
+        return Ended(
+            False, code=verdict.code, message=verdict.message, final=verdict.final, timed_out=verdict.timed_out,
+            after_us=verdict.after_us, failed_with=verdict.data,
+        )  # fmt: skip
 
 
 async def run(
-    effect: Effect[..., Any], arguments: bytes, this: Attempt, *, timeout_us: int | None, threads: Executor
-) -> Ended:
+    effect: Effect[..., Any], arguments: bytes, this: Attempt, policy: Policy, *, threads: Executor,
+    resources: Resources,
+) -> Ended:  # fmt: skip
     """Run it once."""
     try:
         args, kwargs = effect.signature.unpack(arguments)
@@ -70,7 +81,7 @@ async def run(
         return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
     token = current.set(this)
     try:
-        ended = await _judged(effect, args, kwargs, this, timeout_us=timeout_us, threads=threads)
+        ended = await _judged(effect, args, kwargs, this, policy, threads=threads, resources=resources)
     finally:
         current.reset(token)
     task = asyncio.current_task()
@@ -91,11 +102,14 @@ async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
 
 
 async def _judged(
-    effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, *,
-    timeout_us: int | None, threads: Executor,
+    effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, policy: Policy, *,
+    threads: Executor, resources: Resources,
 ) -> Ended:  # fmt: skip
     """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
+    timeout_us = policy.timeout_us
     try:
+        if effect.signature.uses:
+            kwargs = {**kwargs, **await resources.fill(effect.signature.uses)}
         called = _call(effect, args, kwargs, threads)
         result = await (called if timeout_us is None else within(timeout_us, called))
         if type(result) is _Raised:
@@ -106,22 +120,16 @@ async def _judged(
         if this.stopped():
             raise
         return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
-    except TimeoutError as error:
-        this.cancelled = True
-        message = user_errors.text_of(error) or "the attempt took too long"
-        return Ended(False, code="timeout", message=message, timed_out=True)
-    except failures.Fatal as error:
-        code = user_errors.text_at(error, "failure_code") or error.code
-        return Ended(False, code=code, message=user_errors.text_of(error), final=True)
-    except failures.TryAgain as error:
-        after_us = user_errors.pause_us(error)
-        return Ended(False, code=user_errors.code_of(error), message=user_errors.text_of(error), after_us=after_us)
     except errors.EncodeError as error:
         message = f"the answer of {effect.name}(): {user_errors.text_of(error)}"
         return Ended(False, code="encode_error", message=message, final=True)
+    except failures.ResourceFailed as error:
+        return Ended(False, code=error.code, message=f"{effect.name}(): {user_errors.text_of(error)}")
     except BaseException as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
         # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
-        return Ended(False, code=user_errors.code_of(error), message=user_errors.message_of(error))
+        verdict = policy.judge(error)
+        this.cancelled = this.cancelled or verdict.timed_out
+        return Ended.of(verdict)
 
 
 def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Awaitable[Any]:

@@ -1,8 +1,8 @@
 """Limits per kind of effect, in this process: how many at once, and how many per second.
 
 Work takes a slot before it is claimed and keeps it until it is over, so no more is claimed than could start soon; what
-cannot is left in the queue for others. Permits to run are handed over directly in order of arrival, so nobody can barge
-in and the bound is never exceeded. A rate is a schedule: each start is given the next free instant.
+cannot is left in the queue for others. Permits to run are handed over directly in order of arrival, so none is
+overtaken and the bound is never exceeded. A rate is a schedule: each start is given the next free instant.
 """
 
 from __future__ import annotations

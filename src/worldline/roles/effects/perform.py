@@ -2,21 +2,18 @@
 
 An attempt that fails is tried again after a pause that grows, until attempts or time run out: then the world gets an
 `error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
-function runs; whoever loses it stops, and can change nothing any more. An attempt whose process died counts, so work
-that kills its processes ends too.
+function runs; an attempt that loses its claim stops, and can change nothing any more. An attempt whose process died
+counts, so work that kills its processes ends too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -32,8 +29,9 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
 from worldline.roles import hub, telemetry
 from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects import limiter, parking
+from worldline.roles.effects import limiter, open_resources, parking
 from worldline.roles.effects.attempt import Ended
+from worldline.roles.effects.policy import Policy, policy_of
 from worldline.roles.world.handover import Applied, Handover, Superseded
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
@@ -41,23 +39,6 @@ from worldline.store import kv, transact
 log = logging.getLogger("worldline.adapter")
 
 CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone before it is looked at again
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """An effect's declaration with what its call overrides."""
-
-    attempts: int | None
-    timeout_us: int | None
-    park: bool
-    first_us: int
-    factor: float
-    most_us: int
-
-    def delay_us(self, attempt: int) -> int:
-        try:
-            return int(min(self.most_us, self.first_us * self.factor ** min(attempt - 1, 64)))
-        except OverflowError:
-            return self.most_us
 
 
 class Claimed:
@@ -88,14 +69,14 @@ class Claimed:
             await asyncio.wait([self._renewing])
 
     def renew(self, performer: Performer) -> None:
-        """Begin to renew it, if that is not under way, and somebody still works under it."""
+        """Begin to renew it, if that is not under way and the attempt has not ended."""
         if not self._stopped and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.get_running_loop().create_task(self._renew(performer))
 
     async def _renew(self, performer: Performer) -> None:
         try:
             renewed = await performer.renew(self.claim)
-        except errors.StoreError as error:  # as long as nobody else has taken it, it is still ours
+        except errors.StoreError as error:  # until another worker takes it, it is still ours
             log.warning(
                 "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
                 extra=telemetry.about(self.claim.at, step=self.claim.work.step),
@@ -135,6 +116,7 @@ class Performer:
         self._hub = live
         self._settings = settings
         self._telemetry = telemetry
+        self._resources = open_resources.Resources()
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
@@ -194,10 +176,12 @@ class Performer:
         """The claims of all attempts that are running."""
         return list(self._held.values())
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """All attempts have ended. Close what they shared."""
         if self._renewals is not None:
             self._renewals.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._resources.close()
 
     # --- Claims that are kept -----------------------------------------------------------------------------------
 
@@ -232,7 +216,7 @@ class Performer:
                 await self._blobs.load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:
-            message = f"the parameters of {effect.name}() are not to be had: {error}"
+            message = f"the parameters of {effect.name}() cannot be read: {error}"
             return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
         policy = policy_of(effect, options)
         if policy.attempts is not None and work.attempt > policy.attempts:
@@ -249,7 +233,7 @@ class Performer:
             lambda: held.stopped or (in_time is not None and in_time.expired()),
         )  # fmt: skip
         try:
-            started = self._started(effect, arguments, this, policy.timeout_us, slot)
+            started = self._started(effect, arguments, this, policy, slot)
             if in_time is None:
                 ended = await started
             else:
@@ -263,11 +247,11 @@ class Performer:
         return policy, ended
 
     async def _started(
-        self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, timeout_us: int | None, slot: Slot
+        self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, policy: Policy, slot: Slot
     ) -> Ended:
         if not slot.try_start():
             await slot.start()
-        return await attempts.run(effect, arguments, this, timeout_us=timeout_us, threads=self._threads)
+        return await attempts.run(effect, arguments, this, policy, threads=self._threads, resources=self._resources)
 
     def _emit(self, claim: works.Open, chunk: object) -> None:
         """Pass a chunk to followers: from an effect on the loop at once, from one in a thread by way of the loop."""
@@ -294,7 +278,7 @@ class Performer:
             await self._answer(claim, ReceiptStatus.OK, ended.data)
             return "ok"
         now_us = (await self._engine.read()).time_us
-        due_us = now_us + max(policy.delay_us(work.attempt), ended.after_us)
+        due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
         out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
         out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
         if not ended.final and not out_of_time and not out_of_attempts:
@@ -308,7 +292,9 @@ class Performer:
         timed_out = ended.timed_out or out_of_time
         tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
         status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
-        await self._answer(claim, status, runs.failure(ended.code, ended.message, attempts=tried))
+        await self._answer(
+            claim, status, runs.failure(ended.code, ended.message, attempts=tried, data=ended.failed_with)
+        )
         return "timeout" if timed_out else "error"
 
     async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
@@ -322,7 +308,7 @@ class Performer:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
     async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
-        """Whether the world, held here, has taken the answer, or somebody else's instead."""
+        """Whether the world, held here, has taken the answer, or another worker's instead."""
         if self.local is None:
             return False
         done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
@@ -333,7 +319,7 @@ class Performer:
         except Superseded:
             return True
         except errors.Error:
-            return False  # not taken, or nobody knows: the inbox takes it only if the claim still stands
+            return False  # not taken, or that is not known: the inbox takes it only if the claim still stands
         return True
 
     async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
@@ -374,16 +360,3 @@ def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: in
     elif world.meta.status not in world_model.TAKES_INPUT:
         works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
     return world is None or world.meta.status not in world_model.TAKES_INPUT
-
-
-@functools.lru_cache(maxsize=1024)
-def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
-    retry = effect.retry
-    return Policy(
-        attempts=retry.attempts if options.attempts is None else (options.attempts or None),
-        timeout_us=effect.timeout_us if options.timeout_us is None else options.timeout_us,
-        park=retry.then == "park" if options.park is None else options.park,
-        first_us=retry.first_us if options.first_us is None else options.first_us,
-        factor=retry.factor if options.factor is None else options.factor,
-        most_us=retry.most_us if options.most_us is None else options.most_us,
-    )

@@ -1,8 +1,8 @@
 """The adapter worker: claims due effects, performs them, and answers their worlds.
 
 An effect is tried at least once and answered exactly once. A claim is a token and a time; it is renewed while the
-function runs, and whoever loses it can change nothing any more (`perform`). No more is claimed than
-can be started: what limits leave no room for stays in the queue of its kind, in nobody's way.
+function runs, and a worker that loses it can change nothing any more (`perform`). No more is claimed than
+can be started: what limits leave no room for stays in the queue of its kind and blocks no other.
 
 Effects of worlds held in this process come here already claimed, in the commit that asked for them, and their answers
 go straight into the next cycle. Both are short cuts through the same queue, not another meaning.
@@ -263,16 +263,18 @@ class AdapterWorker(step_batch.Claims):
 
     async def close(self, *, abandon: bool = False) -> None:
         """Stop what is running and give the claims back. Those that cannot be given back run out by themselves."""
-        await self._watch.close()
-        held = self._performer.held()
-        if not abandon:
-            await self._let_answer(self._performer.answering())
-        for intent in list(self._tasks):
-            self._cancel(intent)
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        if not abandon:
-            await self._performer.give_back(held)
-        self._performer.close()
+        try:
+            await self._watch.close()
+            held = self._performer.held()
+            if not abandon:
+                await self._let_answer(self._performer.answering())
+            for intent in list(self._tasks):
+                self._cancel(intent)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if not abandon:
+                await self._performer.give_back(held)
+        finally:
+            await self._performer.close()
 
     async def _let_answer(self, intents: Sequence[bytes]) -> None:
         """Work that is done and only has to be said: worth a moment, or it would be done again."""

@@ -188,7 +188,7 @@ async def transfer(id: str, to: str, amount: int) -> bool:
 # --- Orders -------------------------------------------------------------------------------------------------
 
 orders = wl.Program("orders")
-PATIENT = wl.Retry(attempts=None, first=0.3, factor=1.5, most=2)
+PATIENT = wl.Retry(attempts=None, initial_delay=0.3, max_delay=2)
 
 
 @orders.effect(retry=PATIENT, timeout=EFFECT_SECONDS)
@@ -197,7 +197,7 @@ async def charge(order: str, cents: int) -> str:
     return f"payment of {order}"
 
 
-@orders.effect(retry=wl.Retry(attempts=2, first=0.3, factor=1), timeout=EFFECT_SECONDS)
+@orders.effect(retry=wl.Retry(attempts=2, initial_delay=0.3, max_delay=0.3), timeout=EFFECT_SECONDS)
 async def ship(order: str) -> str:
     await OUTSIDE.get().call("ship", order)
     return f"parcel {order}"

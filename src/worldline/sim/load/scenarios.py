@@ -27,7 +27,8 @@ from worldline.client.universe import Universe
 from worldline.kernel.authoring import scripts
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
-from worldline.roles.effects import attempt
+from worldline.roles.effects import attempt, open_resources
+from worldline.roles.effects import policy as policies
 
 SCENARIO = "scenario"
 FOR_EVER_SECONDS = 1_000_000
@@ -109,19 +110,21 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
     reading, run = scripts.Reading(script), attempt.run
 
     async def answer(
-        effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, *, timeout_us: int | None, threads: Executor
-    ) -> attempt.Ended:
+        effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, policy: policies.Policy, *,
+        threads: Executor, resources: open_resources.Resources,
+    ) -> attempt.Ended:  # fmt: skip
         if effect.name not in script.answers:
-            return await run(effect, arguments, this, timeout_us=timeout_us, threads=threads)
-        said = reading.attempt(effect, arguments)
+            return await run(effect, arguments, this, policy, threads=threads, resources=resources)
+        said, timeout_us = reading.attempt(effect, arguments, policy.judge), policy.timeout_us
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
                 await asyncio.sleep(FOR_EVER_SECONDS if said.after_us is None else said.after_us / 1_000_000)
         except TimeoutError:
             return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
         return attempt.Ended(
-            said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us
-        )
+            said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us,
+            failed_with=said.failed_with,
+        )  # fmt: skip
 
     with mock.patch.object(attempt, "run", answer):
         yield
