@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import statistics
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 CHILD = "--child"
 FIGURES = {"A": "per_s", "B1": "per_s", "B64": "per_s", "C": "workflows_per_s"}
@@ -81,8 +83,8 @@ async def _child(name: str, seconds: float, start: float) -> float:
     """One side, by the code it finds on its path."""
     import worldline as wl  # noqa: PLC0415 - whose it is shows only now
     from worldline.base import env_os  # noqa: PLC0415
-    from worldline.bench import workloads  # noqa: PLC0415
 
+    workloads = _workloads()
     env = env_os.OsEnv()
     with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:
         async with wl.open(folder, host=workloads.app) as universe:
@@ -93,7 +95,15 @@ async def _child(name: str, seconds: float, start: float) -> float:
                 figures = await workloads.workflows(universe, env, seconds)
             else:
                 figures = await workloads.one_world(universe, env, seconds, int(name[1:]))
-    return figures[FIGURES[name]]
+    return float(figures[FIGURES[name]])
+
+
+def _workloads() -> Any:
+    """The workloads of the side's own commit; older commits have them in another place."""
+    try:
+        return importlib.import_module("worldline.bench.workloads")
+    except ModuleNotFoundError:
+        return importlib.import_module("worldline.control.bench.workloads")
 
 
 if __name__ == "__main__":
