@@ -314,7 +314,7 @@ async def test_inputs_that_wait_in_a_process_are_bounded(kit: Kit) -> None:
         hosted.begin_cycle()  # as while a step takes long
         held.append(hosted)
     first = [asyncio.ensure_future(worlds[0].send(Note(number))) for number in range(4)]
-    await aio.until(lambda: _equal(lambda: process.universe._connection.pressure._waiting.get(held[0].at), 4))
+    await aio.until(lambda: _equal(lambda: held[0].waiting, 4))
     assert "for world 'a'" in str(await refused(worlds[0].send(Note(4))))
     second = [asyncio.ensure_future(worlds[1].send(Note(number))) for number in range(2)]
     await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 6))
@@ -344,7 +344,7 @@ async def test_what_could_not_be_handed_over_does_not_count_for_ever(memory_kit:
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     pressure = process.universe._connection.pressure
-    assert (pressure.waiting, pressure._waiting) == (0, {})
+    assert (pressure.waiting, hosted.waiting) == (0, 0)
     hosted.end_cycle()
     process.host.worlds.poke(hosted.at)
     assert await world.ask(Total(), timeout=30) == 1

@@ -58,7 +58,6 @@ class Pressure:
         self._effects_us: int | None = None  # when they were counted
         self._count_again_us = 0
         self.waiting = 0  # inputs that were handed over to worlds of this process
-        self._waiting: dict[ids.Address, int] = {}  # the same by world
 
     # --- Handed over in this process ---------------------------------------------------------------------------
 
@@ -66,19 +65,17 @@ class Pressure:
         """An input is about to be handed over; `leave` when it is settled. Refuses it if too many wait already."""
         settings = self._settings
         if is_refusable(item):
-            waiting = self._waiting.get(hosted.at, 0)
+            waiting = hosted.waiting
             if 0 < settings.waiting_world_max <= waiting:
                 why = f"{waiting} inputs wait for world {hosted.name or hosted.at.world.hex()!r} in this process"
                 raise self._refuse(hosted.at, "world", why, RETRY_US_MIN)
             if 0 < settings.waiting_max <= self.waiting:
                 raise self._refuse(hosted.at, "process", f"{self.waiting} inputs wait in this process", RETRY_US_MIN)
-        self._waiting[hosted.at] = self._waiting.get(hosted.at, 0) + 1
+        hosted.enter()
         self.waiting += 1
 
     def leave(self, hosted: HeldWorld) -> None:
-        left = self._waiting.pop(hosted.at) - 1
-        if left:
-            self._waiting[hosted.at] = left
+        hosted.leave()
         self.waiting -= 1
 
     # --- The inbox of a world that is held elsewhere -----------------------------------------------------------

@@ -89,7 +89,7 @@ async def _hand_over(
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
     universe.pressure.enter(held, handover.item)
     try:
-        if not universe.host.worlds.hand_over(held.at, handover):
+        if not universe.host.worlds.hand_to(held, handover):
             return None
         applied = await done
     except Repeated as repeated:

@@ -45,14 +45,14 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
         if context.behind_us:
             machine.draft(Kind.CLOCK, values.dump(context.behind_us))
             schedules.clock_set_back(machine)
-        machine.resume_later()
+        if machine.later:
+            machine.resume_later()
         dead = _take(machine, given.item, given.data)
-        driver.drain(machine)
-        work.send_held_back(machine)
-        while now.ready:
+        while now.ready or (machine.unsent and now.has_room):
             driver.drain(machine)
             work.send_held_back(machine)
-        machine.close_given_up()
+        if machine.closing:
+            machine.close_given_up()
     machine.end_step()
     return steps.Stepped(now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
 

@@ -75,6 +75,8 @@ class Hub:
                 del self._followers[at]
 
     def publish(self, at: ids.Address, entries: Sequence[journal.Entry]) -> None:
+        if not self._expected and not self._followers:
+            return
         waiting = self._expected.get(at)
         if waiting is not None:
             for entry in entries:

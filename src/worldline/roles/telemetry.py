@@ -257,11 +257,8 @@ class Telling:
 
     def __init__(self, listeners: Sequence[tuple[str, Listener]]) -> None:
         self._listeners = list(listeners)
+        self.on = bool(listeners)
         self.failures: dict[str, int] = {}  # by listener
-
-    @property
-    def on(self) -> bool:
-        return bool(self._listeners)
 
     def tell(self, fact: Fact) -> None:
         for name, listener in self._listeners:

@@ -76,12 +76,18 @@ class Holdings:
     def hand_over(self, at: ids.Address, handover: Handover) -> bool:
         """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
         held = self._held.get(at)
-        if held is None or held.lost or self._stalled:
+        return held is not None and self.hand_to(held, handover)
+
+    def hand_to(self, held: HeldWorld, handover: Handover) -> bool:
+        """The same for a world that was just looked up."""
+        if held.lost or self._stalled:
             return False
         if self._telemetry.on:
             handover.began(self._env.monotonic_us())
-        held.hand(handover)
-        self.freed(held)
+        held.handed.append(handover)
+        if held.has_work:
+            self._ready[held.at] = None
+            self._wake()
         return True
 
     def look(self, held: HeldWorld) -> None:

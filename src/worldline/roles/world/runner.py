@@ -19,6 +19,9 @@ from worldline.store import kv
 log = logging.getLogger("worldline.worker")
 
 
+_LATE, _AGAIN = Stage.LATE, Stage.AGAIN
+
+
 class Runner:
     def __init__(
         self,
@@ -56,10 +59,10 @@ class Runner:
                     each.held.look()
             raise
         finally:
-            if any(each.stage is Stage.LATE for each in turns):  # those without a turn are first in the next
-                turns.sort(key=lambda each: each.stage is not Stage.LATE)
+            if any(each.stage is _LATE for each in turns):  # those without a turn are first in the next
+                turns.sort(key=lambda each: each.stage is not _LATE)
             for each in turns:
-                if each.stage is Stage.AGAIN and not self._holdings.is_over:
+                if each.stage is _AGAIN and not self._holdings.is_over:
                     self._tasks.start_cycle(self._start_over(each))
                 else:
                     self._free(each)
@@ -67,14 +70,16 @@ class Runner:
 
     def _free(self, turn: Turn) -> None:
         """The world's turn is over. What was handed over and not taken is first in the next."""
-        turn.held.end_cycle()
-        if turn.stage is Stage.AGAIN:  # it was not brought back
-            self._holdings.drop(turn.held, again=self._env.monotonic_us() + losses.STUCK_MS * 1000)
-        if turn.held.lost:
+        held = turn.held
+        held.end_cycle()
+        if turn.stage is _AGAIN:  # it was not brought back
+            self._holdings.drop(held, again=self._env.monotonic_us() + losses.STUCK_MS * 1000)
+        if held.lost:
             holdings.fail(turn.take_handed(), errors.Fenced("the world left this worker"))
-        else:
-            turn.held.put_back(turn.take_handed())
-            self._holdings.freed(turn.held)
+            return
+        if turn.handed:
+            held.put_back(turn.take_handed())
+        self._holdings.freed(held)
 
     async def _start_over(self, turn: Turn) -> None:
         await self._cycle.start_over(turn)

@@ -61,6 +61,9 @@ class Keeper:
         self._freed = freed
         self._telemetry = telemetry
         self._stopping = False
+        self._snapshot_entries = settings.snapshot_entries
+        self._snapshot_us = settings.snapshot_ms * 1000
+        self._quiet_us = min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
         # A heap by when each wants something; the number breaks ties. Worlds that are gone are not kept alive by it.
         self._due: list[tuple[int, int, weakref.ref[HeldWorld]]] = []
         self._count = 0
@@ -71,11 +74,9 @@ class Keeper:
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
-        settings = self._settings
-        if held.entries_since < settings.snapshot_entries:
-            quiet_us = held.active_us + min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
-            if held.tend_us <= min(quiet_us, held.saved_us + settings.snapshot_ms * 1000):
-                return  # it wants nothing before then
+        quiet_us, saved_us = held.active_us + self._quiet_us, held.saved_us + self._snapshot_us
+        if held.entries_since < self._snapshot_entries and held.tend_us <= quiet_us and held.tend_us <= saved_us:
+            return  # it wants nothing before then
         due_us = snapshot.due_us(held, self._settings)
         if due_us < held.tend_us:
             self._put(held, due_us)

@@ -31,7 +31,6 @@ from worldline.roles.world import heartbeat, holdings, losses, refusals, runner,
 from worldline.roles.world.cycle import cycle as cycles
 from worldline.roles.world.cycle import kernel_thread, step_batch, store_clock
 from worldline.roles.world.cycle.steps import Done
-from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
@@ -108,6 +107,9 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
+        self.peek = self._holdings.peek
+        self.hand_over = self._holdings.hand_over
+        self.hand_to = self._holdings.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
         self.steps = 0
 
@@ -126,15 +128,8 @@ class WorldWorker:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
 
-    def hand_over(self, at: ids.Address, handover: Handover) -> bool:
-        """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
-        return self._holdings.hand_over(at, handover)
-
     def holds(self, at: ids.Address) -> bool:
         return self._holdings.peek(at) is not None
-
-    def peek(self, at: ids.Address) -> HeldWorld | None:
-        return self._holdings.peek(at)
 
     @property
     def held(self) -> list[HeldWorld]:

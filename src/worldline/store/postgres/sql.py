@@ -91,9 +91,9 @@ CREATE_LOCK = "SELECT pg_advisory_xact_lock(hashtext('worldline store'), hashtex
 NOTIFY = "SELECT pg_notify($1, $2)"
 PING = "SELECT 1"
 
-# The room that inserts leave in each page is for new versions of its rows: heads and heartbeats change all the time, and
-# a version in the same page needs no entry in the index. While an old transaction is open, no version can be removed,
-# and every entry of a key is walked by the next change of it.
+# The room that inserts leave in each page is for new versions of its rows: heads and heartbeats change all the time,
+# and a version in the same page needs no entry in the index. While an old transaction is open, no version can be
+# removed, and every entry of a key is walked by the next change of it.
 _CREATE = """
 CREATE TABLE {schema}.kv (key bytea NOT NULL PRIMARY KEY, value bytea NOT NULL) WITH (
     fillfactor = 60,

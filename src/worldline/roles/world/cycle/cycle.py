@@ -34,6 +34,8 @@ from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
+ABANDONED = Stage.ABANDONED
+
 Acted = Callable[[HeldWorld, Done, step_batch.Built], None]
 
 
@@ -115,7 +117,7 @@ class Cycle:
         finally:
             for each in working:
                 each.end_steps()
-        worked = [each for each in worked if each.turn.stage is not Stage.ABANDONED]
+        worked = [each for each in worked if each.turn.stage is not ABANDONED]
         lost = await self._commit(worked, time_us)
         if self._telemetry.on:
             count = sum(each.done.steps for each in worked)
@@ -137,7 +139,7 @@ class Cycle:
         many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
         for each in turns:
             held = each.held
-            if each.stage is Stage.ABANDONED:
+            if each.stage is ABANDONED:
                 continue
             if each.error is not None:
                 worked.append(Worked(each, Done(held.head, held.head)))
@@ -254,10 +256,11 @@ class Cycle:
         held = turn.held
         turn.committed(len(done.handed))
         held.committed(done.after, built.head_raw, entries=len(done.entries), now_us=self._env.monotonic_us())
-        held.drop_hints(built.unhinted)
+        if built.unhinted:
+            held.drop_hints(built.unhinted)
         if done.cut or built.answers_self:
             held.look()
-        if not held.unread and not turn.handed and not held.handed:
+        if held.careful and not held.unread and not turn.handed and not held.handed:
             held.step_many()
         for handover, applied in done.handed:
             handover.settle(applied)

@@ -109,29 +109,35 @@ def _build(
     hints: Sequence[ready.Hint],
 ) -> Built:  # fmt: skip
     batch = kv.Batch()
-    sent = [_sent(each) for each in routes]
-    handed = [handover for handover, _ in done.handed]
+    seen: list[commit.Seen] = []
+    settled: list[works.Open] = []
+    for each, applied in done.handed:
+        if each.client_id is not None:
+            stamp = kv.Stamp(each.stamp or handed_stamp(applied))
+            seen.append(commit.Seen(each.item, each.client_id, stamp, time_us))
+        if each.claim is not None and each.claim.intent in done.closed:
+            settled.append(each.claim)
+    sent = [_sent(each) for each in routes] if routes else []
     steps = commit.Steps(
         head_raw=held.head_raw,
         sealed=journals.Sealed(done.before, done.entries, done.data, done.after),
         consumed=[each.stamp for each in done.taken],
         buried=done.buried,
-        seen=[
-            commit.Seen(each.item, each.client_id, kv.Stamp(each.stamp or handed_stamp(applied)), time_us)
-            for each, applied in done.handed
-            if each.client_id is not None
-        ],
+        seen=seen,
         opened=opened,
         closed=list(done.closed),
-        settled=[each.claim for each in handed if each.claim is not None and each.claim.intent in done.closed],
+        settled=settled,
         cancelled=[commit.Cancelled(each.intent, work_of(held.program, each)) for each in done.cancelled],
         sent=sent,
         hints=hints,
         unfinished=inbox.Control(commands.CONTINUE, payload.EMPTY) if done.unfinished else None,
     )
     claimed = commit.add(batch, held.lease, steps)
-    touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
-    answers_self = done.unfinished or held.at in touched or any(each.receipt is not None for each in sent)
+    touched: list[ids.Address] = []
+    answers_self = done.unfinished
+    if sent:
+        touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
+        answers_self = answers_self or held.at in touched or any(each.receipt is not None for each in sent)
     head_raw = batch.puts[journal_keys.head_key(held.at)].value
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
 

@@ -47,12 +47,15 @@ class Stage(enum.Enum):
     OVER = "over"
 
 
+_READ, _STEPPING, _STEPPED, _COMMITTED = Stage.READ, Stage.STEPPING, Stage.STEPPED, Stage.COMMITTED  # found quicker
+
+
 class Turn(msgspec.Struct, eq=False):
     held: HeldWorld
     handed: list[Handover]  # not settled yet
     hints: Sequence[ready.Hint] = ()  # those that were seen before the inbox was read
     unread: list[tuple[inboxes.Unread, bytes]] = []
-    stage: Stage = Stage.READ
+    stage: Stage = _READ
     empty: bool = False  # the inbox was read, and there was nothing in it
     whole: bool = False  # the inbox was read to its end
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
@@ -93,12 +96,12 @@ class Turn(msgspec.Struct, eq=False):
     # --- Step -------------------------------------------------------------------------------------------------
 
     def begin_steps(self) -> None:
-        assert self.stage is Stage.READ
-        self.stage = Stage.STEPPING
+        assert self.stage is _READ
+        self.stage = _STEPPING
 
     def end_steps(self) -> None:
-        if self.stage is Stage.STEPPING:
-            self.stage = Stage.STEPPED
+        if self.stage is _STEPPING:
+            self.stage = _STEPPED
 
     def too_late(self) -> None:
         """There is no time left in this cycle, and its machine has not moved."""
@@ -116,8 +119,8 @@ class Turn(msgspec.Struct, eq=False):
 
     def committed(self, taken: int) -> None:
         """Its steps are durable; the first so many inputs that were handed over are taken."""
-        self.stage = Stage.COMMITTED
-        self.settled(taken)
+        self.stage = _COMMITTED
+        self.handed = self.handed[taken:]
 
     def settled(self, taken: int) -> None:
         """It is known of the first so many inputs that were handed over what became of them."""
