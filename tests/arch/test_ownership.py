@@ -3,7 +3,7 @@
 The rule, over the syntax tree: `x.attr = ...`, `x.attr += ...`, `del x.attr` and `setattr(x, "attr", ...)`, where `x`
 is not `self` or `cls` and was not made in the same function. The class of `x` is read from annotations, constructors
 and imports. Where they say nothing, the name of the attribute decides (`?.attr`): it is foreign if classes of other
-modules that are not frozen have it and none of this module does. `OFFENDERS` may only become shorter.
+modules that are not frozen have it and none of this module does.
 """
 
 from __future__ import annotations
@@ -19,21 +19,6 @@ from tests.arch.trees import dotted, module_of, name_of, sources, tree_of
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Owner = tuple[str, str]  # a module, and a class in it
 OUTSIDE: Owner = ("", "")  # a class that is not ours
-
-# File, class and attribute of what is still assigned from outside.
-OFFENDERS: tuple[str, ...] = (
-    "cli/dev/session.py: Show.muted",
-    "cli/dev/session.py: Shutdown.doing",
-    "cli/observe.py: ?.watch",
-    "observe/sinks.py: Meter.levels",
-    "observe/sinks.py: ?.failures",
-    "observe/tracing.py: ?.place",
-    "roles/effects/worker.py: Performer.local",
-    "sim/faults/ablations.py: ?.handed",
-    "store/lmdb/driver.py: ?.error",
-    "store/lmdb/driver.py: ?.outcomes",
-    "store/lmdb/driver.py: ?.failed",
-)
 
 # Records that other modules fill in: data without transitions of its own.
 RECORDS: tuple[str, ...] = ()
@@ -219,13 +204,8 @@ def offenders(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", sources(), ids=name_of)
 def test_state_is_changed_in_its_own_file(path: Path) -> None:
-    found = [each for each in offenders(path) if each not in OFFENDERS]
+    found = list(offenders(path))
     assert found == [], "call a named transition of the object instead"
-
-
-def test_what_was_mended_stays_so() -> None:
-    there = [each for path in sources() for each in offenders(path)]
-    assert [each for each in OFFENDERS if each not in there] == [], "take these out of OFFENDERS"
 
 
 OTHER = "class Held:\n    def __init__(self) -> None:\n        self.busy = False\n        self.inner = Inner()\n"

@@ -1,7 +1,4 @@
-"""The shape of the tree: small classes, folders that can be taken in at a glance, and no hidden imports.
-
-`TOO_LONG` and `HIDDEN_IMPORTS` list what is not done yet; they may only become shorter.
-"""
+"""The shape of the tree: small classes, folders that can be taken in at a glance, and no hidden imports."""
 
 from __future__ import annotations
 
@@ -14,11 +11,6 @@ from tests.arch.trees import SOURCE, dotted, name_of, sources, tree_of
 
 CLASS_LINES_MAX = 299
 FOLDER_FILES_MAX = 16
-
-# Classes that are still to be split by meaning.
-TOO_LONG: tuple[str, ...] = ()
-# Files with imports for the type checker alone: each hides a cycle.
-HIDDEN_IMPORTS: tuple[str, ...] = ("roles/effects/builtin.py",)
 
 
 def long_classes(path: Path, tree: ast.Module) -> list[str]:
@@ -47,11 +39,10 @@ FOLDERS = sorted({path.parent for path in sources()})
 
 @pytest.mark.parametrize("path", sources(), ids=name_of)
 def test_classes_are_small(path: Path) -> None:
-    found = [each for each in long_classes(path, tree_of(path)) if each not in TOO_LONG]
-    assert found == [], f"over {CLASS_LINES_MAX} lines; split it by meaning"
+    assert long_classes(path, tree_of(path)) == [], f"over {CLASS_LINES_MAX} lines; split it by meaning"
 
 
-@pytest.mark.parametrize("path", [path for path in sources() if name_of(path) not in HIDDEN_IMPORTS], ids=name_of)
+@pytest.mark.parametrize("path", sources(), ids=name_of)
 def test_no_import_is_hidden(path: Path) -> None:
     assert not hides_imports(tree_of(path)), "an import for the type checker alone hides a cycle; move what both need"
 
@@ -59,13 +50,6 @@ def test_no_import_is_hidden(path: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(SOURCE.parent).as_posix())
 def test_a_folder_holds_few_modules(folder: Path) -> None:
     assert len(modules_in(folder)) <= FOLDER_FILES_MAX, "more of them is a missing folder"
-
-
-def test_what_was_mended_stays_so() -> None:
-    long = [each for path in sources() for each in long_classes(path, tree_of(path))]
-    assert [each for each in TOO_LONG if each not in long] == [], "take these out of TOO_LONG"
-    hidden = [name_of(path) for path in sources() if hides_imports(tree_of(path))]
-    assert [each for each in HIDDEN_IMPORTS if each not in hidden] == [], "take these out of HIDDEN_IMPORTS"
 
 
 def test_each_rule_bites() -> None:

@@ -1,7 +1,6 @@
 """Plain technical English in everything a person reads: docstrings, comments, messages and documents (STYLE, rule 21).
 
-A component is named. Each banned expression comes with what to write instead. `NOT_CLEAN` lists the files that are not
-rewritten yet; it may only become shorter.
+A component is named. Each banned expression comes with what to write instead.
 """
 
 from __future__ import annotations
@@ -31,32 +30,6 @@ BANNED = {
     r"life(?: |-)signs?": "heartbeat",
 }
 QUOTES_THEM = ("STYLE.md",)  # the rule itself, with its examples
-# Files that are not rewritten yet.
-NOT_CLEAN: tuple[str, ...] = (
-    "src/worldline/client/delivery.py",
-    "src/worldline/inspect/queue_check.py",
-    "src/worldline/roles/cluster/janitor.py",
-    "src/worldline/roles/cluster/operations.py",
-    "src/worldline/roles/cluster/orchestrator.py",
-    "src/worldline/roles/cluster/placement.py",
-    "src/worldline/roles/cluster/reap.py",
-    "src/worldline/roles/effects/open_resources.py",
-    "src/worldline/roles/effects/perform.py",
-    "src/worldline/roles/expiry.py",
-    "src/worldline/roles/lease.py",
-    "src/worldline/roles/reader.py",
-    "src/worldline/roles/world/cycle/kernel_thread.py",
-    "src/worldline/roles/world/cycle/no_asyncio.py",
-    "src/worldline/roles/world/handover.py",
-    "src/worldline/roles/world/held_world.py",
-    "src/worldline/roles/world/losses.py",
-    "src/worldline/roles/world/refusals.py",
-    "src/worldline/roles/world/search.py",
-    "src/worldline/roles/world/stalls.py",
-    "src/worldline/roles/world/take.py",
-    "src/worldline/roles/world/upkeep.py",
-    "src/worldline/store/postgres/connections.py",
-)
 
 _GAP = r"(?:\s|\\n|#|>|\*|\"|')+"
 _PATTERN = re.compile("|".join(rf"(?:\b{each.replace(' ', _GAP)}\b)" for each in BANNED), re.IGNORECASE)
@@ -117,15 +90,10 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in NOT_CLEAN])
+@pytest.mark.parametrize("name", list(FILES))
 def test_words_are_plain(name: str) -> None:
     found = found_in(texts_of(FILES[name]))
     assert not found, "\n".join(f"{name}:{each}; write: {instead(each)}" for each in found)
-
-
-def test_what_is_clean_stays_clean() -> None:
-    clean = [name for name in NOT_CLEAN if name not in FILES or not found_in(texts_of(FILES[name]))]
-    assert clean == [], "take these out of NOT_CLEAN"
 
 
 @pytest.mark.parametrize(

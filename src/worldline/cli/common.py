@@ -47,6 +47,10 @@ class Desk:
         self.watch = observe.Watch()  # for processes that go on and on
         self._yes = yes
 
+    def watch_as(self, watch: observe.Watch) -> None:
+        """How a process that goes on and on is watched."""
+        self.watch = watch
+
     @property
     def option(self) -> str:
         """What a command for the same store needs besides its own words."""

@@ -43,7 +43,7 @@ def options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(desk: Any, *, metrics: str | None, log: logs.Form, log_level: str, **given: Any) -> Any:
-        desk.watch = Watch(metrics, log, log_level)
+        desk.watch_as(Watch(metrics, log, log_level))
         return function(desk, **given)
 
     run = click.option(

@@ -43,6 +43,10 @@ class Shutdown:
         self.number: signal.Signals | None = None
         self._telling: asyncio.Task[None] | None = None
 
+    def watch(self, doing: Callable[[], Sequence[str]]) -> None:
+        """What names the work that is under way."""
+        self.doing = doing
+
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Take the signals over for as long as the block lasts."""

@@ -135,7 +135,7 @@ async def enqueue(
     async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
         nonlocal since, known
         if known is not None:
-            trusted, known = known, None  # once: whoever was wrong reads
+            trusted, known = known, None  # once: stale meta conflicts, and the retry reads
             universe.pressure.check_inbox(at, item, None)
             since = trusted.height
             return write(trusted.world, universe.recent.time_us(trusted))

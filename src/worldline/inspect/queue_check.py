@@ -232,7 +232,7 @@ async def repair(
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
             found = await faults(universe, at, program, hint_scan.HintScan(engine, env, universe.id))
-            assert found is not None, "nobody steps a world whose lease we hold"
+            assert found is not None, "no other process steps a world whose lease we hold"
             await _write(universe, lease, program, found, pointers)
         finally:  # the release leaves a hint if something is unread
             await world_lease.release(engine, env, lease)
@@ -284,7 +284,7 @@ class Restoring(msgspec.Struct, frozen=True):
     pointers: dict[ids.IntentId, list[works.Found]]
 
     def batch(self, wrong: Wrong) -> kv.Batch | None:
-        """None for an unreadable key of work that nobody waits for."""
+        """None for an unreadable key of work that no run waits for."""
         authority = wrong.authority if wrong.fault is Fault.MISSING_DUE else None
         if authority is not None:
             work = authority.work

@@ -153,6 +153,14 @@ class Meter:
         self.levels: Callable[[], Mapping[str, float]] = dict
         self.failures: Callable[[], Mapping[str, int]] = dict  # of sinks
 
+    def levels_from(self, levels: Callable[[], Mapping[str, float]]) -> None:
+        """What is asked for the levels of the process."""
+        self.levels = levels
+
+    def failures_from(self, failures: Callable[[], Mapping[str, int]]) -> None:
+        """What is asked how often each sink has failed."""
+        self.failures = failures
+
     def tell(self, fact: telemetry.Fact) -> None:
         _MEASURES[type(fact)](self, fact)
 

@@ -71,7 +71,7 @@ class Observed:
     def levels_from(self, levels: Callable[[], Mapping[str, float]]) -> None:
         """Where to read gauges from, at each scrape."""
         if self.meter is not None:
-            self.meter.levels = levels
+            self.meter.levels_from(levels)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
     if meter is None or metrics is None:
         yield Observed(telling)
         return
-    meter.failures = lambda: telling.failures
+    meter.failures_from(lambda: telling.failures)
     with _serving(meter, metrics) as port:
         yield Observed(telling, meter, port=port)
 

@@ -134,22 +134,31 @@ class HasIds(Protocol):
     id_generator: Any
 
 
+class _Wanted(threading.local):
+    """The place of the span that this thread begins next."""
+
+    place: Place | None = None
+
+    def set(self, place: Place | None) -> None:
+        self.place = place
+
+
 class Ids:
     """Gives a span the ids that were derived for it. Spans of other scopes never come here."""
 
     def __init__(self, before: IdGenerator) -> None:
         self._before = before
-        self._wanted = threading.local()
+        self._wanted = _Wanted()
 
     def want(self, place: Place | None) -> None:
-        self._wanted.place = place
+        self._wanted.set(place)
 
     def generate_span_id(self) -> int:
-        place: Place | None = getattr(self._wanted, "place", None)
+        place = self._wanted.place
         return self._before.generate_span_id() if place is None else place.span
 
     def generate_trace_id(self) -> int:
-        place: Place | None = getattr(self._wanted, "place", None)
+        place = self._wanted.place
         return self._before.generate_trace_id() if place is None else place.trace
 
     def is_trace_id_random(self) -> bool:

@@ -1,6 +1,6 @@
 """A witness: what one process knows of the lives of others, by its own eyes.
 
-A life sign runs out by the store's clock. If that clock is set back when a worker has just died, its sign would last
+A heartbeat expires by the store's clock. If that clock is set back when a worker has just died, its sign would last
 longer by as much. So a process that wants to take over also counts by its own monotonic clock: a heartbeat changes the
 sign's bytes (`beat`), and a sign that was seen with the very same bytes for a whole TTL and a margin was not renewed.
 
@@ -29,7 +29,7 @@ class Witness:
         self.is_dead = is_dead  # proof: its process is certainly gone
 
     def look(self, life: leases.Life | None) -> leases.Life | None:
-        """A life sign that was read just now, marked `stale` if it was seen unchanged for too long."""
+        """A heartbeat that was read just now, marked `stale` if it was seen unchanged for too long."""
         if life is None:
             return None
         now_us = self._env.monotonic_us()

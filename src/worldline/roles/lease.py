@@ -26,7 +26,7 @@ async def beat(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
     *, labels: dict[str, str] | None = None, told: Callable[[int], None] = lambda _: None,
 ) -> leases.Life:  # fmt: skip
-    """Write the worker's life sign, the first or the next. Whether it is being emptied is for others to say.
+    """Write the worker's heartbeat, the first or the next. Whether it is draining is for others to say.
 
     `told`: gets the store's time as soon as it is read.
     """
@@ -48,7 +48,7 @@ async def beat(
 
 
 async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Life) -> None:
-    """Take the life sign away, whatever others have written into it since."""
+    """Delete the heartbeat, whatever others have written into it since."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
         known = leases.decode_life(me.worker, (await engine.read(leases.get_life(me.worker))).value(0))
@@ -88,7 +88,7 @@ async def acquire(
     """
 
     async def attempt() -> transact.Write[leases.Lease]:
-        # Our own life sign is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
+        # Our own heartbeat is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
         read = await engine.read(*leases.reads(at), leases.get_life(me.worker), worlds.get(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         mine = leases.decode_life(me.worker, read.value(3))
@@ -125,7 +125,7 @@ async def acquire(
 async def may_take(
     engine: kv.Engine, states: Sequence[leases.State], me: leases.Life | None, others: expiry.Witness
 ) -> list[ids.Address]:
-    """Those of these worlds that it makes sense to try for. Most that have a hint are held by somebody else, and one
+    """Those of these worlds that it makes sense to try for. Most that have a hint are held by other workers, and one
     look at all of them costs less than a try at each.
     """
     named = [each.holder.worker for each in states if each.holder is not None]
@@ -202,7 +202,7 @@ async def take_back_claims(
                 works.take_back(batch, opened, now_us=read.time_us)
                 batches.append(batch)
         if batches:
-            await transact.commit(engine, env, *batches)  # a conflict means that somebody else has it already
+            await transact.commit(engine, env, *batches)  # a conflict means that another process has it already
         count += len(batches)
         if not read.page(0).more:
             return count

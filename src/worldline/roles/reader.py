@@ -1,6 +1,6 @@
 """Watching a world from outside: its entries as they are committed, and its state at any height.
 
-Nothing here writes. A reader needs no lease and disturbs nobody; it reads the journal, and restores a machine of its
+Nothing here writes. A reader needs no lease and disturbs no writer; it reads the journal, and restores a machine of its
 own that it keeps warm and catches up with what has been added since.
 """
 

@@ -247,7 +247,7 @@ async def _serve(
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
             record = {"ready": what, "metrics_port": universe.metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
-            ending.doing = host.doing
+            ending.watch(host.doing)
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, observe.dump, host)
             try:
                 await _until_stopped(desk, record, host, programs, ending.asked)

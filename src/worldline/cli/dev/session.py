@@ -45,17 +45,17 @@ class Session:
     ) -> program_files.Loaded | None:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
-        self.show.muted = bool(before)
+        self.show.mute(muted=bool(before))
         opened = connection.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
             sinks=self.show.listeners(),
         )  # fmt: skip
         async with opened as universe:
             assert universe.host is not None
-            self.shutdown.doing = universe.host.doing
+            self.shutdown.watch(universe.host.doing)
             async with self.show.showing(universe):
                 await self._begin(universe, loaded, before)
-                self.show.muted = False
+                self.show.mute(muted=False)
                 following = await self._watch(universe, loaded, reload=reload)
         if following is None:
             self.show.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")

@@ -52,6 +52,10 @@ class Show:
         self.muted = False  # a reload says in one line what logs say in many
         self.worlds: dict[ids.Address, str] = {}  # all that have done something here
 
+    def mute(self, *, muted: bool) -> None:
+        """Whether log lines are left out."""
+        self.muted = muted
+
     def listeners(self) -> sinks.Sinks:
         """What the process that hosts has to call."""
         return sinks.Sinks(log=self._put, replay=self._put)

@@ -159,7 +159,7 @@ class Janitor:
     # --- Pointers, workers -------------------------------------------------------------------------------------
 
     async def _drop_pointers(self) -> bool:
-        """Pointers that lead nowhere, in queues where nobody may come across them. Returns whether all were seen."""
+        """Pointers that lead nowhere, in queues that no worker may read. Returns whether all were seen."""
         begin, end = work_keys.due_all(self._universe)
         start = tuples.successor(self._pointer) if self._pointer else begin
         page = (await self._engine.read(kv.Range(start, end, count_max=POINTERS_MAX))).page(0)
@@ -171,7 +171,7 @@ class Janitor:
                 try:
                     authority = works.decode(each.pointer.at, each.pointer.intent, read.value(index))
                 except errors.Corrupt:
-                    continue  # whoever performs it says so
+                    continue  # its worker reports it
                 if not works.matches(each, authority):
                     batches.append(kv.Batch())
                     works.discard(batches[-1], each, authority)
@@ -180,7 +180,7 @@ class Janitor:
         return not page.more
 
     async def _drop_orphans(self) -> int:
-        """Held records of workers that have no life sign, for worlds that moved on: nobody else would find them."""
+        """Held records of workers that have no heartbeat, for worlds that moved on: no other search finds them."""
         dropped = 0
         worker: ids.WorkerId | None = None
         while True:

@@ -39,7 +39,7 @@ async def drain_worker(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *
 
 
 async def list_workers(engine: kv.Engine) -> list[leases.Life]:
-    """Every worker of the store that has a life sign, run out or not."""
+    """Every worker of the store that has a heartbeat, expired or not."""
     lives: list[leases.Life] = []
     after: ids.WorkerId | None = None
     while True:
@@ -66,9 +66,9 @@ async def list_worker_worlds(engine: kv.Engine, worker: ids.WorkerId) -> list[tu
 
 
 async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epoch: int | None = None) -> int:
-    """Take the lease from whoever has it, and let it be known that the world is free. Returns the epoch it is at now.
+    """Take the lease from its holder, and leave a hint that the world is free. Returns the epoch it is at now.
 
-    `epoch`: only if it is still held at that epoch. Without, a repeat revokes the lease of whoever came in between.
+    `epoch`: only if it is still held at that epoch. Without, a repeat revokes the lease of the next holder too.
     """
 
     async def attempt() -> transact.Done[int] | transact.Write[int]:
@@ -106,7 +106,7 @@ async def assign_world(
 
 
 async def unassign_world(engine: kv.Engine, env: envs.Env, at: ids.Address) -> None:
-    """Anybody may run the world again."""
+    """Any worker may run the world again."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
         state = await _lease(engine, at)

@@ -1,14 +1,14 @@
-"""The orchestrator: says where worlds are wanted, by life signs, capacity, labels and load.
+"""The orchestrator: says where worlds are wanted, by heartbeats, capacity, labels and load.
 
 A turn reads what there is (workers, the worlds they hold, worlds with a hint), lets `placement` choose, and writes
 assignments. These are advice: a worker lets go of a world that is assigned to another, and none takes one that is not
 meant for it; who may write a world is decided by its lease alone. Without an orchestrator, and where no assignment is,
-anybody takes what is ready.
+any worker takes what is ready.
 
 Any number may run at once and none is needed for anything to go on. Each act is a commit of its own that expects what
 was read; of two orchestrators that see the same, one is too late and changes nothing. Nothing that matters is
-remembered between turns. Worlds that nobody holds and that have nothing to do keep their assignment, and cost nothing;
-of those that are held by workers in good order, a turn looks at so many, and the next one goes on from there.
+remembered between turns. Worlds that no worker holds and that have nothing to do keep their assignment, and cost
+nothing; of those that are held by workers in good order, a turn looks at so many, and the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Orchestrator:
         await self._watch.rest(self._settings.turn_ms)
 
     async def turn(self) -> list[placement.Choice]:
-        """Look, choose, write. Returns what was chosen, whether somebody else was quicker or not."""
+        """Look, choose, write. Returns what was chosen, whether another orchestrator was quicker or not."""
         lives, now_us = await self._lives()
         sites = [
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
@@ -99,7 +99,7 @@ class Orchestrator:
         )
         for start in range(0, len(choices), COMMITS_AT_ONCE):
             await self._write([(choice, seen[choice.at]) for choice in choices[start : start + COMMITS_AT_ONCE]])
-        # Only now: whoever is woken by what is freed finds where it is wanted.
+        # Only now: a worker that is woken by a freed world finds where it is assigned.
         await self._freer.of_the_dead()
         self.turns += 1
         return choices
@@ -107,7 +107,7 @@ class Orchestrator:
     # --- Looking -----------------------------------------------------------------------------------------------
 
     async def _lives(self) -> tuple[list[leases.Life], int]:
-        """Every worker that has left a life sign, and the store's time."""
+        """Every worker that has a heartbeat, and the store's time."""
         lives: list[leases.Life] = []
         after: ids.WorkerId | None = None
         while True:
@@ -217,4 +217,4 @@ def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placeme
 
 
 def _where(choice: placement.Choice) -> str:
-    return "for anybody" if choice.to is None else f"for worker {choice.to.hex()}"
+    return "for any worker" if choice.to is None else f"for worker {choice.to.hex()}"

@@ -1,4 +1,4 @@
-"""Which worker a world belongs to: pure, deterministic, and the same for everybody who sees the same.
+"""Which worker a world belongs to: pure, deterministic, and the same for all who see the same.
 
 Workers say what they are by labels; worlds say what they need by theirs:
 
@@ -11,13 +11,13 @@ label of a world      the worker must have
 `needs:KEY`           `KEY`, with any value
 ====================  ==============================================
 
-Needs are held by the workers themselves, whether anybody places worlds or not. Among those that fit, a world goes to
+Needs are held by the workers themselves, whether there is an orchestrator or not. Among those that fit, a world goes to
 the one with the highest sha256 of worker and world (rendezvous hashing) that has room left. So when a worker joins or
 leaves, only the worlds that it wins or had won change their place, and two who decide at once decide the same.
 
 A world stays where it is as long as that is good enough. For balance alone it moves only to the worker it would go to
-anyway, only if that one runs the same code and is clearly less loaded, those first that nobody has in memory, and only
-so many at once. So while new code is rolled out, no world goes back to the old one.
+anyway, only if that one runs the same code and is clearly less loaded, those first that no worker has in memory, and
+only so many at once. So while new code is rolled out, no world goes back to the old one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def reserved(label: str) -> bool:
-    """Whether a worker's label has a meaning here, so that nobody sets it by hand."""
+    """Whether a worker's label has a meaning here, so that it is not set by hand."""
     return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED))
 
 
@@ -82,7 +82,7 @@ def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: 
     said = {**labels, UNIVERSE: universe.hex(), **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
-        what = f"what a life sign says of {len(programs)} programs"
+        what = f"what a heartbeat says of {len(programs)} programs"
         raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX)
     return said
 
@@ -176,7 +176,7 @@ class _Plan:
         return max(fitting, key=lambda site: score(site.worker, world.at.world), default=None)
 
     def settle(self, world: Active) -> None:
-        """A world without a place gets one, or is free for anybody; one that has a place is assigned to it."""
+        """A world without a place gets one, or is free for any worker; one that has a place is assigned to it."""
         place = self._place.get(world.at)
         if place is not None:
             if world.assigned != place:

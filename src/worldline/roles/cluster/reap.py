@@ -1,7 +1,7 @@
 """Freeing what dead workers have left: their worlds, what their processes had claimed, and their own records.
 
-Anybody may do this, any number at once: each act is a commit of its own that expects the dead worker's life sign to be
-the one that has run out. A world with something unread gets a hint, so that the living look at it.
+Any process may do this, any number at once: each act is a commit of its own that expects the dead worker's heartbeat to
+be the one that has expired. A world with something unread gets a hint, so that live workers look at it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Freer:
     async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
         """Free the worlds of workers that are no more, and let it be known which of them have something to do.
 
-        Returns how many workers that was. `but`: whoever asks knows best whether it lives.
+        Returns how many workers that was. `but`: the worker that asks, which is alive.
         """
         worker: ids.WorkerId | None = None
         count = 0
@@ -81,7 +81,7 @@ class Freer:
         return await world_lease.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
     async def _release(self, life: leases.Life, held: dict[ids.Address, int]) -> None:
-        """End leases on behalf of a worker that cannot. Its life sign is expected to be the one that has run out."""
+        """End leases on behalf of a worker that cannot. Its heartbeat is expected to be the one that has expired."""
         addresses = list(held)
         waiting = dict.fromkeys(await with_unread(self._engine, addresses))
         for start in range(0, len(addresses), AT_ONCE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from worldline.adapters.egress import Egress
 from worldline.kernel.authoring import http_call
@@ -11,15 +11,21 @@ from worldline.kernel.authoring.calls import Effect
 from worldline.model.http import Response
 from worldline.roles.effects import attempt
 
-if TYPE_CHECKING:
-    from worldline.adapters import http
+
+class Client(Protocol):
+    """An HTTP client of `worldline.adapters`."""
+
+    async def request(
+        self, method: str, url: str, *, key: str, params: Mapping[str, str] | None, headers: Mapping[str, str] | None,
+        json: Any, body: bytes,
+    ) -> Response: ...  # fmt: skip
 
 
 def http_request(policy: Egress) -> Effect[..., Response]:
     """`http.request`, performed under this process's egress policy."""
-    made: list[http.Client] = []
+    made: list[Client] = []
 
-    def client() -> http.Client:
+    def client() -> Client:
         if not made:
             from worldline.adapters import http  # noqa: PLC0415 - a third of all import time, where it is needed
 

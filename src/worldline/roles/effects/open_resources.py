@@ -35,10 +35,10 @@ class _Opened:
         self.task: asyncio.Task[None] | None = None
 
     def fail(self, why: str) -> None:
-        """It is not open. Those who wait for it are told, once."""
+        """It is not open. The attempts that wait for it are told, once."""
         if not self.value.done():
             self.value.set_exception(failures.ResourceFailed(f"resource {self.resource.name} cannot be opened: {why}"))
-            self.value.exception()  # marked as seen: those who waited may have been cancelled
+            self.value.exception()  # marked as seen: the attempts that waited may have been cancelled
 
 
 class Resources:

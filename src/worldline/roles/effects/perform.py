@@ -125,6 +125,10 @@ class Performer:
         self.local: WorldWorker | None = None
         self.performed = 0
 
+    def join(self, local: WorldWorker) -> None:
+        """Hand answers to worlds that this worker of the same process holds."""
+        self.local = local
+
     async def perform(self, effect: Effect[..., Any], claim: works.Open, params: bytes | None, slot: Slot) -> None:
         """One attempt. `params` are known if the world is held here."""
         held = self._hold(claim)
@@ -329,7 +333,7 @@ class Performer:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
             world = worlds.find(claim.at, read.value(0))
             if world is None or read.value(1) != claim.raw:
-                return transact.Done(None)  # nobody wants the answer, or somebody else has the work
+                return transact.Done(None)  # no run wants the answer, or another worker has the work
             batch = kv.Batch()
             if world.meta.status not in world_model.TAKES_INPUT:
                 works.back_off(

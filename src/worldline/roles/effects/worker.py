@@ -96,7 +96,7 @@ class AdapterWorker(step_batch.Claims):
 
     def attach(self, local: WorldWorker) -> None:
         """Work side by side with a world worker: its effects come here claimed, answers go back directly."""
-        self._performer.local = local
+        self._performer.join(local)
         local.on_act.append(self._on_act)
 
     # --- Short cuts within the process -------------------------------------------------------------------------

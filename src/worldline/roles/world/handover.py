@@ -75,7 +75,7 @@ class Deferred(errors.Lost):
 
 
 class Superseded(errors.Lost):
-    """Somebody else has this work now, and answers it."""
+    """Another process has this work now, and answers it."""
 
     code = "superseded"
 

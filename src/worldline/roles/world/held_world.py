@@ -69,7 +69,7 @@ class HeldWorld:
         self.state = _IDLE
         self.lost = False
         self.busy = False  # its machine must not be touched: a cycle or a save is under way
-        self._idle: list[asyncio.Future[None]] = []  # those who wait until it is idle, or lost
+        self._idle: list[asyncio.Future[None]] = []  # callers that wait until it is idle, or lost
         # Memory.
         self.machine = restored.machine
         self.head = restored.head

@@ -3,7 +3,7 @@
 ::
 
     another was first with one input  -> brought back where it is, under the same lease, without that input
-    the lease or the head has moved   -> brought back at once, if nobody else has it
+    the lease or the head has moved   -> brought back at once, if no other worker has it
     the store was out of reach        -> brought back in a while
     this process lacks what is needed -> brought back in a while; after a few times, or if it lasts, refused
     several steps cannot be made      -> brought back, and stepped one by one

@@ -27,7 +27,7 @@ log = logging.getLogger("worldline.worker")
 
 PAUSE_FIRST_MS = 1_000
 PAUSE_MOST_MS = 300_000
-LABELS_MAX = 16  # said with the life sign, so that other processes can see them: `refused:WORLD=WHY`
+LABELS_MAX = 16  # said with the heartbeat, so that other processes can see them: `refused:WORLD=WHY`
 LABEL_CHARACTERS_MAX = 300
 assert limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) < limits.VALUE_BYTES_MAX - 1_024
 
@@ -80,7 +80,7 @@ class Refusals:
         return known is not None and self._env.monotonic_us() < known.until_us
 
     def withholds(self, at: ids.Address) -> bool:
-        """The same for those who ask for it. Where a look at it tells more than we know here, they may look."""
+        """The same for callers that ask for it. Where a look at it tells more than we know here, they may look."""
         known = self._refused.get(at)
         return known is not None and known.kind not in ("diverged", "corrupt") and self.blocks(at)
 
@@ -110,7 +110,7 @@ class Refusals:
             self.forgive(at)
 
     def labels(self) -> dict[str, str]:
-        """The latest of them, as they are said with the life sign."""
+        """The latest of them, as they are said with the heartbeat."""
         latest = list(self._refused.items())[-LABELS_MAX:]
         return {label_of(at): known.why[:LABEL_CHARACTERS_MAX] for at, known in latest}
 

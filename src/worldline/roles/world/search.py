@@ -5,7 +5,7 @@ behind: they are freed (`roles.cluster.reap`), what its process had claimed is d
 unread get a hint. And because hints may be lost, all inboxes are looked into, a page of worlds at a time, so slowly
 that it costs nothing.
 
-Whoever looks at a world that is held here also sees where it is wanted: one that is assigned to another worker, alive
+A search that looks at a world held here also sees where it is wanted: one that is assigned to another worker, alive
 and not being emptied, is given up to it.
 """
 
@@ -296,10 +296,10 @@ class Searcher:
         return gone
 
     async def not_in_memory(self) -> None:
-        """Release the worlds whose leases are here but not their memory, and that nobody here brings back.
+        """Release the worlds whose leases are here but not their memory, and that are not brought back here.
 
         A step that failed has thrown the memory away, and since then the world is wanted elsewhere, or is not to be run
-        here any more. As long as this worker lives nobody else may have it.
+        here any more. As long as this worker lives no other may have it.
         """
         after: ids.Address | None = None
         while True:

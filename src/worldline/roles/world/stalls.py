@@ -2,7 +2,7 @@
 
 There is one kernel thread, so while a handler or a workflow of one world does not return, no other world of the worker
 can make a step. After the TTL of its lease, the worker lets go of all others, without saving them, and says with its
-life sign that it is to be given none (`draining`), so that other workers run them. It keeps the lease of the one world
+heartbeat that it is to be given none (`draining`), so that other workers run them. It keeps the lease of the one world
 that does not return, and goes on renewing it: any worker that took it would hang as well, and with it all the worlds
 that it has just been given. So one such world costs one worker, and not one after the other.
 

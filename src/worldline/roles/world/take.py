@@ -30,7 +30,7 @@ WAY_OUT = (
 
 
 class Taker:
-    """`living` is the worker's life sign, under which it takes leases; `refusals` the worlds that it cannot run."""
+    """`living` is the worker's heartbeat, under which it takes leases; `refusals` the worlds that it cannot run."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class Taker:
         return held
 
     def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
-        """Leave a world alone that cannot be brought back here. Returns what to tell those who asked for it; None for
-        what is no fault of the world: the error itself tells them.
+        """Leave a world alone that cannot be brought back here. Returns what to tell its callers; None
+        for what is no fault of the world: the error itself tells them.
         """
         said, name = kernel_thread.describe(error), world.meta.name
         match error:

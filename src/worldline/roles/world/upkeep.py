@@ -136,7 +136,7 @@ class Keeper:
                 held.saved(self._env.monotonic_us())
                 size, us = sum(map(len, parts)), held.saved_us - began_us
                 self._telemetry.tell(telemetry.Saved(held.at, size, us))
-            else:  # fenced, or an earlier save of ours that nobody waited for: what is known of it is worth nothing
+            else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:
             held.end_saving()

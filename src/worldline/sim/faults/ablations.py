@@ -234,7 +234,7 @@ def _not_first(real: Callable[[intake.Intake, Sequence[turn.Turn]], Awaitable[in
         handed = [(each, each.take_handed()) for each in turns if each.handed and not each.held.unread]
         time_us = await real(self, turns)
         for each, its in handed:
-            each.handed = its
+            each.handed.extend(its)
         return time_us
 
     return read

@@ -197,10 +197,10 @@ class _Store:
             return None, []
         except errors.Corrupt as error:
             for job in group:
-                job.error = error
+                job.refuse(error)
             return None, []
         for job in group:
-            job.error = errors.StoreUnavailable("other processes grow the store too fast; try again")
+            job.refuse(errors.StoreUnavailable("other processes grow the store too fast; try again"))
         return None, []
 
     def _tell(self, txn: int, keys: list[bytes]) -> None:
@@ -240,15 +240,16 @@ class _Store:
         harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
         if harmless and not self._has_panicked():
             for job in group:
-                job.error = _translate(error, self.folder)
+                job.refuse(_translate(error, self.folder))
             return
         self._abandon(str(error))
         for job in group:
             if self._committing:
                 job.lose(str(error))
             else:
-                job.error = errors.StoreFailed(str(self.writer.failed))
-                job.error.__cause__ = error
+                failed = errors.StoreFailed(str(self.writer.failed))
+                job.refuse(failed)
+                failed.__cause__ = error
 
     def _has_panicked(self) -> bool:
         """LMDB refuses all work after it failed to write the page that makes a transaction the last one."""
@@ -279,7 +280,7 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
     keys: list[bytes] = []
     for job in group:
         outcomes: list[kv.Outcome] = []
-        job.outcomes = outcomes
+        job.answer(outcomes)
         for batch in job.batches:
             conflict = kv.conflict(batch, txn.get)
             if conflict is not None:
@@ -391,7 +392,7 @@ def _forget(store: _Store) -> None:
 def _after_fork() -> None:
     """The child has the parent's memory, but neither its writer threads nor its right to the files."""
     for store in _REGISTRY.values():
-        store.writer.failed = "a forked child cannot use its parent's store; start it by spawn"
+        store.writer.forked("a forked child cannot use its parent's store; start it by spawn")
     _REGISTRY.clear()
 
 

@@ -46,6 +46,12 @@ class Job(msgspec.Struct, eq=False):
     _callback: Callable[[Job], object] | None = None
     _context: contextvars.Context | None = None
 
+    def answer(self, outcomes: list[kv.Outcome]) -> None:
+        self.outcomes = outcomes
+
+    def refuse(self, error: errors.Error) -> None:
+        self.error = error
+
     def lose(self, reason: str) -> None:
         self.outcomes = [kv.CommitUnknown(reason) for _ in self.batches]
 
@@ -179,6 +185,10 @@ class Writer:
         self._bell.close()
 
     # --- Called by the thread ---
+
+    def forked(self, reason: str) -> None:
+        """In a forked child, which has no such thread: refuse what will come."""
+        self.failed = reason
 
     def fail(self, reason: str) -> None:
         """Refuse what waits and what will come."""

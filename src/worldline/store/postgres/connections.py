@@ -207,7 +207,7 @@ class Pool:
     """Lends up to `size` sessions; idle ones are lent again, the last used first: its server process is the warmest.
 
     A caller that finds none idle waits for the next one, whether it is given back or newly opened, first come first
-    served. New ones are opened one at a time, while callers wait. If that fails, those who wait have the error,
+    served. New ones are opened one at a time, while callers wait. If that fails, the callers that wait get the error,
     unless sessions are lent that may come back to them.
     """
 

@@ -1,7 +1,7 @@
 """The thread in which machines are run: one call after the other, and what it is busy with.
 
 Whatever a call raises comes back as an `Exception`. User code may raise `SystemExit`, `KeyboardInterrupt` or
-`CancelledError`; in the event loop these would end the process or look like somebody's own cancellation, so they come
+`CancelledError`; in the event loop these would end the process or look like a caller's own cancellation, so they come
 back as `Escaped`. A signal is never meant here: Python delivers signals to the main thread alone.
 
 `doing` says which world the thread is busy with, and since when: a step that does not return can be seen from outside.

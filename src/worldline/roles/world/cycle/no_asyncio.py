@@ -29,7 +29,7 @@ _REFUSING = cast("asyncio.AbstractEventLoop", _Refusing())
 
 def refuse_asyncio() -> None:
     """From here on, in this thread: the `initializer` of an executor whose thread runs worlds."""
-    asyncio._set_running_loop(_REFUSING)  # noqa: SLF001 - made for those who drive coroutines themselves
+    asyncio._set_running_loop(_REFUSING)  # noqa: SLF001 - made for code that drives coroutines itself
 
 
 @contextmanager
