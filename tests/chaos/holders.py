@@ -24,8 +24,8 @@ async def state(universe: Universe, world: str) -> leases.State:
 
 async def sign_us(universe: Universe, worker: ids.WorkerId) -> int:
     """When a worker has last shown that it lives."""
-    read = await universe._connection.store.engine.read(leases.get_life(worker))
-    life = leases.decode_life(worker, read.value(0))
+    read = await universe._connection.store.engine.read(leases.get_heartbeat(worker))
+    life = leases.decode_heartbeat(worker, read.value(0))
     return 0 if life is None else life.sign.heartbeat_us
 
 

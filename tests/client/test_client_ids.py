@@ -10,8 +10,6 @@ import worldline as wl
 from tests.roles.kit import Kit
 from tests.roles.sums import AddUp, program
 from worldline.base import errors
-from worldline.model import inbox, payload
-from worldline.roles.cluster import operations
 
 
 async def test_one_id_is_one_input(kit: Kit) -> None:
@@ -69,11 +67,6 @@ async def test_ids_that_clients_may_not_use(memory_kit: Kit, bad: str) -> None:
             for refused in (world.send(AddUp(1), id=bad), world.ask(AddUp(1), id=bad)):
                 with pytest.raises(errors.BadInput, match="an id m"):
                     await refused
-        item, at = inbox.Event("AddUp", payload.EMPTY), await here._handle.address()
-        with pytest.raises(errors.BadInput, match="an id m"):
-            await operations.enqueue_ingress(
-                universe._connection.store.engine, memory_kit.env, at, item, client_id=bad, window_us=1_000_000
-            )
         assert (await here.head()).height == 0
         assert await here.ask(AddUp(1), timeout=20) == 1
 

@@ -384,7 +384,7 @@ async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
     read = await engine.read(*leases.reads(AT))
     state = leases.decode(AT, read.value(0), read.value(1), read.value(2))
     batch = kv.Batch()
-    held = leases.acquire(batch, state, me=life, holder_life=None, now_us=read.time_us)
+    held = leases.acquire(batch, state, me=life, holder_heartbeat=None, now_us=read.time_us)
     await engine.commit(batch)
     return held
 

@@ -22,7 +22,9 @@ def incarnation(number: int) -> ids.Incarnation:
     return ids.Incarnation(scenario.ident("life", number))
 
 
-def beat(store: Store, worker: int, life: int, before: leases.Life | None, *, proven_dead: bool = False) -> kv.Batch:
+def beat(
+    store: Store, worker: int, life: int, before: leases.Heartbeat | None, *, proven_dead: bool = False
+) -> kv.Batch:
     batch = kv.Batch()
     leases.heartbeat(
         batch,
@@ -38,12 +40,12 @@ def beat(store: Store, worker: int, life: int, before: leases.Life | None, *, pr
     return batch
 
 
-def life_of(store: Store, worker: int) -> leases.Life | None:
+def life_of(store: Store, worker: int) -> leases.Heartbeat | None:
     of = scenario.worker_id(worker)
-    return leases.decode_life(of, store.read(leases.get_life(of)).value(0))
+    return leases.decode_heartbeat(of, store.read(leases.get_heartbeat(of)).value(0))
 
 
-def sign(store: Store, worker: int, life: int) -> leases.Life:
+def sign(store: Store, worker: int, life: int) -> leases.Heartbeat:
     """The next heartbeat of this process, committed."""
     store.ok(beat(store, worker, life, life_of(store, worker)))
     written = life_of(store, worker)
@@ -51,27 +53,27 @@ def sign(store: Store, worker: int, life: int) -> leases.Life:
     return written
 
 
-def look(store: Store, at: ids.Address = AT) -> tuple[leases.State, leases.Life | None]:
+def look(store: Store, at: ids.Address = AT) -> tuple[leases.State, leases.Heartbeat | None]:
     read = store.read(*leases.reads(at))
     state = leases.decode(at, read.value(0), read.value(1), read.value(2))
     if state.holder is None:
         return state, None
     holder = ids.WorkerId(state.holder.worker)
-    return state, leases.decode_life(holder, store.read(leases.get_life(holder)).value(0))
+    return state, leases.decode_heartbeat(holder, store.read(leases.get_heartbeat(holder)).value(0))
 
 
 def acquiring(
-    store: Store, me: leases.Life, *, at: ids.Address = AT, proven_dead: bool = False
+    store: Store, me: leases.Heartbeat, *, at: ids.Address = AT, proven_dead: bool = False
 ) -> tuple[kv.Batch, leases.Lease]:
-    state, holder_life = look(store, at)
+    state, holder_heartbeat = look(store, at)
     batch = kv.Batch()
     held = leases.acquire(
-        batch, state, me=me, holder_life=holder_life, now_us=store.time_us, proven_dead=proven_dead
+        batch, state, me=me, holder_heartbeat=holder_heartbeat, now_us=store.time_us, proven_dead=proven_dead
     )  # fmt: skip
     return batch, held
 
 
-def acquire(store: Store, me: leases.Life, *, at: ids.Address = AT, proven_dead: bool = False) -> leases.Lease:
+def acquire(store: Store, me: leases.Heartbeat, *, at: ids.Address = AT, proven_dead: bool = False) -> leases.Lease:
     batch, held = acquiring(store, me, at=at, proven_dead=proven_dead)
     store.ok(batch)
     return held
@@ -90,7 +92,7 @@ def releasing(held: leases.Lease) -> kv.Batch:
     return batch
 
 
-def goodbye(store: Store, life: leases.Life) -> None:
+def goodbye(store: Store, life: leases.Heartbeat) -> None:
     batch = kv.Batch()
     leases.goodbye(batch, life)
     store.ok(batch)
@@ -244,15 +246,15 @@ def test_restarted_worker_takes_back_its_worlds_and_fences_its_zombie() -> None:
     # The zombie wakes up: nothing it decided before, and nothing it reads now, gives it a lease or a life sign.
     store.conflict(decided_before)
     with pytest.raises(errors.Exists, match="held by worker"):
-        leases.acquire(kv.Batch(), look(store)[0], me=sign_as_of(zombie, store), holder_life=restarted, now_us=0)
+        leases.acquire(kv.Batch(), look(store)[0], me=sign_as_of(zombie, store), holder_heartbeat=restarted, now_us=0)
     store.conflict(beat(store, 1, 1, zombie))
     assert held_by(store, 1) == [(AT, 2)]
 
 
-def sign_as_of(life: leases.Life, store: Store) -> leases.Life:
+def sign_as_of(life: leases.Heartbeat, store: Store) -> leases.Heartbeat:
     """What a paused process believes of itself: that its sign is fresh."""
     fresh = lease.Worker(life.sign.incarnation, 9, store.time_us, TTL_US, 8, {})
-    return leases.Life(life.worker, fresh, keys.WORKER.pack(fresh))
+    return leases.Heartbeat(life.worker, fresh, keys.WORKER.pack(fresh))
 
 
 def test_worker_whose_own_sign_has_run_out_gets_no_lease() -> None:
@@ -272,7 +274,7 @@ def test_life_sign_of_another_worker_proves_nothing() -> None:
     acquire(store, sign(store, 1, 1))
     me = sign(store, 2, 2)
     with pytest.raises(AssertionError, match="another worker"):
-        leases.acquire(kv.Batch(), look(store)[0], me=me, holder_life=me, now_us=store.time_us)
+        leases.acquire(kv.Batch(), look(store)[0], me=me, holder_heartbeat=me, now_us=store.time_us)
 
 
 def test_stale_renewal_and_release_change_nothing() -> None:
@@ -464,7 +466,7 @@ def lives(store: Store) -> list[ids.WorkerId]:
             return found
         after, life = worker
         if life is not None:
-            assert life == leases.decode_life(after, life.raw)
+            assert life == leases.decode_heartbeat(after, life.raw)
             found.append(after)
 
 
@@ -482,7 +484,7 @@ def test_workers_are_found_one_by_one_past_what_they_hold() -> None:
     assert lives(store) == sorted(scenario.worker_id(number) for number in (1, 3))
 
 
-def freeing(store: Store, dead: leases.Life, epoch: int) -> kv.Batch:
+def freeing(store: Store, dead: leases.Heartbeat, epoch: int) -> kv.Batch:
     batch = kv.Batch()
     leases.release_for(batch, look(store)[0], dead, epoch=epoch)
     return batch

@@ -56,7 +56,7 @@ def test_token_of_a_revocation_is_an_id(token: bytes) -> None:
         leases.revoke(kv.Batch(), look(test_leases.a_store())[0], token=token)
 
 
-def releasing_for(store: Store, dead: leases.Life, *, epoch: int) -> kv.Batch:
+def releasing_for(store: Store, dead: leases.Heartbeat, *, epoch: int) -> kv.Batch:
     batch = kv.Batch()
     leases.release_for(batch, look(store)[0], dead, epoch=epoch)
     return batch
@@ -128,7 +128,7 @@ def test_workers_are_found_one_after_the_other_whatever_they_hold() -> None:
         for world in range(number):
             acquire(store, me, at=scenario.address(world), proven_dead=True)
     second = scenario.worker_id(2)
-    life_sign = leases.decode_life(second, store.read(leases.get_life(second)).value(0))
+    life_sign = leases.decode_heartbeat(second, store.read(leases.get_heartbeat(second)).value(0))
     assert life_sign is not None
     goodbye = kv.Batch()
     leases.goodbye(goodbye, life_sign)
@@ -140,7 +140,7 @@ def test_workers_are_found_one_after_the_other_whatever_they_hold() -> None:
         if seen is None:
             break
         worker, life = seen
-        assert life == leases.decode_life(worker, store.read(leases.get_life(worker)).value(0))
+        assert life == leases.decode_heartbeat(worker, store.read(leases.get_heartbeat(worker)).value(0))
         found.append(worker)
     # The second said goodbye and left held records behind: it hides nobody.
     assert found == [scenario.worker_id(number) for number in (1, 2, 3)]

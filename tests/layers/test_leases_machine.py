@@ -32,7 +32,7 @@ class Process:
 
     worker: int
     incarnation: ids.Incarnation
-    life: leases.Life
+    life: leases.Heartbeat
     held: list[leases.Lease] = dataclasses.field(default_factory=list)
 
 
@@ -43,7 +43,7 @@ class Look:
     process: int
     world: int
     state: leases.State
-    holder_life: leases.Life | None
+    holder_heartbeat: leases.Heartbeat | None
     now_us: int
     version: int
     free: bool
@@ -137,16 +137,16 @@ class Leases(stateful.RuleBasedStateMachine):
         read = self.store.read(*leases.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         model = self.worlds[world]
-        holder_life = None if model.holder is None else self.stored_life(model.holder[0])
+        holder_heartbeat = None if model.holder is None else self.stored_life(model.holder[0])
         free = (
             model.holder is None
             or model.holder[1] == self.processes[number].incarnation
-            or holder_life is None
-            or holder_life.sign.incarnation != model.holder[1]
-            or not self.is_alive(holder_life, read.time_us)
+            or holder_heartbeat is None
+            or holder_heartbeat.sign.incarnation != model.holder[1]
+            or not self.is_alive(holder_heartbeat, read.time_us)
         )
         self.looks.append(
-            Look(number, world, state, holder_life, read.time_us, model.version, free, model.wanted)
+            Look(number, world, state, holder_heartbeat, read.time_us, model.version, free, model.wanted)
         )  # fmt: skip
 
     @stateful.precondition(lambda self: self.looks)
@@ -165,7 +165,7 @@ class Leases(stateful.RuleBasedStateMachine):
                 batch,
                 look.state,
                 me=process.life,
-                holder_life=look.holder_life,
+                holder_heartbeat=look.holder_heartbeat,
                 now_us=look.now_us,
                 proven_dead=proven_dead,
             )
@@ -200,9 +200,9 @@ class Leases(stateful.RuleBasedStateMachine):
         """Whether nothing that an acquire rests on has changed since it was read."""
         if self.worlds[look.world].version != look.version or self.signs.get(process.worker) != process.life.raw:
             return False
-        if proven_dead or look.holder_life is None or look.holder_life.worker == process.life.worker:
+        if proven_dead or look.holder_heartbeat is None or look.holder_heartbeat.worker == process.life.worker:
             return True
-        return self.signs.get(self.number_of(look.holder_life.worker)) == look.holder_life.raw
+        return self.signs.get(self.number_of(look.holder_heartbeat.worker)) == look.holder_heartbeat.raw
 
     @stateful.precondition(lambda self: any(process.held for process in self.processes))
     @stateful.rule(data=st.data())
@@ -278,8 +278,8 @@ class Leases(stateful.RuleBasedStateMachine):
     # --- helpers ------------------------------------------------------------------------------------------
 
     def sign(
-        self, batch: kv.Batch, worker: int, incarnation: ids.Incarnation, before: leases.Life | None
-    ) -> leases.Life:
+        self, batch: kv.Batch, worker: int, incarnation: ids.Incarnation, before: leases.Heartbeat | None
+    ) -> leases.Heartbeat:
         return leases.heartbeat(
             batch,
             scenario.worker_id(worker),
@@ -291,12 +291,12 @@ class Leases(stateful.RuleBasedStateMachine):
             labels={},
         )
 
-    def stored_life(self, worker: int) -> leases.Life | None:
+    def stored_life(self, worker: int) -> leases.Heartbeat | None:
         of = scenario.worker_id(worker)
-        return leases.decode_life(of, self.store.read(leases.get_life(of)).value(0))
+        return leases.decode_heartbeat(of, self.store.read(leases.get_heartbeat(of)).value(0))
 
     @staticmethod
-    def is_alive(life: leases.Life, now_us: int) -> bool:
+    def is_alive(life: leases.Heartbeat, now_us: int) -> bool:
         return life.sign.heartbeat_us + TTL_US > now_us
 
     @staticmethod

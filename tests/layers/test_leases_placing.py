@@ -13,13 +13,13 @@ from worldline.layers import leases
 from worldline.store import kv
 
 
-def draining(life: leases.Life, wanted: bool) -> kv.Batch:
+def draining(life: leases.Heartbeat, wanted: bool) -> kv.Batch:
     batch = kv.Batch()
     leases.drain(batch, life, draining=wanted)
     return batch
 
 
-def drained(store: Store, life: leases.Life, wanted: bool = True) -> leases.Life:
+def drained(store: Store, life: leases.Heartbeat, wanted: bool = True) -> leases.Heartbeat:
     store.ok(draining(life, wanted))
     found = life_of(store, 1)
     assert found is not None
@@ -66,8 +66,8 @@ def test_an_assignment_says_nothing_if_its_worker_does_not_stand() -> None:
     state, _ = look(store)
     batch = kv.Batch()
     with pytest.raises(errors.Exists, match="assigned to worker"):
-        leases.acquire(batch, state, me=me, holder_life=None, now_us=store.time_us)
-    leases.acquire(batch, state, me=me, holder_life=None, now_us=store.time_us, assignment_void=True)
+        leases.acquire(batch, state, me=me, holder_heartbeat=None, now_us=store.time_us)
+    leases.acquire(batch, state, me=me, holder_heartbeat=None, now_us=store.time_us, assignment_void=True)
     store.ok(batch)
     assert held_by(store, 1) == [(AT, 1)]
 
@@ -102,7 +102,7 @@ def test_the_lease_of_an_incarnation() -> None:
 # --- Records that nobody owns ----------------------------------------------------------------------------------
 
 
-def forgetting(store: Store, life: leases.Life, *, epoch: int) -> kv.Batch | None:
+def forgetting(store: Store, life: leases.Heartbeat, *, epoch: int) -> kv.Batch | None:
     batch = kv.Batch()
     return batch if leases.forget_held(batch, look(store)[0], life.worker, epoch=epoch) else None
 

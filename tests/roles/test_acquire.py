@@ -16,7 +16,7 @@ SETTINGS = WorkerSettings()
 WORKER = scenario.worker_id(1)
 
 
-def beat(store: scenario.Store, number: int) -> leases.Life:
+def beat(store: scenario.Store, number: int) -> leases.Heartbeat:
     life = ids.Incarnation(scenario.ident("life", number))
     return scenario.now(world_lease.beat(store.engine, store.env, WORKER, life, SETTINGS))
 

@@ -19,6 +19,7 @@ from worldline.host.process_lock import Presence
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
+from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
@@ -29,7 +30,7 @@ from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor as janitors
 from worldline.roles.cluster import operations
 from worldline.roles.cluster.janitor import Janitor
-from worldline.store import kv
+from worldline.store import kv, transact
 
 WINDOW_MS = 60_000
 LATER_SECONDS = 3 * WINDOW_MS / 1000
@@ -68,11 +69,14 @@ async def round_of(each: Janitor) -> int:
 async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> bool:
     """Whether this id had been seen before."""
     item = inbox.Event("Add", payload.EMPTY)
-    store = process.universe._connection.store
-    done = await operations.enqueue_ingress(
-        store.engine, store.env, at, item, client_id=client_id, window_us=WINDOW_MS * 1000
-    )
-    return done.repeated
+    engine, env = process.engine, process.universe._connection.store.env
+    read = await engine.read(inboxes.get_seen(at, client_id))
+    if read.value(0) is not None:
+        return True
+    batch = kv.Batch()
+    inboxes.enqueue(batch, at, item, client_id=client_id, time_us=read.time_us, window_us=WINDOW_MS * 1000)
+    assert isinstance((await transact.commit(engine, env, batch))[0], kv.Ok)
+    return False
 
 
 async def seen(process: Process, at: ids.Address) -> int:
@@ -263,7 +267,7 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
             pass
 
     await a_round(janitor(proven=False))
-    assert (await store.engine.read(leases.get_life(worker))).value(0) is not None
+    assert (await store.engine.read(leases.get_heartbeat(worker))).value(0) is not None
     assert locks.dead() == [worker], "its death is still to be proven to those who take its worlds"
     assert not old.exists()
     assert new.exists()

@@ -10,13 +10,10 @@ import worldline as wl
 from tests.roles import kit as kits
 from tests.roles import sums
 from tests.roles.kit import Kit, Process
-from tests.roles.sums import Add
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.kernel import values
 from worldline.layers import leases
-from worldline.model import ids, inbox, payload
-from worldline.model.inbox import MessageMode
+from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
@@ -55,15 +52,15 @@ class Desk:
         self.worker = ids.WorkerId(envs.new_id(env))
         self.incarnation = ids.Incarnation(envs.new_id(env))
 
-    async def beat(self) -> leases.Life:
+    async def beat(self) -> leases.Heartbeat:
         return await world_lease.beat(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
 
-    async def other(self) -> leases.Life:
+    async def other(self) -> leases.Heartbeat:
         """Another worker that lives."""
         worker, incarnation = ids.WorkerId(envs.new_id(self.env)), ids.Incarnation(envs.new_id(self.env))
         return await world_lease.beat(self.engine, self.env, worker, incarnation, SETTINGS)
 
-    async def acquire(self, me: leases.Life) -> leases.Lease:
+    async def acquire(self, me: leases.Heartbeat) -> leases.Lease:
         return await world_lease.acquire(self.engine, self.env, self.at, me, expiry.Witness(self.env))
 
     async def state(self) -> leases.State:
@@ -165,46 +162,6 @@ async def test_a_world_is_assigned_and_free_again(kit: Kit) -> None:
         await operations.assign_world(at.engine, at.env, at.at, me.worker)
 
 
-# --- Into worlds -------------------------------------------------------------------------------------------------
-
-
-def event(number: int) -> inbox.Event:
-    return inbox.Event("Add", payload.inline(values.dump(Add(number))))
-
-
-async def test_an_input_is_enqueued_once(kit: Kit) -> None:
-    at = await desk(kit)
-    for client_id in ("chosen", envs.new_id(at.env)):
-        first, second = [
-            await operations.enqueue_ingress(
-                at.engine, at.env, at.at, event(1), client_id=client_id, window_us=WINDOW_US
-            )
-            for _ in range(2)
-        ]  # fmt: skip
-        assert (first.stamp, first.repeated, second.repeated) == (second.stamp, False, True)
-        with pytest.raises(errors.IdReused):
-            await operations.enqueue_ingress(
-                at.engine, at.env, at.at, event(2), client_id=client_id, window_us=WINDOW_US
-            )
-    assert await at.unread() == 2
-    nowhere = ids.Address(at.at.universe, ids.WorldId(bytes(16)))
-    with pytest.raises(errors.NotFound):
-        await operations.enqueue_ingress(at.engine, at.env, nowhere, event(1), client_id="x", window_us=WINDOW_US)
-
-
-async def test_a_message_is_delivered_once(kit: Kit) -> None:
-    at = await desk(kit)
-    sender = (bytes(15) + b"u", bytes(15) + b"w")
-    message = inbox.Message(
-        bytes(15) + b"m", *sender, 3, MessageMode.TYPED, "Add", payload.inline(values.dump(Add(5))),
-    )  # fmt: skip
-    first, second = [
-        await operations.send_message(at.engine, at.env, at.at, message, window_us=WINDOW_US) for _ in range(2)
-    ]
-    assert (first.stamp, first.repeated, second.repeated) == (second.stamp, False, True)
-    assert await at.unread() == 1
-
-
 # --- Looking before a try ---------------------------------------------------------------------------------------------
 
 
@@ -213,7 +170,7 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
     at = await desk(kit)
     me, other, gone = await at.beat(), await at.other(), await at.other()
 
-    async def may_take(life: leases.Life | None = me, *, dead: Sequence[bytes] = ()) -> bool:
+    async def may_take(life: leases.Heartbeat | None = me, *, dead: Sequence[bytes] = ()) -> bool:
         others = expiry.Witness(kit.env, lambda worker: worker in dead)
         return await world_lease.may_take(at.engine, [await at.state()], life, others) == [at.at]
 

@@ -96,9 +96,9 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     await first.close()
 
 
-async def kits_life(process: kits.Process) -> leases.Life:
+async def kits_life(process: kits.Process) -> leases.Heartbeat:
     worker = process.host.worlds.worker
-    life = leases.decode_life(worker, (await process.engine.read(leases.get_life(worker))).value(0))
+    life = leases.decode_heartbeat(worker, (await process.engine.read(leases.get_heartbeat(worker))).value(0))
     assert life is not None
     return life
 

@@ -45,12 +45,12 @@ def program() -> wl.Program:
     return app
 
 
-def sign(number: int, *, beat: int) -> leases.Life:
+def sign(number: int, *, beat: int) -> leases.Heartbeat:
     made = lease.Worker(b"incarnation-%d..." % number, beat, 1_000, TTL_US, 10, {})
-    return leases.Life(ids.WorkerId(b"worker-%d........" % number), made, b"%d/%d" % (number, beat))
+    return leases.Heartbeat(ids.WorkerId(b"worker-%d........" % number), made, b"%d/%d" % (number, beat))
 
 
-def stale(seen: leases.Life | None) -> bool:
+def stale(seen: leases.Heartbeat | None) -> bool:
     assert seen is not None
     return seen.stale
 
@@ -85,7 +85,7 @@ def test_only_so_many_signs_are_remembered() -> None:
     eyes = expiry.Witness(env)
     for number in range(expiry.SIGNS_MAX + 1):
         life = sign(1, beat=1)
-        eyes.look(leases.Life(ids.WorkerId(number.to_bytes(16, "big")), life.sign, life.raw))
+        eyes.look(leases.Heartbeat(ids.WorkerId(number.to_bytes(16, "big")), life.sign, life.raw))
     assert len(eyes._signs) == expiry.SIGNS_MAX
 
 

@@ -117,7 +117,7 @@ class Meddling:
         return getattr(self._engine, name)
 
 
-async def worker(engine: kv.Engine, env: envs.Env) -> leases.Life:
+async def worker(engine: kv.Engine, env: envs.Env) -> leases.Heartbeat:
     """A worker that has just shown a sign of life."""
     batch = kv.Batch()
     now_us = (await engine.read(kv.Get(b"\x01"))).time_us

@@ -54,8 +54,8 @@ async def of_states(store: compose.Store, states: Sequence[leases.State]) -> lis
     workers = [ids.WorkerId(worker) for worker in dict.fromkeys(each.holder.worker for each in states if each.holder)]
     if not workers:
         return [None] * len(states)
-    read = await store.engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = {worker: leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)}
+    read = await store.engine.read(*(leases.get_heartbeat(worker) for worker in workers))
+    lives = {worker: leases.decode_heartbeat(worker, read.value(index)) for index, worker in enumerate(workers)}
     gone = {worker: is_gone(store, worker) for worker in workers}
     found: list[Holder | None] = []
     for each in states:

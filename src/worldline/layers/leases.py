@@ -42,7 +42,7 @@ class State(msgspec.Struct, frozen=True):
     raw_assignment: bytes | None
 
 
-class Life(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True):
     """A worker's heartbeat record as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
@@ -99,19 +99,20 @@ def decode_holder(raw: bytes | None) -> lease.Holder | None:
     return keys.HOLDER.get(raw)
 
 
-def get_life(worker: ids.WorkerId) -> kv.Get:
+def get_heartbeat(worker: ids.WorkerId) -> kv.Get:
     return kv.Get(keys.worker_key(worker))
 
 
-def decode_life(worker: ids.WorkerId, raw: bytes | None) -> Life | None:
-    return None if raw is None else Life(worker, keys.WORKER.unpack(raw), raw)
+def decode_heartbeat(worker: ids.WorkerId, raw: bytes | None) -> Heartbeat | None:
+    return None if raw is None else Heartbeat(worker, keys.WORKER.unpack(raw), raw)
 
 
 def may_acquire(
-    state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False,
+    state: State, *, me: Heartbeat, holder_heartbeat: Heartbeat | None, now_us: int, proven_dead: bool = False,
     assignment_void: bool = False,
 ) -> str | None:  # fmt: skip
-    """Why this worker may not try now, or None if it may. `holder_life`: what was read under the holder's worker id.
+    """Why this worker may not try now, or None if it may. `holder_heartbeat`: what was read under the
+    holder's worker id.
     `assignment_void`: the worker that the world is assigned to does not stand.
 
     Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the heartbeat
@@ -128,14 +129,21 @@ def may_acquire(
         return f"not for worker {me.worker.hex()}, which is draining"
     if holder is None or proven_dead:
         return None
-    assert holder_life is None or holder_life.worker == holder.worker, "the heartbeat of another worker proves nothing"
-    if holder_life is None or holder_life.sign.incarnation != holder.incarnation or not holder_life.alive(now_us):
+    assert holder_heartbeat is None or holder_heartbeat.worker == holder.worker, (
+        "the heartbeat of another worker proves nothing"
+    )
+    if (
+        holder_heartbeat is None
+        or holder_heartbeat.sign.incarnation != holder.incarnation
+        or not holder_heartbeat.alive(now_us)
+    ):
         return None
     return f"held by worker {holder.worker.hex()} at epoch {holder.epoch}"
 
 
 def acquire(
-    batch: kv.Batch, state: State, *, me: Life, holder_life: Life | None, now_us: int, proven_dead: bool = False,
+    batch: kv.Batch, state: State, *, me: Heartbeat, holder_heartbeat: Heartbeat | None, now_us: int,
+    proven_dead: bool = False,
     assignment_void: bool = False,
 ) -> Lease:  # fmt: skip
     """Take the lease under the next epoch. Guards: the epoch and the holder as they were read.
@@ -146,7 +154,12 @@ def acquire(
     once at a time: two equal decisions of its own make equal bytes, and each may take the other's success for its own.
     """
     why_not = may_acquire(
-        state, me=me, holder_life=holder_life, now_us=now_us, proven_dead=proven_dead, assignment_void=assignment_void
+        state,
+        me=me,
+        holder_heartbeat=holder_heartbeat,
+        now_us=now_us,
+        proven_dead=proven_dead,
+        assignment_void=assignment_void,
     )
     if why_not is not None:
         raise errors.Exists(f"world {state.at.world.hex()} is {why_not}")
@@ -164,8 +177,8 @@ def acquire(
     batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.Held(number)))
     if state.holder is not None and state.holder.worker != me.worker:
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
-        if holder_life is not None and not proven_dead:
-            batch.expect(keys.worker_key(holder_life.worker), holder_life.raw)
+        if holder_heartbeat is not None and not proven_dead:
+            batch.expect(keys.worker_key(holder_heartbeat.worker), holder_heartbeat.raw)
     return Lease(state.at, me.worker, number, raw_epoch, raw_holder)
 
 
@@ -213,7 +226,7 @@ def heartbeat(
     batch: kv.Batch,
     worker: ids.WorkerId,
     *,
-    before: Life | None,
+    before: Heartbeat | None,
     incarnation: ids.Incarnation,
     now_us: int,
     ttl_us: int,
@@ -221,7 +234,7 @@ def heartbeat(
     labels: dict[str, str],
     draining: bool = False,
     proven_dead: bool = False,
-) -> Life:
+) -> Heartbeat:
     """The first heartbeat of an incarnation, or the next. Guard: the heartbeat as this worker last wrote it.
 
     Another incarnation's heartbeat may be replaced only once it has expired, or its process is known to be gone
@@ -242,19 +255,19 @@ def heartbeat(
     sign = lease.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
     raw = keys.WORKER.pack(sign)
     batch.put(key, raw)
-    return Life(worker, sign, raw)
+    return Heartbeat(worker, sign, raw)
 
 
-def drain(batch: kv.Batch, life: Life, *, draining: bool) -> Life:
+def drain(batch: kv.Batch, life: Heartbeat, *, draining: bool) -> Heartbeat:
     """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
     batch.expect(keys.worker_key(life.worker), life.raw)
     batch.put(keys.worker_key(life.worker), raw)
-    return Life(life.worker, sign, raw)
+    return Heartbeat(life.worker, sign, raw)
 
 
-def goodbye(batch: kv.Batch, life: Life) -> None:
+def goodbye(batch: kv.Batch, life: Heartbeat) -> None:
     """Delete the heartbeat record. Guard: it is this worker's own."""
     batch.expect(keys.worker_key(life.worker), life.raw)
     batch.delete(keys.worker_key(life.worker))
@@ -280,15 +293,15 @@ def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
     return kv.Range(begin, end, count_max=1)
 
 
-def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Life | None] | None:
+def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Heartbeat | None] | None:
     """The worker of such a page, with its heartbeat if it has one; None if there is no worker left."""
     for key, raw in page.items:
         worker = keys.owner_of(key)
-        return worker, None if keys.worker_of(key) is None else decode_life(worker, raw)
+        return worker, None if keys.worker_of(key) is None else decode_heartbeat(worker, raw)
     return None
 
 
-def release_for(batch: kv.Batch, state: State, dead: Life, *, epoch: int) -> None:
+def release_for(batch: kv.Batch, state: State, dead: Heartbeat, *, epoch: int) -> None:
     """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
 
     Guard: the holder's record; the heartbeat is expected too, so that a worker that turns out to live keeps its worlds.

@@ -28,7 +28,7 @@ class Witness:
         self._signs: dict[ids.WorkerId, tuple[bytes, int]] = {}  # the bytes, and since when they were seen
         self.is_dead = is_dead  # proof: its process is certainly gone
 
-    def look(self, life: leases.Life | None) -> leases.Life | None:
+    def look(self, life: leases.Heartbeat | None) -> leases.Heartbeat | None:
         """A heartbeat that was read just now, marked `stale` if it was seen unchanged for too long."""
         if life is None:
             return None

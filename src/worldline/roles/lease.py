@@ -25,16 +25,16 @@ CLAIMS_PAGE = 256
 async def beat(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
     *, labels: dict[str, str] | None = None, told: Callable[[int], None] = lambda _: None,
-) -> leases.Life:  # fmt: skip
+) -> leases.Heartbeat:  # fmt: skip
     """Write the worker's heartbeat, the first or the next. Whether it is draining is for others to say.
 
     `told`: gets the store's time as soon as it is read.
     """
 
-    async def attempt() -> transact.Write[leases.Life]:
-        read = await engine.read(leases.get_life(worker))
+    async def attempt() -> transact.Write[leases.Heartbeat]:
+        read = await engine.read(leases.get_heartbeat(worker))
         told(read.time_us)
-        known = leases.decode_life(worker, read.value(0))
+        known = leases.decode_heartbeat(worker, read.value(0))
         draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()
         life = leases.heartbeat(
@@ -47,11 +47,11 @@ async def beat(
     return await transact.run(engine, env, attempt)
 
 
-async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Life) -> None:
+async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Heartbeat) -> None:
     """Delete the heartbeat, whatever others have written into it since."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        known = leases.decode_life(me.worker, (await engine.read(leases.get_life(me.worker))).value(0))
+        known = leases.decode_heartbeat(me.worker, (await engine.read(leases.get_heartbeat(me.worker))).value(0))
         if known is None or known.sign.incarnation != me.sign.incarnation:
             return transact.Done(None)
         batch = kv.Batch()
@@ -61,12 +61,12 @@ async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Life) -> None
     await transact.run(engine, env, attempt)
 
 
-async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Life:
+async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Heartbeat:
     """Have a worker emptied, or used again. `NotFound` if it is not alive."""
 
-    async def attempt() -> transact.Done[leases.Life] | transact.Write[leases.Life]:
-        read = await engine.read(leases.get_life(worker))
-        life = leases.decode_life(worker, read.value(0))
+    async def attempt() -> transact.Done[leases.Heartbeat] | transact.Write[leases.Heartbeat]:
+        read = await engine.read(leases.get_heartbeat(worker))
+        life = leases.decode_heartbeat(worker, read.value(0))
         if life is None or not life.alive(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive")
         if life.sign.draining == draining:
@@ -79,7 +79,7 @@ async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, drain
 
 
 async def acquire(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Life, others: expiry.Witness,
+    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Heartbeat, others: expiry.Witness,
     *, anyway: bool = False,
 ) -> leases.Lease:  # fmt: skip
     """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands.
@@ -89,17 +89,17 @@ async def acquire(
 
     async def attempt() -> transact.Write[leases.Lease]:
         # Our own heartbeat is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
-        read = await engine.read(*leases.reads(at), leases.get_life(me.worker), worlds.get(at))
+        read = await engine.read(*leases.reads(at), leases.get_heartbeat(me.worker), worlds.get(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-        mine = leases.decode_life(me.worker, read.value(3))
+        mine = leases.decode_heartbeat(me.worker, read.value(3))
         world = worlds.decode(at, read.value(4))
         fresh = mine if mine is not None and mine.sign.incarnation == me.sign.incarnation else me
-        holder_life = mine
+        holder_heartbeat = mine
         proven_dead = False
         if state.holder is not None and state.holder.worker != me.worker:
             other = ids.WorkerId(state.holder.worker)
-            read = await engine.read(leases.get_life(other))
-            holder_life = others.look(leases.decode_life(other, read.value(0)))
+            read = await engine.read(leases.get_heartbeat(other))
+            holder_heartbeat = others.look(leases.decode_heartbeat(other, read.value(0)))
             proven_dead = others.is_dead(other)
         void = anyway
         if not anyway and state.assignment is not None and state.assignment.worker != me.worker:
@@ -112,7 +112,7 @@ async def acquire(
             batch,
             state,
             me=fresh,
-            holder_life=holder_life,
+            holder_heartbeat=holder_heartbeat,
             now_us=read.time_us,
             proven_dead=proven_dead,
             assignment_void=void,
@@ -123,7 +123,7 @@ async def acquire(
 
 
 async def may_take(
-    engine: kv.Engine, states: Sequence[leases.State], me: leases.Life | None, others: expiry.Witness
+    engine: kv.Engine, states: Sequence[leases.State], me: leases.Heartbeat | None, others: expiry.Witness
 ) -> list[ids.Address]:
     """Those of these worlds that it makes sense to try for. Most that have a hint are held by other workers, and one
     look at all of them costs less than a try at each.
@@ -133,8 +133,10 @@ async def may_take(
     if me is None or not named:
         return [each.at for each in states]
     workers = [ids.WorkerId(worker) for worker in dict.fromkeys(named)]
-    read = await engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = {worker: others.look(leases.decode_life(worker, read.value(index))) for index, worker in enumerate(workers)}
+    read = await engine.read(*(leases.get_heartbeat(worker) for worker in workers))
+    lives = {
+        worker: others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)
+    }
     dead = [worker for worker in workers if worker != me.worker and others.is_dead(worker)]
     free: list[ids.Address] = []
     for each in states:
@@ -144,7 +146,7 @@ async def may_take(
         why_not = leases.may_acquire(
             each,
             me=me,
-            holder_life=None if holder is None else lives[holder],
+            holder_heartbeat=None if holder is None else lives[holder],
             now_us=read.time_us,
             proven_dead=holder in dead,
             assignment_void=wanted in dead or life is None or not life.stands(read.time_us),
@@ -160,8 +162,8 @@ async def standing(
     """Those of these workers that worlds may be given to."""
     if not workers:
         return []
-    read = await engine.read(*(leases.get_life(worker) for worker in workers))
-    lives = [others.look(leases.decode_life(worker, read.value(index))) for index, worker in enumerate(workers)]
+    read = await engine.read(*(leases.get_heartbeat(worker) for worker in workers))
+    lives = [others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)]
     standing = [life.worker for life in lives if life is not None and life.stands(read.time_us)]
     return [worker for worker in standing if not others.is_dead(worker)]
 

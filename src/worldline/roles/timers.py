@@ -166,8 +166,8 @@ class TimerWorker:
         workers = [worker for worker in workers if worker != self._worker]
         if not workers:
             return
-        read = await self._engine.read(*(leases.get_life(worker) for worker in workers))
-        lives = [leases.decode_life(worker, read.value(index)) for index, worker in enumerate(workers)]
+        read = await self._engine.read(*(leases.get_heartbeat(worker) for worker in workers))
+        lives = [leases.decode_heartbeat(worker, read.value(index)) for index, worker in enumerate(workers)]
         fires = [
             life.sign.incarnation
             for life in lives

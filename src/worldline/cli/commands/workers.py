@@ -112,16 +112,16 @@ async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
         desk.out.one(each, [f"worker {each.name} ({each.id}) {done}"])
 
 
-def _ids(lives: list[leases.Life]) -> list[ids.WorkerId]:
+def _ids(lives: list[leases.Heartbeat]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: Connection) -> list[leases.Life]:
+async def _lives(universe: Connection) -> list[leases.Heartbeat]:
     found = await operations.list_workers(universe.store.engine)
     return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
 
 
-def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
+def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:
     """The workers of a name, or the one whose id begins or ends so."""
     by_name = [life for life in lives if life.sign.labels.get(placement.NAME) == named]
     text = named.lower()
@@ -135,7 +135,7 @@ def _find(lives: list[leases.Life], named: str) -> list[leases.Life]:
     return by_name or by_id
 
 
-async def _shown(universe: Connection, life: leases.Life) -> Worker:
+async def _shown(universe: Connection, life: leases.Heartbeat) -> Worker:
     now_us = (await universe.store.engine.read()).time_us
     held = await operations.list_worker_worlds(universe.store.engine, life.worker)
     gone = holders.is_gone(universe.store, life.worker)

@@ -193,7 +193,7 @@ class Janitor:
                 dropped += await self._drop_held(worker)
 
     async def _drop_held(self, worker: ids.WorkerId) -> int:
-        read = await self._engine.read(leases.held_range(worker, count_max=HELD_MAX), leases.get_life(worker))
+        read = await self._engine.read(leases.held_range(worker, count_max=HELD_MAX), leases.get_heartbeat(worker))
         held = [each for each in leases.decode_held(worker, read.page(0)) if each[0].universe == self._universe]
         if not held or read.value(1) is not None:
             return 0
@@ -214,7 +214,7 @@ class Janitor:
         """Lock files of dead workers. As long as a worker has anything in the store, its file proves its death."""
         forgotten = 0
         for worker in [] if self._locks is None else self._locks.dead():
-            read = await self._engine.read(leases.get_life(worker), leases.held_range(worker, count_max=1))
+            read = await self._engine.read(leases.get_heartbeat(worker), leases.held_range(worker, count_max=1))
             if self._locks is not None and read.value(0) is None and not read.page(1).items:
                 self._locks.forget(worker)
                 forgotten += 1

@@ -1,46 +1,35 @@
-"""What operators do to a running cluster, each as one call: workers, leases, placement, inputs.
+"""What operators do to a running cluster, each as one call: workers, leases, placement.
 
 The roles do these things as parts of larger commits; here each call reads, builds a batch with the layers and commits
 it.
 
 Every call may be repeated. A caller that has lost the answer makes the same call again and gets the first one's result:
-an id that was used is recognised, and what is done already is not done twice. Refusals are typed: `NotFound`, `Closed`,
-`IdReused`, `DedupeExpired`.
+what is done already is not done twice. Refusals are typed.
 """
 
 from __future__ import annotations
 
-import msgspec
-
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.layers import inbox as inboxes
-from worldline.layers import leases, messages, ready, worlds
-from worldline.model import ids, inbox
+from worldline.layers import leases, ready
+from worldline.model import ids
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
 PAGE = 500
 
 
-class Enqueued(msgspec.Struct, frozen=True):
-    """Where an input stands. `repeated`: it was taken before, under this very stamp."""
-
-    stamp: kv.Stamp
-    repeated: bool
-
-
 # --- Workers -------------------------------------------------------------------------------------------------------
 
 
-async def drain_worker(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Life:
+async def drain_worker(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Heartbeat:
     """Have a worker emptied, or used again."""
     return await world_lease.drain(engine, env, worker, draining=draining)
 
 
-async def list_workers(engine: kv.Engine) -> list[leases.Life]:
+async def list_workers(engine: kv.Engine) -> list[leases.Heartbeat]:
     """Every worker of the store that has a heartbeat, expired or not."""
-    lives: list[leases.Life] = []
+    lives: list[leases.Heartbeat] = []
     after: ids.WorkerId | None = None
     while True:
         found = leases.decode_worker((await engine.read(leases.workers_range(after=after))).page(0))
@@ -90,9 +79,9 @@ async def assign_world(
     """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        read = await engine.read(*leases.reads(at), leases.get_life(worker))
+        read = await engine.read(*leases.reads(at), leases.get_heartbeat(worker))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
-        life = leases.decode_life(worker, read.value(3))
+        life = leases.decode_heartbeat(worker, read.value(3))
         if life is None or not life.stands(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive and takes worlds")
         if state.assignment is not None and state.assignment.worker == worker:
@@ -117,50 +106,6 @@ async def unassign_world(engine: kv.Engine, env: envs.Env, at: ids.Address) -> N
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)
-
-
-# --- Into worlds ---------------------------------------------------------------------------------------------------
-
-
-async def enqueue_ingress(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, window_us: int
-) -> Enqueued:
-    """Put an input into a world's inbox, once for each client id."""
-    if isinstance(client_id, str):
-        ids.check_client_id(client_id)
-
-    async def attempt() -> transact.Done[Enqueued] | transact.Write[Enqueued]:
-        read = await engine.read(worlds.get(at), inboxes.get_seen(at, client_id))
-        world = worlds.decode(at, read.value(0))
-        seen = read.value(1)
-        if seen is not None:
-            return transact.Done(Enqueued(inboxes.seen_stamp(seen, item, client_id=client_id), repeated=True))
-        batch = kv.Batch()
-        worlds.expect_open(batch, world)
-        index = inboxes.enqueue(batch, at, item, client_id=client_id, time_us=read.time_us, window_us=window_us)
-        ready.leave(batch, at, priority=ready.priority_of(item))
-        return transact.Write(batch, lambda ok: Enqueued(ok.stamps[index], repeated=False))
-
-    return await transact.run(engine, env, attempt)
-
-
-async def send_message(
-    engine: kv.Engine, env: envs.Env, to: ids.Address, message: inbox.Message, *, window_us: int
-) -> Enqueued:
-    """Deliver a message from a world of another store or universe, once for each sender and message id."""
-
-    async def attempt() -> transact.Done[Enqueued] | transact.Write[Enqueued]:
-        read = await engine.read(worlds.get(to), messages.get_seen(to, message))
-        world = worlds.decode(to, read.value(0))
-        seen = read.value(1)
-        if seen is not None:
-            return transact.Done(Enqueued(messages.seen_stamp(seen, message), repeated=True))
-        batch = kv.Batch()
-        index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=window_us)
-        ready.leave(batch, to, priority=ready.NORMAL)
-        return transact.Write(batch, lambda ok: Enqueued(ok.stamps[index], repeated=False))
-
-    return await transact.run(engine, env, attempt)
 
 
 # --- Reading -------------------------------------------------------------------------------------------------------

@@ -106,9 +106,9 @@ class Orchestrator:
 
     # --- Looking -----------------------------------------------------------------------------------------------
 
-    async def _lives(self) -> tuple[list[leases.Life], int]:
+    async def _lives(self) -> tuple[list[leases.Heartbeat], int]:
         """Every worker that has a heartbeat, and the store's time."""
-        lives: list[leases.Life] = []
+        lives: list[leases.Heartbeat] = []
         after: ids.WorkerId | None = None
         while True:
             read = await self._engine.read(leases.workers_range(after=after))
@@ -120,7 +120,7 @@ class Orchestrator:
             if life is not None:
                 lives.append(life)
 
-    async def _held(self, lives: Sequence[leases.Life]) -> dict[ids.WorkerId, list[ids.Address]]:
+    async def _held(self, lives: Sequence[leases.Heartbeat]) -> dict[ids.WorkerId, list[ids.Address]]:
         held: dict[ids.WorkerId, list[ids.Address]] = {}
         for life in lives:
             found = held[life.worker] = []

@@ -58,7 +58,7 @@ class Freer:
                 await self._free(life, proven=proven)
                 count += 1
 
-    async def _free(self, life: leases.Life, *, proven: bool) -> None:
+    async def _free(self, life: leases.Heartbeat, *, proven: bool) -> None:
         after: ids.Address | None = None
         strangers = False
         while True:
@@ -80,7 +80,7 @@ class Freer:
     async def _take_back(self, at: ids.Address) -> int:
         return await world_lease.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
-    async def _release(self, life: leases.Life, held: dict[ids.Address, int]) -> None:
+    async def _release(self, life: leases.Heartbeat, held: dict[ids.Address, int]) -> None:
         """End leases on behalf of a worker that cannot. Its heartbeat is expected to be the one that has expired."""
         addresses = list(held)
         waiting = dict.fromkeys(await with_unread(self._engine, addresses))

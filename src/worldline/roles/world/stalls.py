@@ -110,8 +110,8 @@ class Stalls:
         stall.turns += 1
         if stall.told:
             return
-        read = await self._engine.read(leases.get_life(self._worker))
-        life = leases.decode_life(self._worker, read.value(0))
+        read = await self._engine.read(leases.get_heartbeat(self._worker))
+        life = leases.decode_heartbeat(self._worker, read.value(0))
         if life is not None and not life.sign.draining:
             await world_lease.drain(self._engine, self._env, self._worker, draining=True)
             stall.drained = True

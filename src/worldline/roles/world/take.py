@@ -44,7 +44,7 @@ class Taker:
         cycle: Cycle,
         labels: dict[str, str],
         others: expiry.Witness,
-        living: Callable[[], Awaitable[leases.Life]],
+        living: Callable[[], Awaitable[leases.Heartbeat]],
         refusals: refusals.Refusals,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:

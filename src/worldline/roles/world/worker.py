@@ -124,7 +124,7 @@ class WorldWorker:
         return self._heartbeat.incarnation
 
     @property
-    def life(self) -> leases.Life | None:
+    def life(self) -> leases.Heartbeat | None:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
 
