@@ -52,7 +52,7 @@ class Account:
         self.cents += event.cents
 
 
-@app.effect(retry=wl.Retry(attempts=3, first=0.01))
+@app.effect(retry=wl.Retry(attempts=3, initial_delay=0.01))
 def flaky() -> str:
     if next(TRIES) == 0:
         raise OSError("no route")  # line 31

@@ -13,6 +13,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import resource_tracker
 
 import msgspec
 
@@ -110,11 +111,24 @@ def _results(
         return
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (job,))
     try:
-        yield pool.map(_one, seeds)
+        with _held_back(signal.SIGINT):  # the processes begin with it, and ignore the signal before they take it
+            results = pool.map(_one, seeds)
+        yield results
     finally:
         for process in multiprocessing.active_children():
             process.terminate()  # what it still runs is not needed
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """A signal that comes meanwhile is taken at the end of the block."""
+    resource_tracker.ensure_running()  # starting it takes signals again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def one(seed: int, job: Job, scenario: scenarios.Scenario | None) -> run.Result:
