@@ -71,6 +71,7 @@ class AdapterWorker(step_batch.Claims):
         self._telemetry = telemetry
         self._performer = perform.Performer(engine, env, blobs=blobs, live=live, settings=settings, telemetry=telemetry)
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
+        self._closing = False
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
         self._starved = False
         self._kinds: dict[str, Kind] = {}
@@ -103,7 +104,7 @@ class AdapterWorker(step_batch.Claims):
 
     def claim(self, work: Work, time_us: int) -> commit.Claim | None:
         kind = self._kinds.get(work.queue)
-        if kind is None or work.kind is not WorkKind.EFFECT:
+        if kind is None or work.kind is not WorkKind.EFFECT or self._closing:
             return None
         if not self._room(kind):
             self._starved = True
@@ -121,7 +122,11 @@ class AdapterWorker(step_batch.Claims):
 
     def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
         for opened in built.claimed:
-            self._perform(opened, done.wanted[opened.intent].params, self._promised.pop(opened.work.token))
+            slot = self._promised.pop(opened.work.token)
+            if self._closing:
+                slot.close()  # it was claimed before; the claim runs out by itself
+            else:
+                self._perform(opened, done.wanted[opened.intent].params, slot)
         for cancelled in done.cancelled:
             self._cancel(cancelled.intent)
         if done.wanted:
@@ -263,6 +268,7 @@ class AdapterWorker(step_batch.Claims):
 
     async def close(self, *, abandon: bool = False) -> None:
         """Stop what is running and give the claims back. Those that cannot be given back run out by themselves."""
+        self._closing = True  # worlds of this process may go on for a moment: their effects are for others
         try:
             await self._watch.close()
             held = self._performer.held()
