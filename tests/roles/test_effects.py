@@ -579,31 +579,3 @@ async def test_an_effect_unknown_to_this_process_is_left_for_others(kit: Kit) ->
     await kit.process(there)
     assert await run.result(20) == "done"
     assert performed == ["there"]
-
-
-async def test_no_effect_begins_while_the_host_closes(memory_kit: Kit) -> None:
-    """Its worlds go on for a moment, with what earlier steps had no room for; nothing of that is performed here."""
-    app = wl.Program("closing")
-    began: list[int] = []
-
-    @app.effect
-    async def slow(number: int) -> None:
-        began.append(number)
-        await asyncio.sleep(3600)
-
-    @app.workflow
-    async def many() -> None:
-        await wl.gather(*[slow(number) for number in range(3_000)])
-
-    process = await memory_kit.process(app)
-    world = await process.universe.ensure("w", app)
-    await world.start(many())
-
-    async def begun() -> bool:
-        return bool(began)
-
-    await aio.until(begun)
-    adapter = process.host._adapter
-    assert adapter is not None
-    await process.close()
-    assert adapter.running == 0

@@ -127,11 +127,7 @@ async def test_an_item_that_comes_right_before_a_hint_is_cleared_is_found(memory
     app = program()
     process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
-        world = await client.create("w", app)
-        at = await world._handle.address()
-        await world.send(Add(1))
-        await until_total(world, app, 1)
-        await aio.until(lambda: is_cleared(client, at))
+        world, at = await quiet_world(client, app)
         came: list[bool] = []
 
         async def another() -> None:
@@ -151,11 +147,7 @@ async def test_an_item_that_comes_right_before_the_step_that_takes_the_hint_is_f
     app = program()
     process, late = await late_process(memory_kit, app)
     async with memory_kit.hosting() as client:
-        world = await client.create("w", app)
-        at = await world._handle.address()
-        await world.send(Add(1))
-        await until_total(world, app, 1)
-        await aio.until(lambda: is_cleared(client, at))
+        world, at = await quiet_world(client, app)
         came: list[bool] = []
 
         async def another() -> None:
@@ -177,11 +169,7 @@ async def test_a_hint_seen_after_the_inbox_was_read_stays(memory_kit: Kit, busy:
     process, late = await late_process(memory_kit, app)
     worker = process.host.worlds
     async with memory_kit.hosting() as client:
-        world = await client.create("w", app)
-        at = await world._handle.address()
-        await world.send(Add(1))
-        await until_total(world, app, 1)
-        await aio.until(lambda: is_cleared(client, at))
+        world, at = await quiet_world(client, app)
         seen: list[int] = []
 
         async def another() -> None:
@@ -213,11 +201,7 @@ async def test_an_item_that_comes_while_the_inbox_is_read_is_found(memory_kit: K
     process, late = await late_process(memory_kit, app)
     worker = process.host.worlds
     async with memory_kit.hosting() as client:
-        world = await client.create("w", app)
-        at = await world._handle.address()
-        await world.send(Add(1))
-        await until_total(world, app, 1)
-        await aio.until(lambda: is_cleared(client, at))
+        world, at = await quiet_world(client, app)
         seen: list[bool] = []
 
         async def another() -> None:
@@ -305,6 +289,16 @@ def reading_hints(asked: kv.Range) -> bool:
         return keyspaces.place(asked.begin[:-1]).what == "hint"
     except errors.Corrupt:
         return False
+
+
+async def quiet_world(client: wl.Universe, app: wl.Program) -> tuple[wl.World, ids.Address]:
+    """A world that has taken one event, and has no hint."""
+    world = await client.create("w", app)
+    at = await world._handle.address()
+    await world.send(Add(1))
+    await until_total(world, app, 1)
+    await aio.until(lambda: is_cleared(client, at))
+    return world, at
 
 
 async def late_process(kit: Kit, app: wl.Program) -> tuple[kits.Process, Late]:

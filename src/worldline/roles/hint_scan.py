@@ -126,10 +126,3 @@ class HintScan:
                     self._forget(hint)
         else:  # its holder or another worker deletes them too
             await self.check([at])
-
-
-async def hinted(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> list[ids.Address]:
-    """All worlds with a hint now."""
-    scan = HintScan(engine, env, universe)
-    await scan.read()
-    return scan.worlds

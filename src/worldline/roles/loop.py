@@ -49,9 +49,6 @@ class Loop:
         assert self._task is None, "a loop is started once"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
-    def request_stop(self) -> None:
-        self._stopping = True
-
     async def join(self) -> None:
         """Wait until the role has ended. Raises what ended it, if that was a bug."""
         if self._task is not None:

@@ -7,7 +7,8 @@ stays with the worker until it is taken again, or released (`worldline.roles.lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -26,7 +27,7 @@ class Holdings:
         self,
         env: envs.Env,
         *,
-        take: Callable[[ids.Address], Awaitable[HeldWorld]],
+        take: Callable[[ids.Address], Coroutine[Any, Any, HeldWorld]],
         refusals: refusals.Refusals,
         kernel: kernel_thread.KernelThread,
         live: hub.Hub,
@@ -131,7 +132,7 @@ class Holdings:
         if pending is None and self._refusals.withholds(at):
             return None
         if pending is None:
-            pending = self._taking[at] = asyncio.get_running_loop().create_task(self._take_one(at))
+            pending = self._taking[at] = asyncio.get_running_loop().create_task(self._take(at))
             pending.add_done_callback(lambda task: self._taken(at, task))
         try:
             return await asyncio.shield(pending)
@@ -142,9 +143,6 @@ class Holdings:
             if pending.cancelled() and task is not None and not task.cancelling():
                 return None  # it was given up, for a step of another world that does not return
             raise
-
-    async def _take_one(self, at: ids.Address) -> HeldWorld:
-        return await self._take(at)
 
     def _taken(self, at: ids.Address, task: asyncio.Task[HeldWorld]) -> None:
         """A world was taken, or not; the task that asked for it may be gone."""
