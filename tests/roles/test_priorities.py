@@ -12,7 +12,7 @@ from tests.cli import cli_kit
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
-from tests.roles.test_finding import enqueue_silently
+from tests.roles.test_search import enqueue_silently
 from worldline.client import delivery
 from worldline.inspect import queue_check
 from worldline.kernel import values
