@@ -222,6 +222,34 @@ async def test_an_item_that_comes_while_the_inbox_is_read_is_found(memory_kit: K
     await process.close()
 
 
+async def test_a_step_deletes_no_hint_that_was_seen_while_the_inbox_was_read(memory_kit: Kit) -> None:
+    """The step does not take the item that this hint was left for. If the worker died now, another must find it."""
+    app = program()
+    process, late = await late_process(memory_kit, app)
+    async with memory_kit.hosting() as client:
+        world, at = await quiet_world(client, app)
+        newest: list[bytes] = []
+
+        async def another() -> None:
+            await world.send(Add(10))
+
+            async def noticed() -> bool:
+                held = process.host.worlds.peek(at)
+                assert held is not None
+                return len(held.hints) > 1
+
+            await aio.until(noticed)
+            newest.append((await kits.hints(client._connection.store.engine, at))[-1].key)
+            late.steps.clear()
+
+        late.after_read = inboxes.read_range(at, count_max=1).begin, another
+        await world.send(Add(100))
+        await until_total(world, app, 111)
+        assert newest[0] not in late.steps[0], "of the step that took the first item alone"
+        assert any(newest[0] in step for step in late.steps[1:])
+    await process.close()
+
+
 async def test_many_hints_of_a_world_that_cannot_be_run_become_one(memory_kit: Kit) -> None:
     """Each input leaves one. Nothing takes the inputs, so workers keep the newest hint alone."""
     app = program()
@@ -339,6 +367,7 @@ class Late(kits.Around):
         super().__init__(engine)
         self.before_clear: Callable[[], Awaitable[None]] | None = None
         self.before_step: Callable[[], Awaitable[None]] | None = None
+        self.steps: list[list[bytes]] = []  # the hints that each step deleted
         self.after_read: tuple[bytes, Callable[[], Awaitable[None]]] | None = None
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
@@ -357,6 +386,8 @@ class Late(kits.Around):
             await before()
         gone = [key for batch in batches if batch.puts for key in batch.deletes]
         stepped = [key for key in gone if keyspaces.place(key).what == "hint"]
+        if stepped:
+            self.steps.append(stepped)
         if stepped and self.before_step is not None:
             before, self.before_step = self.before_step, None
             await before()
