@@ -2,7 +2,8 @@
 
 Both run the same workload of `worldline bench` at the same time on the same core, in a folder in memory where there is
 one, so what others do to the machine is done to both, and the disk to neither. What each got done in the same time is
-compared; rounds change the core and who starts first. This measures the CPU that the code needs, and nothing else.
+compared; rounds change the core and who starts first. This measures the CPU that the code needs, and the bytes that a
+step takes in the journal (keys and values of frames, without blobs), and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PLACE = IN_MEMORY if IN_MEMORY.is_dir() else None
 def main() -> None:
     if CHILD in sys.argv:
         _, _, name, seconds, start = sys.argv
-        print(asyncio.run(_child(name, float(seconds), float(start))))
+        print(json.dumps(asyncio.run(_child(name, float(seconds), float(start)))))
         return
     asked = argparse.ArgumentParser(prog="python -m bench.duel", description=(__doc__ or "").split("\n", 1)[0])
     asked.add_argument("ref", help="the commit to compare with")
@@ -53,22 +54,32 @@ def main() -> None:
     if given.json:
         print(json.dumps(found))
         return
-    for name, ratios in found.items():
+    for name, each in found.items():
+        ratios, here_bytes, there_bytes = each["ratios"], each["step_bytes"], each["step_bytes_there"]
         print(f"{name}: {statistics.median(ratios):.2f} times {given.ref} ({', '.join(map(str, ratios))})")
+        times = f"{here_bytes / there_bytes:.2f} times {given.ref} ({there_bytes:.0f})"
+        print(f"{name}: {here_bytes:.0f} bytes of journal for each step, {times}")
 
 
-def _compare(name: str, here: Path, there: Path, *, rounds: int, seconds: float) -> list[float]:
-    """Of each round: how much more was done here than there."""
+def _compare(name: str, here: Path, there: Path, *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Of each round: how much more was done here than there; and the bytes of a step, here and there."""
     cores = sorted(os.sched_getaffinity(0))
     ratios = []
+    sizes: dict[Path, list[float]] = {here: [], there: []}
     for number in range(rounds):
         core = cores[number % len(cores)]
         start = time.time() + START_SECONDS
         order = (here, there) if number % 2 == 0 else (there, here)
         sides = {tree: _start(name, tree, core, seconds, start) for tree in order}
-        done = {tree: float(side.communicate()[0]) for tree, side in sides.items()}
-        ratios.append(round(done[here] / done[there], 3))
-    return ratios
+        done = {tree: json.loads(side.communicate()[0]) for tree, side in sides.items()}
+        ratios.append(round(done[here]["done"] / done[there]["done"], 3))
+        for tree, size in sizes.items():
+            size.append(done[tree]["step_bytes"])
+    return {
+        "ratios": ratios,
+        "step_bytes": statistics.median(sizes[here]),
+        "step_bytes_there": statistics.median(sizes[there]),
+    }
 
 
 def _start(name: str, tree: Path, core: int, seconds: float, start: float) -> subprocess.Popen[str]:
@@ -79,7 +90,7 @@ def _start(name: str, tree: Path, core: int, seconds: float, start: float) -> su
     return side
 
 
-async def _child(name: str, seconds: float, start: float) -> float:
+async def _child(name: str, seconds: float, start: float) -> dict[str, float]:
     """One side, by the code it finds on its path."""
     import worldline as wl  # noqa: PLC0415 - whose it is shows only now
     from worldline.base import env_os  # noqa: PLC0415
@@ -95,7 +106,26 @@ async def _child(name: str, seconds: float, start: float) -> float:
                 figures = await workloads.workflows(universe, env, seconds)
             else:
                 figures = await workloads.one_world(universe, env, seconds, int(name[1:]))
-    return float(figures[FIGURES[name]])
+            size = await _step_bytes(universe)
+    return {"done": float(figures[FIGURES[name]]), "step_bytes": size}
+
+
+async def _step_bytes(universe: Any) -> float:
+    """What the frames of all worlds take, for each step."""
+    from worldline.keys import journal as keys  # noqa: PLC0415 - see above
+    from worldline.store import kv  # noqa: PLC0415
+
+    engine = universe._connection.store.engine
+    size = steps = 0
+    async for listed in universe.worlds():
+        at = await universe.world(listed.name)._handle.address()
+        steps += keys.HEAD.unpack((await engine.read(kv.Get(keys.head_key(at)))).value(0)).step
+        begin, end = keys.frames(at)
+        while begin:
+            page = (await engine.read(kv.Range(begin, end))).page(0)
+            size += sum(len(key) + len(value) for key, value in page.items)
+            begin = page.items[-1][0] + b"\x00" if page.more else b""
+    return size / steps
 
 
 def _workloads() -> Any:

@@ -7,6 +7,7 @@ from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
     BadInput,
+    CellUnfit,
     Closed,
     Conflicted,
     Corrupt,
@@ -23,6 +24,7 @@ from worldline.base.errors import (
     StoreUncertain,
 )
 from worldline.base.failures import (
+    CancelKind,
     Cancelled,
     Diverged,
     EffectFailed,
@@ -38,6 +40,8 @@ from worldline.base.failures import (
     RunFailed,
     TryAgain,
 )
+from worldline.client.diff.result import Diff
+from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.run import Run, Sent
@@ -45,6 +49,7 @@ from worldline.client.universe import Universe
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
+from worldline.kernel.authoring.log import log
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import on
 from worldline.kernel.authoring.resources import Resource, use
@@ -58,7 +63,6 @@ from worldline.kernel.authoring.workflow_api import (
     continue_as_new,
     emit,
     gather,
-    log,
     now,
     patched,
     random,
@@ -74,10 +78,12 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.shadow.report import Report as ShadowReport
 from worldline.model.journal import Entry, Head, Kind
 from worldline.model.settings import Settings
+from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
@@ -90,13 +96,16 @@ __all__ = [
     "Attempt",
     "BadInput",
     "Call",
+    "CancelKind",
     "Cancelled",
+    "CellUnfit",
     "Chunk",
     "Closed",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
     "DedupeExpired",
+    "Diff",
     "Diverged",
     "DurabilityWarning",
     "Effect",
@@ -120,6 +129,7 @@ __all__ = [
     "NotFound",
     "NotHosted",
     "Notice",
+    "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
     "Program",
@@ -137,6 +147,7 @@ __all__ = [
     "Script",
     "Sent",
     "Settings",
+    "ShadowReport",
     "Sinks",
     "Started",
     "Status",
@@ -146,6 +157,7 @@ __all__ = [
     "Timer",
     "TryAgain",
     "Universe",
+    "WorkState",
     "Workflow",
     "World",
     "WorldMeta",

@@ -131,7 +131,7 @@ class Dev:
 def dev(*words: object, cwd: Path) -> Iterator[Dev]:
     started = Dev(*words, cwd=cwd)
     try:
-        started.wait_for("[hosting]")
+        started.wait_for('"hosting"' if "--json" in words else "[hosting]")
         yield started
     finally:
         started.close()
@@ -176,7 +176,7 @@ async def _settled(universe: wl.Universe) -> bool:
     found = [each.work async for each in queries.open_work(universe._connection, None)]
     effects = [work for work in found if work.error]
     machine = await universe.world("alice")._handle.machine()
-    told = any(pending.parked for pending in machine.open.values())
+    told = any(pending.parked for pending in machine.work.open.values())
     return len(found) == 4 and len(effects) == 2 and any(work.state is WorkState.PARKED for work in effects) and told
 
 

@@ -30,6 +30,10 @@ def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
     ("words", "hint"),
     [
         (["--only", "X"], "there are A, B1, B64, C, D, E"),
+        (["--seconds", "-1"], "a number above 0, not -1"),
+        (["--seconds", "0"], "a number above 0, not 0"),
+        (["--seconds", "nan"], "a number above 0, not nan"),
+        (["--cluster", "--seconds", "inf"], "a number above 0, not inf"),
         (["--cluster"], "--store postgresql://"),
         (["--cluster", "--store", "here"], "--store postgresql://"),
     ],

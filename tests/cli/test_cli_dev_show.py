@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -96,12 +97,20 @@ EXPECTED = [
     r"    write streams {\"done\":true}",
     r"    write\(text=\"dear Ada\"\) = \"DEAR ADA\"  \d+ ms",
     r"    flaky\(\) attempt 1 failed: OSError: no route \(app.py:31\); it is tried again",
+    r"        Traceback \(most recent call last\):",
+    r"          File \"[^\"]*app.py\", line 31, in flaky",
+    r"            raise OSError\(\"no route\"\)  # line 31",
+    r"        OSError: no route",
     r"    flaky\(\) = \"there\" \(attempt 2\)  \d+ ms",
     r"    finished \"there\"  in \d+ ms",
     r"  w/b1 broken\(\)",
     r"    failed RuntimeError: out of paper \(app.py:52\)  in \d+ ms",
+    r"          File \"[^\"]*app.py\", line 52, in broken",
+    r"        RuntimeError: out of paper",
     r"  w Deposited {\"cents\":-1}",
     r"    handler failed: ValueError: below zero \(app.py:24\)",
+    r"          File \"[^\"]*app.py\", line 24, in deposited",
+    r"        ValueError: below zero",
 ]
 
 
@@ -117,7 +126,7 @@ def test_runs_on_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with cli_kit.dev("app.py", "--store", "s", "--world", "w", cwd=tmp_path) as host:
         talk_to(tmp_path / "s", tmp_path / "app.py")
-        host.wait_for("handler failed: ")
+        host.wait_for("        ValueError: below zero")
         assert host.end() == 130
     check_order(host.seen)
     assert "\x1b" not in host.seen, "no colours and no cursor on a pipe"
@@ -133,6 +142,21 @@ def test_entries_on_request(tmp_path: Path) -> None:
     assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} w +\d+ run_started +run=l1", host.seen, re.MULTILINE)
     assert re.search(r"effect_result +of=write intent=[0-9a-f]{32} status=ok", host.seen), "a name beside the id"
     assert "w/l1 letter" not in host.seen
+
+
+def test_json_has_tracebacks_as_fields(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with cli_kit.dev("app.py", "--store", "s", "--world", "w", "--json", cwd=tmp_path) as host:
+        talk_to(tmp_path / "s", tmp_path / "app.py")
+        failed = run(
+            "run", "w", "broken", "--id", "b1", "--json", "--store", tmp_path / "s", "--app", tmp_path / "app.py"
+        )
+        assert failed.error["trace"].splitlines()[-1] == "RuntimeError: out of paper"
+        host.wait_for("handler_failed")
+        assert host.end() == 130
+    rows = [json.loads(line) for line in host.seen.splitlines() if line.startswith("{")]
+    traced = {row["kind"]: row["trace"].splitlines()[-1] for row in rows if row.get("trace")}
+    assert traced == {"run_finished": "RuntimeError: out of paper", "handler_failed": "ValueError: below zero"}
 
 
 class Terminal:

@@ -23,7 +23,7 @@ ENDINGS: list[tuple[int, list[str], str]] = [
     (2, ["nope"], "No such command 'nope'"),
     (2, ["list", "--nope"], "No such option"),
     (2, ["show"], "Missing argument 'WORLD'"),
-    (2, ["state", "alice"], "name its file with --app FILE"),
+    (2, ["replay", "alice"], "name its file with --app FILE"),
     (2, ["run", "alice", "greet", "Alice"], "has no name; write NAME=VALUE"),
     (2, ["send", "alice", "Deposited", "--data", "{"], "--data is not JSON"),
     (2, ["delete", "alice"], "No terminal to ask at: pass --yes"),
@@ -97,6 +97,12 @@ def test_errors_as_json(place: Path, words: list[str], code: int, name: str) -> 
     assert said.error["code"] == name
     assert said.error["message"]
     assert sorted(said.error) == ["code", "hint", "message"]
+
+
+def test_an_error_that_says_what_to_do_gets_no_other_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = errors.StoreUnavailable("cannot connect to postgresql://h; check that the server runs")
+    assert output.complain(refused, as_json=False) == 5
+    assert capsys.readouterr().err == "error: cannot connect to postgresql://h; check that the server runs\n"
 
 
 def test_refused(store: Path) -> None:

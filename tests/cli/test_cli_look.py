@@ -73,7 +73,7 @@ def test_people_see_dates_and_ages(stocked: Path) -> None:
     assert re.search(
         rf"^created +{stamp} \(\d+ (s|min) ago\)$", run("show", "alice", "--store", stocked).out, re.MULTILINE
     )
-    why = run("why", "alice", "--store", stocked, "--app", SHOP).out
+    why = run("why", "alice", "--store", stocked).out
     assert re.search(rf"^    since  {stamp} \(\d+ (s|min) ago\)$", why, re.MULTILINE)
     assert re.search(rf"^    next   {stamp} \(in \d+ (min|h)\)$", why, re.MULTILINE)
     for line in run("journal", "alice", "--store", stocked).out.splitlines():
@@ -117,7 +117,7 @@ def reasons(store: Path, *words: object) -> dict[str, dict[str, Any]]:
 
 
 def test_why_names_what_it_waits_for_and_what_to_type(stocked: Path) -> None:
-    found = reasons(stocked, "--app", SHOP)
+    found = reasons(stocked)
     assert found["retrying"]["error"] == "OSError: no route to o2"
     assert found["retrying"]["until"] > found["retrying"]["since"]
     assert found["retrying"]["run"] == "flaky"
@@ -132,17 +132,19 @@ def test_why_names_what_it_waits_for_and_what_to_type(stocked: Path) -> None:
     assert all(f"--store {stocked}" in each["command"] for each in found.values() if each["command"])
 
 
-def test_why_without_the_program_says_what_it_cannot_see(stocked: Path) -> None:
+def test_why_needs_no_program_to_say_what_runs_wait_for(stocked: Path) -> None:
+    """Before, that needed --app."""
     said = run("why", "alice", "--store", stocked, "--json").json
-    assert "wait" not in [reason["kind"] for reason in said["reasons"]]
-    assert "--app" in said["note"]
+    waits = [reason for reason in said["reasons"] if reason["kind"] == "wait"]
+    assert [reason["run"] for reason in waits] == ["order"]
+    assert said["note"] == ""
 
 
 def test_why_puts_what_needs_a_person_first(stocked: Path) -> None:
-    said = run("why", "alice", "--store", stocked, "--app", SHOP, "--json").json
+    said = run("why", "alice", "--store", stocked, "--json").json
     stuck = [reason["stuck"] for reason in said["reasons"]]
     assert stuck == sorted(stuck, reverse=True)
-    lines = run("why", "alice", "--store", stocked, "--app", SHOP).out.splitlines()
+    lines = run("why", "alice", "--store", stocked).out.splitlines()
     assert lines[0].startswith("alice is active at height ")
     assert lines[1].startswith("! ")
 
@@ -165,16 +167,19 @@ def test_why_no_process_hosts_it(store: Path) -> None:
 def test_why_nothing(stocked: Path) -> None:
     assert (
         "it waits for no event, timer or effect: send it an event, or run a workflow"
-        in run("why", "bob", "--store", stocked, "--app", SHOP).out
+        in run("why", "bob", "--store", stocked).out
     )
 
 
 def test_state(stocked: Path) -> None:
-    everything = run("state", "alice", "--store", stocked, "--app", SHOP, "--json")
+    """Plain data, without any program: before, --app was needed."""
+    everything = run("state", "alice", "--store", stocked, "--json")
     assert everything.lines == [{"reducer": "Account", "key": "bob", "value": {"cents": 5}}]
-    one = run("state", "alice", "Account", "bob", "--store", stocked, "--app", SHOP)
+    one = run("state", "alice", "Account", "bob", "--store", stocked)
     assert one.out == '{"cents":5}\n'
-    before = run("state", "alice", "--at", "0", "--store", stocked, "--app", SHOP, "--json")
+    of_one = run("state", "alice", "Account", "--store", stocked, "--json")
+    assert of_one.lines == everything.lines
+    before = run("state", "alice", "--at", "0", "--store", stocked, "--json")
     assert (before.code, before.lines) == (0, [])
 
 

@@ -27,8 +27,8 @@ def url() -> str:
 
 def test_looking(url: str, tmp_path: Path) -> None:
     assert run("list", "-q", "--store", url).out.split() == ["carol", "bob", "alice"]
-    assert run("state", "alice", "Account", "bob", "--store", url, "--app", SHOP).out == '{"cents":5}\n'
-    kinds = [each["kind"] for each in run("why", "alice", "--store", url, "--app", SHOP, "--json").json["reasons"]]
+    assert run("state", "alice", "Account", "bob", "--store", url).out == '{"cents":5}\n'
+    kinds = [each["kind"] for each in run("why", "alice", "--store", url, "--json").json["reasons"]]
     assert sorted(kinds) == ["dead", "parked", "retrying", "timer", "timer", "wait"]
     assert spawn("list", "-q", cwd=tmp_path, env={"WORLDLINE_STORE": url}).code == 0
 
@@ -48,7 +48,7 @@ def test_talking_to_a_host(url: str, tmp_path: Path) -> None:
         assert run("resume", "bob", "--store", url).code == 0
         assert run("send", "bob", "Deposited", "account=x", "cents=2", "--wait", "--store", url).code == 0
         assert host.end() == 130
-    assert run("state", "bob", "Account", "x", "--store", url, "--app", SHOP).out == '{"cents":3}\n'
+    assert run("state", "bob", "Account", "x", "--store", url).out == '{"cents":3}\n'
     assert run("show", "bob", "--store", url, "--json").json["holder"] is None
 
 

@@ -119,6 +119,8 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
         (["lease", "assign", "nobody", "a"], 3, "no world 'nobody'"),
         (["lease", "assign", "alice", "nobody"], 3, "no worker 'nobody'"),
         (["lease", "unassign", "nobody"], 3, "no world 'nobody'"),
+        (["upgrade", "nobody"], 3, "no world 'nobody'"),
+        (["upgrade", "alice"], 3, "no living worker has other code of program 'shop'"),
     ],
     ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else "",
 )
@@ -248,6 +250,30 @@ def test_a_worker_is_drained_and_used_again(url: str, tmp_path: Path) -> None:
                 cli_kit.until(lambda: _worlds(url)[name][1] == 1, "the world is where it was assigned")  # noqa: B023
             assert run("lease", "unassign", "w", "--store", url).out == "any worker may run w\n"
             assert second.end() == 0
+
+
+def test_a_world_is_upgraded_while_its_code_still_runs(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    code = (
+        "import worldline as wl\nfrom dataclasses import dataclass\napp = wl.Program('two')\n\n"
+        "@dataclass(frozen=True)\nclass Which(wl.Request[str]):\n    pass\n\n"
+        "@app.reducer()\n@dataclass\nclass R:\n    @wl.on\n    def which(self, event: Which) -> str:\n"
+    )
+    files = [tmp_path / "one" / "app.py", tmp_path / "two" / "app.py"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"{code}        return {file.parent.name!r}\n")
+    host: list[list[object]] = [["worker", file, "--store", store, "--name", file.parent.name] for file in files]
+    which: list[object] = ["ask", "w", "Which", "--store", store, "--app", files[0], "--timeout", 20]
+    with running(*host, cwd=tmp_path):
+        assert run("create", "w", "--store", store, "--app", files[0]).code == 0
+        assert run(*which).out == "one\n"
+        assert run("upgrade", "w", "--store", store, "--json").json["changed"] is True
+        cli_kit.until(lambda: _worlds(store)["two"][1] == 1, "the world is at the worker with the other code")
+        assert run(*which).out == "two\n"
+        listed = {each["name"]: each["code"]["two"] for each in run("worker", "list", "--store", store, "--json").lines}
+        assert len(set(listed.values())) == 2
+        assert run("upgrade", "w", "--to", listed["two"][:8], "--store", store, "--json").json["changed"] is False
 
 
 def _worlds(url: str) -> dict[str, tuple[str, int]]:

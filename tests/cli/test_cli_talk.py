@@ -89,7 +89,7 @@ def test_send_and_state(hosted: Path) -> None:
     assert run("send", "bob", "Deposited", "account=x", "cents=5", "--store", hosted).code == 0
     said = typed(hosted, "send", "bob", "Deposited", "account=x", "cents=6", "--wait", "--json").json
     assert (said["sent"], said["taken"], said["reason"]) == (True, True, None)
-    assert typed(hosted, "state", "bob", "Account", "x").out == '{"cents":11}\n'
+    assert run("state", "bob", "Account", "x", "--store", hosted).out == '{"cents":11}\n'
 
 
 def test_send_takes_json_from_anywhere(hosted: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_send_takes_json_from_anywhere(hosted: Path, tmp_path: Path) -> None:
     assert typed(hosted, "send", "bob", "Deposited", "--data", data, "--wait").code == 0
     assert typed(hosted, "send", "bob", "Deposited", "--data", f"@{tmp_path / 'event.json'}", "--wait").code == 0
     assert typed(hosted, "send", "bob", "Deposited", "--data", "-", "--wait", stdin=data).code == 0
-    assert typed(hosted, "state", "bob", "Account", "json").out == '{"cents":6}\n'
+    assert run("state", "bob", "Account", "json", "--store", hosted).out == '{"cents":6}\n'
     assert typed(hosted, "send", "bob", "Deposited", "--data", "@absent").code == 2
 
 
@@ -106,7 +106,7 @@ def test_the_same_id_is_the_same_event(hosted: Path) -> None:
     for _ in range(2):
         words = ["send", "bob", "Deposited", "account=same", "cents=1", "--id", "one", "--wait"]
         assert typed(hosted, *words).code == 0
-    assert typed(hosted, "state", "bob", "Account", "same").out == '{"cents":1}\n'
+    assert run("state", "bob", "Account", "same", "--store", hosted).out == '{"cents":1}\n'
     assert typed(hosted, "send", "bob", "Deposited", "account=same", "cents=2", "--id", "one").code == 4
 
 
@@ -159,7 +159,7 @@ def test_no_input_is_overlooked(hosted: Path) -> None:
             await (await world.send(shop.Deposited("race", 1))).applied(timeout=5)
 
     cli_kit.with_universe(hosted, send)
-    assert typed(hosted, "state", "bob", "Account", "race").out == '{"cents":120}\n'
+    assert run("state", "bob", "Account", "race", "--store", hosted).out == '{"cents":120}\n'
 
 
 def test_what_is_no_request_is_not_asked(hosted: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_paused_world_stops_at_once_and_goes_on_later(store: Path, tmp_path: P
             run("send", "bob", "Deposited", "account=x", "cents=1", "--wait", "--timeout", "8", "--store", store).code
             == 0
         )
-    assert run("state", "bob", "Account", "x", "--store", store, "--app", SHOP).out == '{"cents":4}\n'
+    assert run("state", "bob", "Account", "x", "--store", store).out == '{"cents":4}\n'
 
 
 def test_an_archived_world_does_not_hold_up_others(store: Path, tmp_path: Path) -> None:

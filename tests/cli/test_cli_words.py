@@ -25,9 +25,9 @@ MEANT = [
     (["ask", "bob", "withdraw", "--app", SHOP], 3, "did you mean 'Withdraw'?"),
     (["run", "bob", "gret", "--app", SHOP], 3, "did you mean 'greet'?"),
     (["run", "bob", "greet", "nam=x", "--app", SHOP], 2, "did you mean 'name'?"),
-    (["state", "alice", "Acount", "--app", SHOP], 3, "did you mean 'Account'?"),
-    (["state", "alice", "Account", "bbo", "--app", SHOP], 3, "did you mean 'bob'?"),
-    (["runs", "show", "alice", "helo", "--app", SHOP], 3, "did you mean 'hello'?"),
+    (["state", "alice", "Acount"], 3, "did you mean 'Account'?"),
+    (["state", "alice", "Account", "bbo"], 3, "did you mean 'bob'?"),
+    (["runs", "show", "alice", "helo"], 3, "did you mean 'hello'?"),
     (
         ["create", "dora", "--program", "shp", "--app", SHOP],
         2,

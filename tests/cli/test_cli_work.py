@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_known_with_and_without_the_program(stocked: Path) -> None:
-    with_program = run("runs", "list", "alice", "--store", stocked, "--app", SHOP, "--json").lines
-    without = run("runs", "list", "alice", "--store", stocked, "--json").lines
-    for rows in (with_program, without):
-        assert [row["id"] for row in rows] == ["stuck", "flaky", "order", "nap", "bad", "hello"]
-        assert [row["status"] for row in rows] == ["running"] * 4 + ["failed", "finished"]
-    waits = {row["id"]: row["waits"] for row in with_program}
+def test_runs_are_known_without_the_program(stocked: Path) -> None:
+    """Also what they wait for, and when they ended: before, that needed --app and the whole journal."""
+    rows = run("runs", "list", "alice", "--store", stocked, "--json").lines
+    assert [row["id"] for row in rows] == ["stuck", "flaky", "order", "nap", "bad", "hello"]
+    assert [row["status"] for row in rows] == ["running"] * 4 + ["failed", "finished"]
+    waits = {row["id"]: row["waits"] for row in rows}
     assert waits["order"] == ["event Approved", "timer wait"]
     assert waits["stuck"] == ["effect stuck"]
-    assert without[0]["waits"] == []
+    entries = run("journal", "alice", "--limit", "1000", "--store", stocked, "--json").lines
+    ends = {entry["run"]: entry["time"] for entry in entries if entry["kind"] == "run_finished"}
+    assert {row["id"]: row["ended"] for row in rows if row["ended"]} == ends
 
 
 def test_runs_of_a_status(stocked: Path) -> None:
@@ -31,13 +30,28 @@ def test_runs_of_a_status(stocked: Path) -> None:
     assert "no runs here" in run("runs", "list", "bob", "--store", stocked).err
 
 
-@pytest.mark.parametrize("words", [[], ["--app", SHOP]])
-def test_show_a_run(stocked: Path, words: list[str]) -> None:
-    ended = run("runs", "show", "alice", "hello", "--store", stocked, "--json", *words).json
+def test_show_a_run(stocked: Path) -> None:
+    ended = run("runs", "show", "alice", "hello", "--store", stocked, "--json").json
     assert (ended["status"], ended["result"], ended["args"]) == ("finished", "HELLO ALICE", {"name": "Alice"})
-    failed = run("runs", "show", "alice", "bad", "--store", stocked, "--json", *words).json
+    failed = run("runs", "show", "alice", "bad", "--store", stocked, "--json").json
     assert failed["error"]["message"] == "ValueError: it broke"
-    assert "ValueError: it broke" in run("runs", "show", "alice", "bad", "--store", stocked, *words).out
+    assert "ValueError: it broke" in run("runs", "show", "alice", "bad", "--store", stocked).out
+    shown = run("runs", "show", "alice", "bad", "--store", stocked).out
+    assert f'  File "{SHOP}", line ' in shown
+    assert failed["trace"] in shown
+    assert failed["trace"].endswith("ValueError: it broke\n")
+    assert ended["trace"] == ""
+
+
+def test_why_shows_tracebacks(stocked: Path) -> None:
+    found = run("why", "alice", "--store", stocked, "--json").json
+    assert [each["run"] for each in found["failed"]] == ["bad"]
+    traced = {each["kind"]: each["trace"] for each in found["reasons"] if each["trace"]}
+    assert traced["retrying"].endswith("OSError: no route to o2\n")
+    shown = run("why", "alice", "--store", stocked).out
+    assert "run bad has failed" in shown
+    assert "    trace  Traceback (most recent call last):\n" in shown
+    assert "type   worldline runs show alice bad" in shown
 
 
 def test_cancel_a_run(store: Path, tmp_path: Path) -> None:
@@ -67,6 +81,8 @@ def test_effects(stocked: Path) -> None:
     assert (shown["world"], shown["run"], shown["attempt"]) == ("alice", "flaky", 1)
     assert shown["args"] == {"order": "o2"}
     assert shown["error"] == "OSError: no route to o2"
+    assert shown["trace"].endswith("OSError: no route to o2\n")
+    assert shown["trace"] in run("effect", "show", shown["id"], "--store", stocked).out
     assert shown["due"] > shown["opened"]
 
 

@@ -12,10 +12,11 @@ from tests.roles.sums import Add, program
 
 UNIVERSE = ["create", "dead", "ensure", "metrics_port", "name", "world", "worlds"]
 WORLD = [
-    "archive", "ask", "attach", "change", "delete", "describe", "follow", "head", "journal", "name", "pause", "resume",
-    "run", "runs", "schedule", "schedules", "send", "snapshot", "start", "state", "unschedule",
+    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "follow", "fork", "head",
+    "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
+    "shadow", "snapshot", "start", "state", "unschedule",
 ]  # fmt: skip
-RUN = ["cancel", "id", "result", "status", "workflow"]
+RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["applied"]
 
 

@@ -51,7 +51,7 @@ async def test_a_height_that_is_not_there_names_the_head(memory_kit: Kit, at: in
         with pytest.raises(wl.BadInput, match=f"no height {at}: the journal's head is at height {head}"):
             await world.state(reducer(app), at=at)
         with pytest.raises(wl.BadInput, match="a height is a number, not '1'"):
-            await world.state(reducer(app), at="1")  # type: ignore[arg-type]
+            await world.state(reducer(app), at="1")  # type: ignore[call-overload]
 
 
 async def test_runs_and_how_they_stand(memory_kit: Kit) -> None:
@@ -139,3 +139,40 @@ async def test_what_has_the_wrong_type_is_said_at_once(memory_kit: Kit) -> None:
     with pytest.raises(wl.BadInput, match="a world's name must be text, not 5"):
         client.universe.world(wrong)
     assert (await world.describe()).status is wl.Status.ACTIVE
+
+
+async def test_a_cancelled_run_says_what_cancelled_it(memory_kit: Kit) -> None:
+    """To callers too: the run that a person cancelled, and the one that was cancelled with it and ended before."""
+    app = program()
+    ended: list[str] = []
+
+    @app.effect
+    async def note(text: str) -> None:
+        ended.append(text)
+
+    @app.workflow
+    async def child() -> None:
+        try:
+            await wl.sleep(1000)
+        finally:
+            await note("child")
+
+    @app.workflow
+    async def parent() -> None:
+        try:
+            await wl.gather(child(), child())
+        finally:
+            await note("parent")
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        run = await world.start(parent(), id="p")
+        await run.cancel("timeout")
+        with pytest.raises(wl.RunCancelled, match="timeout") as caught:
+            await run.result(20)
+        assert caught.value.kind is wl.CancelKind.USER
+        [first, *_] = [each for each in await world.runs() if each.id == "p/0"]
+        with pytest.raises(wl.RunCancelled, match="timeout") as caught:
+            await first.result(20)
+        assert caught.value.kind is wl.CancelKind.PARENT
+    assert ended == ["child", "child", "parent"]

@@ -510,3 +510,21 @@ def test_long_inputs_are_decoded_as_short_ones() -> None:
             canonical.decode(data[:cut])
     with pytest.raises(errors.DecodeError):
         canonical.decode(data + b"\x00")
+
+
+@pytest.mark.parametrize("size", [0, 10, 1_000, 1_100, 20_000])
+def test_flat_values_are_decoded_the_same(size: int) -> None:
+    value = [1, -1, b"x" * size, "y", b"", None, True]
+    data = canonical.encode(value)
+    assert canonical.decode_flat(data) == canonical.decode(data) == value
+    for bad in (data[:-1], data + b"\x00", b"", b"\xff"):
+        with pytest.raises(errors.DecodeError):
+            canonical.decode_flat(bad)
+
+
+def test_what_is_not_flat_is_bounded_all_the_same() -> None:
+    """Long bytes are looked over as ever; short ones cannot be deep or declare much."""
+    with pytest.raises(errors.DecodeError, match="nested deeper"):
+        canonical.decode_flat(b"\x81" * 2_000 + b"\x00")
+    short = b"".join(b"\x99\x03\xff" for _ in range(340))
+    assert peak_bytes(lambda: canonical.decode_flat(short), errors.DecodeError) < 8 * limits.MIB

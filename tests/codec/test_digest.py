@@ -98,3 +98,11 @@ def test_check() -> None:
         digest.check(b"abc", bytes.fromhex(EMPTY), "blob 7")
     assert caught.value.expected == digest.sha256(b"")
     assert caught.value.actual == digest.sha256(b"abc")
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([bytes(255), bytes(256), bytes(70_000)])), max_size=5)
+)
+def test_counted_parts_make_the_same_digest(parts: list[bytes]) -> None:
+    joined = b"".join(map(digest.counted, [b"domain", *parts]))
+    assert digest.sha256(joined) == digest.hash_parts(b"domain", *parts)

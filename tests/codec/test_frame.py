@@ -99,7 +99,7 @@ CHUNKS_GOLDEN: list[tuple[list[bytes], str]] = [
 @pytest.mark.parametrize(("chunks", "encoded"), CHUNKS_GOLDEN)
 def test_chunks_golden(chunks: list[bytes], encoded: str) -> None:
     assert frame.join(chunks) == bytes.fromhex(encoded)
-    assert frame.split(bytes.fromhex(encoded)) == chunks
+    assert frame.take(bytes.fromhex(encoded), len(chunks), start=0) == (chunks, len(encoded) // 2)
 
 
 @quick
@@ -107,13 +107,10 @@ def test_chunks_golden(chunks: list[bytes], encoded: str) -> None:
 def test_chunks_come_back(chunks: list[bytes]) -> None:
     body = frame.join(chunks)
     assert len(body) == sum(frame.CHUNK_OVERHEAD_BYTES + len(chunk) for chunk in chunks)
-    assert frame.split(body) == chunks
-    # Every proper part is another sequence or none.
+    assert frame.take(b"x" + body + b"y", len(chunks), start=1) == (chunks, 1 + len(body))
     for size in range(len(body)):
-        try:
-            assert frame.split(body[:size]) == chunks[: len(frame.split(body[:size]))]
-        except errors.DecodeError:
-            continue
+        with pytest.raises(errors.DecodeError, match="truncated"):
+            frame.take(body[:size], len(chunks), start=0)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +127,34 @@ def test_chunks_come_back(chunks: list[bytes]) -> None:
 )
 def test_malformed_chunks_are_refused(data: str, why: str) -> None:
     with pytest.raises(errors.DecodeError, match=why):
-        frame.split(bytes.fromhex(data))
+        frame.take(bytes.fromhex(data), 2, start=0)
 
 
 def test_chunks_fit_one_value() -> None:
     room = frame.CHUNKS_BYTES_MAX - frame.CHUNK_OVERHEAD_BYTES
     fits = frame.join([b"x" * room])
     assert len(frame.wrap(1, fits)) == limits.VALUE_BYTES_MAX
-    assert frame.split(fits) == [b"x" * room]
+    assert frame.take(fits, 1, start=0) == ([b"x" * room], len(fits))
     with pytest.raises(errors.TooLarge):
         frame.join([b"x" * (room + 1)])
     with pytest.raises(errors.TooLarge):
         frame.join([b"x" * room, b""])
-    over = (room + 1).to_bytes(4, "big") + b"x" * (room + 1)
-    with pytest.raises(errors.DecodeError, match="the limit is"):
-        frame.split(over)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=6), st.binary(max_size=10), st.integers(0, 7))
+def test_the_first_chunks_are_taken(chunks: list[bytes], rest: bytes, count: int) -> None:
+    body = b"".join(map(frame.chunk, chunks)) + rest
+    assert frame.join(chunks) + rest == body
+    if count <= len(chunks):
+        found, end = frame.take(b"??" + body, count, start=2)
+        assert (found, body[end - 2 :]) == (chunks[:count], frame.join(chunks[count:]) + rest)
+    elif len(rest) < frame.CHUNK_OVERHEAD_BYTES:
+        with pytest.raises(errors.DecodeError, match=f"number {len(chunks)} is truncated"):
+            frame.take(body, len(chunks) + 1, start=0)
+
+
+def test_a_damaged_body_can_be_looked_at() -> None:
+    damaged = frame.wrap(7, b"hello")[:-1] + b"O"
+    with pytest.raises(errors.DecodeError, match="checksum"):
+        frame.unwrap(7, damaged)
+    assert frame.unwrap(7, damaged, checked=False) == b"hellO"

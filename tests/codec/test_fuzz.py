@@ -87,10 +87,10 @@ def check_frame(data: bytes) -> bool:
 
 def check_chunks(data: bytes) -> bool:
     try:
-        chunks = frame.split(data)
+        chunks, end = frame.take(data, 2, start=0)
     except errors.DecodeError:
         return False
-    assert frame.join(chunks) == data, data.hex()
+    assert frame.join(chunks) == data[:end], data.hex()
     return True
 
 

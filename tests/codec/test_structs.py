@@ -169,13 +169,36 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     several: tuple[int, ...] = (1, 2)
 
 
+class Painted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    colour: Colour
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Plain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    number: int
+    name: str
+    data: bytes = b""
+    is_so: bool = True
+
+
 @pytest.mark.parametrize(
-    ("record", "flat"),
-    [(Inner(b"ab", 2), True), (Right(1), True), (Outer("n", Colour.RED, Inner()), False), (Listed(Inner()), False)],
-    ids=["scalars", "tagged", "map", "tuple"],
+    ("record", "shape"),
+    [
+        (Plain(-1, "ü", b"x"), structs._FIELDS),
+        (Inner(b"ab", 2), structs._FLAT),
+        (Right(1), structs._FLAT),
+        (Painted(Colour.RED), structs._FLAT),
+        (Mapped(1), structs._FLAT),
+        (Outer("n", Colour.RED, Inner()), structs._DEEP),
+        (Listed(Inner()), structs._DEEP),
+    ],
+    ids=["scalars", "union", "tagged", "enum", "map", "map inside", "tuple"],
 )
-def test_only_what_is_flat_by_its_type_is_encoded_without_a_look(record: Any, flat: bool) -> None:
-    assert structs._is_flat(type(record)) is flat
+def test_only_what_is_flat_by_its_type_is_encoded_without_a_look(record: Any, shape: int) -> None:
+    assert structs._learn(type(record)) == shape
     plain = msgspec.to_builtins(record, builtin_types=(bytes,))
     assert structs.encode(record) == canonical.encode(plain)
     assert structs.decode(type(record), structs.encode(record)) == record

@@ -12,7 +12,10 @@ COMMANDS = {
     "order_saga": ["examples/order_saga.py"],
     "chat_room": ["examples/chat_room.py"],
     "schedule": ["examples/schedule.py"],
+    "what_if": ["examples/what_if.py"],
+    "template": ["examples/template.py"],
     "lost_update": ["examples/lost_update.py"],
+    "shadow_upgrade": ["-m", "examples.shadow_upgrade"],
     "agent": ["-m", "examples.agent"],
 }
 

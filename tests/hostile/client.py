@@ -31,6 +31,7 @@ SOON_SECONDS = 0.5
 AT_ONCE = 12
 REFUSED = "cannot make its step"
 BLOCKED = "blocked: "
+UNFIT = "the arguments do not fit"  # of an effect, which is parked then
 BAD = (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)
 
 
@@ -89,7 +90,7 @@ class Attack:
                 try:
                     fine = await _to_its_end(_do(world, act, begun), world, hostile)
                 except NoEnd as error:
-                    if part.place.blocks and BLOCKED in error.why:
+                    if part.place.blocks and (BLOCKED in error.why or UNFIT in error.why):
                         continue
                     if not self._excused(hostile, error.why):
                         self._problem(hostile, f"{part.label}: {type(act).__name__} has no end: {error.why}")
@@ -114,7 +115,7 @@ class Attack:
     async def _ping(self, hostile: Hostile) -> None:
         world = self._universe.world(world_name(hostile.number))
         try:
-            answered = await _to_its_end(world.ask(Ping()), world, hostile)
+            answered = await _to_its_end(world.ask(Ping()), world, hostile, hopeless=(UNFIT, REFUSED))
         except NoEnd as error:
             if not self._excused(hostile, error.why):
                 self._problem(hostile, f"its world does not answer any more: {error.why}")
@@ -126,12 +127,15 @@ class Attack:
         self.problems.append(Problem(hostile, what))
 
 
-async def _to_its_end(doing: Coroutine[Any, Any, T], world: wl.World, hostile: Hostile) -> T:
+async def _to_its_end(
+    doing: Coroutine[Any, Any, T], world: wl.World, hostile: Hostile, *,
+    hopeless: tuple[str, ...] = (BLOCKED, UNFIT, REFUSED),
+) -> T:  # fmt: skip
     """What comes of an act. `NoEnd` as soon as `why` shows that it may have none, or when time is up."""
     task, why, began = asyncio.create_task(doing), "", time.monotonic()
     may_have_none = hostile.sick or any(part.place.blocks for part in hostile.parts)
     try:
-        while not task.done() and time.monotonic() - began < ACT_SECONDS and not (BLOCKED in why or REFUSED in why):
+        while not task.done() and time.monotonic() - began < ACT_SECONDS and not any(each in why for each in hopeless):
             await asyncio.wait([task], timeout=SOON_SECONDS if may_have_none else ACT_SECONDS)
             why = "" if task.done() else await _why(world)
         if task.done():

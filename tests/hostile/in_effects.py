@@ -83,7 +83,7 @@ def argument_of_an_effect(making: Making) -> list[Act]:
     return [Run(flow(), making.name("r"), judged=True)]
 
 
-@places.add(stores=False)
+@places.add(stores=False, blocks=True)
 def typed_argument_of_an_effect(making: Making) -> list[Act]:
     do = making.do
 

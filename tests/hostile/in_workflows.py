@@ -211,7 +211,7 @@ def typed_argument(making: Making) -> list[Act]:
     return [Run(flow({"name": "a"}), making.name("r")), Run(inner(Order("b")), making.name("s"))]
 
 
-@places.add(shows=False, stores=False)
+@places.add(shows=False, stores=False, blocks=True)
 def typed_result(making: Making) -> list[Act]:
     do = making.do
 

@@ -2,7 +2,8 @@
 
 It returns the acts by which a client brings the world there. `shows`: what the behaviour raises must be seen as a
 failure of a judged act. `stores`: what it returns is stored, so a value that cannot be must be seen too.
-`blocks`: a run there may be blocked, which is what becomes of one whose recorded arguments its code cannot read.
+`blocks`: a run there may be blocked, which is what becomes of one whose recorded arguments or answers its code cannot
+read, or its effect parked.
 """
 
 from __future__ import annotations

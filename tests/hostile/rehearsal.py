@@ -24,7 +24,7 @@ from worldline.base import errors
 from worldline.codec import digest, structs
 from worldline.kernel import commands, values
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import ENDED, RunStatus
+from worldline.kernel.rows.records import ENDED, RunStatus
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 

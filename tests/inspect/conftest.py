@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.cli.conftest import stocked, store
-from tests.roles.conftest import memory_kit
+from tests.roles.conftest import kit, memory_kit
 
-__all__ = ["memory_kit", "stocked", "store"]
+__all__ = ["kit", "memory_kit", "stocked", "store"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -60,14 +63,22 @@ async def test_a_blocked_run_is_told_without_its_program(memory_kit: Kit) -> Non
     [blocked] = [each for each in (await why.why(handle)).reasons if each.stuck]
     assert (blocked.kind, blocked.run) == ("blocked", "r")
     assert blocked.error
-    assert blocked.command.startswith("worldline runs cancel w r")
+    ways = [f"worldline runs {way}" for way in ("retry w r", "answer w r 1 VALUE", "reset w r --to 1", "terminate w r")]
+    assert (blocked.command, blocked.ways) == (ways[0], ways)
 
 
-async def test_code_that_does_not_fit_the_journal_is_the_reason(memory_kit: Kit) -> None:
+async def test_a_world_is_looked_at_without_its_code(memory_kit: Kit) -> None:
+    """Code that does something else than the journal says keeps no world from being read, or hosted."""
     app, other = program(), doubling.program()
+
+    @app.workflow
+    async def hold() -> None:
+        await wl.wait(Add)
+
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await (await world.send(Add(1))).applied(20)
+        await kits.begin(world, hold(), id="r")
         host = universe._connection.host
         assert host is not None
         host.abandon()  # nothing is saved: the whole journal is above the baseline
@@ -75,9 +86,9 @@ async def test_code_that_does_not_fit_the_journal_is_the_reason(memory_kit: Kit)
     client.universe._connection.knows(other)
     await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)  # nothing hosts it any more
     found = await why.why(Handle(client.universe._connection, "w"))
-    [reason] = [each for each in found.reasons if each.stuck]
-    assert reason.kind == "diverged"
-    assert "journal" in reason.what
+    assert [(each.kind, each.run, each.stuck) for each in found.reasons] == [
+        ("not_hosted", "", False), ("wait", "r", False),
+    ]  # fmt: skip
 
 
 async def test_a_paused_world_needs_no_host(memory_kit: Kit) -> None:
@@ -110,6 +121,75 @@ async def test_finished_runs_have_an_end(memory_kit: Kit) -> None:
     assert ended.ended is not None
     assert ended.ended > ended.started
     assert waiting.ended is None
+
+
+# --- Code that does not return --------------------------------------------------------------------------------------
+
+
+def _stuck(app: wl.Program, hang: Callable[[], None]) -> wl.Program:
+    @app.workflow
+    async def flow() -> int:
+        first = await wl.wait(Add)
+        hang()
+        return first.number + (await wl.wait(Add)).number
+
+    return app
+
+
+def _loops() -> None:
+    while True:
+        pass
+
+
+def _loops_and_catches() -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            _loops()
+
+
+@pytest.mark.parametrize("hang", [_loops, _loops_and_catches])
+async def test_code_that_does_not_return_does_not_keep_a_run_from_being_shown(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, hang: Callable[[], None]
+) -> None:
+    """Before, the code ran on the event loop, and nothing of the process went on any more."""
+    app = _stuck(program(), lambda: None)
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, app.workflows["flow"](), id="r")
+        await (await world.send(Add(1))).applied(20)
+    client = await memory_kit.process()
+    client.universe._connection.knows(_stuck(program(), hang))
+    monkeypatch.setattr(why, "CODE_SECONDS_MAX", 0.2)
+    handle = Handle(client.universe._connection, "w")
+    found = await asyncio.wait_for(why.find_run(handle, "r"), 20)
+    assert [(each.number, each.state) for each in found.operations] == [(1, "ok"), (2, "open")]
+    assert found.note.startswith("the arguments that its code passes now are not known: the code did not return within")
+    assert "_loops" in found.note
+    assert (await why.why(handle)).reasons, "the process goes on, and reads the same world again"
+    alone = [each for each in threading.enumerate() if each.name == "worldline-alone"]
+    for each in alone:
+        each.join(20)
+    assert not any(each.is_alive() for each in alone), "it was interrupted"
+
+
+async def test_code_that_returns_says_what_it_passes_now(memory_kit: Kit) -> None:
+    def sleeping(seconds: int) -> wl.Program:
+        app = program()
+
+        @app.workflow
+        async def nap() -> None:
+            await wl.sleep(seconds)
+
+        return app
+
+    app = sleeping(3_600)
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await kits.begin(world, app.workflows["nap"](), id="r")
+    client = await memory_kit.process()
+    client.universe._connection.knows(sleeping(60))
+    found = await why.find_run(Handle(client.universe._connection, "w"), "r")
+    assert ([each.differs for each in found.operations], found.note) == (["60 s"], "")
 
 
 # --- Programs that change -----------------------------------------------------------------------------------------

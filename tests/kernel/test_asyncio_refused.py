@@ -20,7 +20,7 @@ from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.kernel import step as kernel_step
-from worldline.kernel.runs import Failure
+from worldline.kernel.rows.records import Failure
 from worldline.kernel.state import Ended, Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind

@@ -9,7 +9,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.kernel import work as kernel_work
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.model.journal import Kind
 
 app = wl.Program("attaching")

@@ -155,8 +155,8 @@ def test_a_full_memory_is_no_failure_of_the_code(place: str) -> None:
         kernel_step.step(machine, *last)
     assert not caught.value.lasting
     lacking[0] = False
-    never, _ = snapshots.load(app, parts, HOME)
-    again, _ = snapshots.load(app, parts, HOME)
+    never = snapshots.load(app, parts, HOME)
+    again = snapshots.load(app, parts, HOME)
     drafts = kernel_step.step(again, *last).drafts
     assert drafts == kernel_step.step(never, *last).drafts
     assert not any(b"MemoryError" in draft.payload for draft in drafts)
@@ -168,7 +168,7 @@ def test_trying_a_program_is_abandoned_too() -> None:
     machine.runs["r"].cool()
     lacking[0] = True
     with pytest.raises(errors.CannotStep):
-        commands.fits(machine)
+        commands.misfits(machine, HOME)
 
 
 zoned = wl.Program("zoned")
@@ -248,7 +248,7 @@ def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None
             kernel_step.step(held, *given)
         assert caught.value.lasting
     # What needs no zone goes on here, and the schedule where there is one.
-    other, _ = snapshots.load(zoned, parts, HOME)
+    other = snapshots.load(zoned, parts, HOME)
     assert kernel_step.step(other, *event(Tick(1), 2)).dead == ""
 
 

@@ -141,9 +141,9 @@ def test_a_replay_has_the_same_due_times() -> None:
     before = snapshots.save(life.machine)
     life.restore()
     assert snapshots.save(life.machine) == before
-    [pending] = life.machine.open.values()
+    [pending] = life.machine.work.open.values()
     assert pending.due_us == NOW_US + 3 * SECOND
-    fire(life, life.machine.wanted_again(pending, life.at), NOW_US + 3 * SECOND)
+    fire(life, life.machine.work.wanted_again(pending, life.at), NOW_US + 3 * SECOND)
     assert life.prove() == 4
 
 
@@ -195,6 +195,6 @@ def test_a_clock_set_back_far_fires_the_times_between_again() -> None:
     [timer] = fire(life, timer, NOW_US + HOUR_US).wanted
     send(life, Tick("back"), NOW_US)
     for _ in range(3):
-        [pending] = life.machine.open.values()
+        [pending] = life.machine.work.open.values()
         assert 0 < pending.due_us - NOW_US <= 240 * SECOND
-        fire(life, life.machine.wanted_again(pending, life.at), pending.due_us)
+        fire(life, life.machine.work.wanted_again(pending, life.at), pending.due_us)

@@ -151,7 +151,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
     performed.clear()
     with testing.world(app, script(), drops=False) as world:
         world.start(flow(), id="r")
-        before, open_before = snapshots.save(world.machine), dict(world.machine.open)
+        before, open_before = snapshots.save(world.machine), dict(world.machine.work.open)
         run = world.machine.runs["r"]
         assert run.coroutine is not None
         if way == "cool":
@@ -163,7 +163,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
         run.coroutine = None
         gc.collect()
         assert snapshots.save(world.machine) == before
-        assert world.machine.open == open_before
+        assert world.machine.work.open == open_before
         world.send(Ping(5))
         assert world.state(Seen).pings >= 1
     gc.collect()
@@ -248,8 +248,8 @@ def test_a_rebuild_that_strays_ends_and_blocks_the_run(awaits: bool) -> None:
         world.start(sleeps(), id="r")
         parts = snapshots.save(world.machine)
     home = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
-    machine, _ = snapshots.load(changed(awaits=awaits), parts, home)
-    assert "journal: timer 'sleep'" in commands.fits(machine)["r"]
+    machine = snapshots.load(changed(awaits=awaits), parts, home, strict=True)
+    assert "journal: timer 'sleep'" in commands.misfits(machine, home)["r"]
     machine.close()
 
 

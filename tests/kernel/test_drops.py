@@ -120,7 +120,7 @@ def test_no_finally_block_does_anything_when_a_coroutine_is_dropped(way: str, ca
         for call in (tidy("a"), raises_when_closed(), clings(), generates()):
             world.start(call)
         world.advance(2)  # generates() is now between two of its numbers
-        before, work_before = snapshots.save(world.machine), dict(world.machine.open)
+        before, work_before = snapshots.save(world.machine), dict(world.machine.work.open)
         runs = list(world.machine.runs.values())
         assert sum(run.coroutine is not None for run in runs) == 5
         if way == "cool":
@@ -131,7 +131,7 @@ def test_no_finally_block_does_anything_when_a_coroutine_is_dropped(way: str, ca
         del runs
         gc.collect()
         assert snapshots.save(world.machine) == before
-        assert world.machine.open == work_before
+        assert world.machine.work.open == work_before
     assert ran == []
     assert caplog.records == []
 

@@ -206,6 +206,35 @@ def test_helpers_of_the_same_package_count(tmp_path: Path) -> None:
     assert build(5) != build(6)
 
 
+def test_the_name_of_the_module_does_not_count(tmp_path: Path) -> None:
+    """A module of a package, the same run as a script, and the same file loaded by its path: one program, one hash."""
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("def cents() -> int:\n    return 5\n\ndef twice() -> int:\n    return 2\n")
+    (package / "main.py").write_text(
+        "import worldline as wl\nfrom pack import helpers\napp = wl.Program('p')\n\n"
+        "def twice() -> int:\n    return 2 * helpers.twice()\n\n"
+        "@app.workflow\nasync def flow() -> int:\n    return helpers.cents() + twice()\n\n"
+        "if __name__ == '__main__':\n    print(app.hash.hex())\n"
+    )
+    by_path = (
+        "from worldline.host import program_files as files; print(files.load('pack/main.py').programs[0].hash.hex())"
+    )
+    ways = [
+        ["-c", "from pack.main import app; print(app.hash.hex())"], ["-m", "pack.main"], ["pack/main.py"],
+        ["-c", by_path],
+    ]  # fmt: skip
+    found = [
+        subprocess.run(
+            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
+            env={"PYTHONPATH": str(tmp_path)},
+        ).stdout
+        for way in ways
+    ]  # fmt: skip
+    assert found == [found[0]] * len(ways)
+
+
 # --- Interests -----------------------------------------------------------------------------------------------------
 
 EVENTS = """

@@ -8,7 +8,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 
 app = wl.Program("gather")
 
@@ -82,7 +82,7 @@ def test_without_it_the_first_failure_is_raised_and_cancels_the_others() -> None
         with pytest.raises(wl.RunFailed, match="no route") as caught:
             world.run(first_failure(["down", "never"]))
         assert caught.value.code == "ConnectionError"
-        assert len(world.machine.open) == 0
+        assert len(world.machine.work.open) == 0
 
 
 def test_children_too() -> None:
@@ -95,11 +95,11 @@ def test_a_cancellation_ends_them_all() -> None:
     slow = wl.Script().on(fetch, "now", wl.Script.never())
     with testing.world(app, slow) as world:
         assert world.run(limited()) == "too slow"
-        assert len(world.machine.open) == 0
+        assert len(world.machine.work.open) == 0
         run = world.start(limited(), id="cut")
         run.cancel("enough")
         assert run.status is RunStatus.CANCELLED
-        assert len(world.machine.open) == 0
+        assert len(world.machine.work.open) == 0
         world.prove()
 
 

@@ -13,7 +13,7 @@ from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import Failure
+from worldline.kernel.rows.records import Failure
 from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
@@ -97,7 +97,7 @@ def start(life: Life, call: Call[Any]) -> None:
 
 
 def intent(life: Life) -> ids.IntentId:
-    [found] = life.machine.by_intent
+    [found] = life.machine.work.open
     return found
 
 
@@ -126,7 +126,7 @@ def test_a_run_that_sleeps_is_told() -> None:
     start(life, sleeps())
     assert give_up(life, intent(life)).ok
     assert result(life) == "cancelled: sleep: by hand"
-    assert life.machine.open == {}
+    assert life.machine.work.open == {}
     life.restore()
 
 
@@ -137,8 +137,9 @@ def test_a_limit_is_lifted(call: Call[Any]) -> None:
     before = life.machine.state
     assert give_up(life, intent(life)).ok
     assert life.machine.state != before, "it is part of the state that there is no limit any more"
-    assert (life.machine.open, result(life)) == ({}, None)
+    assert (life.machine.work.open, result(life)) == ({}, None)
     life.restore()
+    assert life.machine.work.open == {}, "and it does not come back"
     send(life, Go("went"))
     assert result(life) == "went"
 
@@ -147,7 +148,7 @@ def test_an_event_to_come_does_not_come() -> None:
     life = Life(app, HOME)
     start(life, reminds())
     assert give_up(life, intent(life)).ok
-    assert life.machine.open == {}
+    assert life.machine.work.open == {}
     send(life, Go("done"))
     assert result(life) == "done"
     assert len(cancelled(life)) == 1
@@ -158,16 +159,16 @@ def test_the_timer_of_a_schedule_takes_the_schedule_with_it() -> None:
     spec = schedule_spec.spec_of(Late(), every=60, cron=None, tz=None)
     control(life, commands.SCHEDULE, schedules.Put("daily", spec))
     assert give_up(life, intent(life)).ok
-    assert (life.machine.schedules, life.machine.open) == ({}, {})
+    assert (life.machine.schedules, life.machine.work.open) == ({}, {})
     life.restore()
 
 
 def test_what_is_not_a_timer_is_not_found() -> None:
     life = Life(app, HOME)
     start(life, acts())
-    assert life.machine.open[life.machine.by_intent[intent(life)]].kind is WorkKind.EFFECT
+    assert life.machine.work.open[intent(life)].kind is WorkKind.EFFECT
     for of in (intent(life), bytes(16)):
         answer = give_up(life, of)
         assert not answer.ok
         assert structs.decode(Failure, answer.data).code == "not_found"
-    assert len(life.machine.open) == 1
+    assert len(life.machine.work.open) == 1

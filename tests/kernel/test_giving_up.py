@@ -83,10 +83,10 @@ def steps(world: testing.TestWorld) -> list[int]:
 def test_a_cancelled_run(call: wl.Call[str]) -> None:
     with testing.world(app, script()) as world:
         run = world.start(call, id="r")
-        assert len(world.machine.open) == MANY
+        assert len(world.machine.work.open) == MANY
         run.cancel("enough")
         assert run.done
-        assert (len(world.machine.open), len(world.machine.closing)) == (0, 0)
+        assert (len(world.machine.work.open), len(world.machine.work.closing)) == (0, 0)
         kinds = [entry.kind for entry in world.journal()]
         assert kinds.count(Kind.EFFECT_CANCELLED) + kinds.count(Kind.TIMER_CANCELLED) == MANY
         assert max(steps(world)) <= ENTRIES + 5, "what cannot wait comes on top"
@@ -97,14 +97,14 @@ def test_a_failure_gives_up_the_others() -> None:
     with testing.world(app, script()) as world:
         assert world.run(one_fails()) == "no"
         world.advance(0)
-        assert (len(world.machine.open), len(world.machine.closing)) == (0, 0)
+        assert (len(world.machine.work.open), len(world.machine.work.closing)) == (0, 0)
         world.prove()
 
 
 def test_a_run_that_starts_over() -> None:
     with testing.world(app, script(), strict=False) as world:
         assert world.run(starts_over(again=True)) == "done"
-        assert (len(world.machine.open), len(world.machine.closing)) == (0, 0)
+        assert (len(world.machine.work.open), len(world.machine.work.closing)) == (0, 0)
         world.prove()
 
 
@@ -114,21 +114,21 @@ def cancelled_halfway(world: testing.TestWorld) -> list[ids.IntentId]:
     data = values.dump(["r", "enough"])
     world._stage.step(world._actor, inbox.Control(commands.CANCEL, payload.inline(data)), data)
     assert world.machine.unfinished
-    return [world.machine.wanted_again(each, world.address).intent for each in world.machine.closing]
+    return [world.machine.work.wanted_again(each.pending, world.address).intent for each in world.machine.work.closing]
 
 
 def test_answers_to_what_is_being_closed_come_too_late() -> None:
     with testing.world(app, script()) as world:
         left = cancelled_halfway(world)
         assert len(left) > MANY // 2
-        before = world.head.state
+        runs = [run.record for run in world.machine.runs.values()]
         receipt = inbox.Receipt(left[-1], ReceiptStatus.OK, payload.inline(values.dump(1)), 1)
         stepped = world._stage.step(world._actor, receipt, values.dump(1))
         assert stepped.drafts[1].kind is Kind.LATE_ANSWER
         assert stepped.cancelled, "each step closes as much as it has room for"
-        assert world.head.state == before
+        assert [run.record for run in world.machine.runs.values()] == runs
         world.advance(0)
-        assert len(world.machine.closing) == 0
+        assert len(world.machine.work.closing) == 0
         world.prove()
 
 
@@ -136,11 +136,11 @@ def test_what_is_left_to_close_survives() -> None:
     with testing.world(app, script()) as world:
         left = cancelled_halfway(world)
         saved = snapshots.save(world.machine)
-        loaded, _ = snapshots.load(app, saved, world.address)
-        assert [loaded.wanted_again(each, world.address).intent for each in loaded.closing] == left
+        loaded = snapshots.load(app, saved, world.address)
+        assert [loaded.work.wanted_again(each.pending, world.address).intent for each in loaded.work.closing] == left
         loaded.close()
         world.crash()
         assert snapshots.save(world.machine) == saved
         world.advance(0)
-        assert len(world.machine.closing) == 0
+        assert len(world.machine.work.closing) == 0
         world.prove()

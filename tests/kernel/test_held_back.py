@@ -62,25 +62,24 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     wanted = commands.StartRun("r", "many", values.dump({}), b"s" * 16, named=True)
     kernel_step.step(machine, *control(commands.RUN, structs.encode(wanted), 1))
     parts = snapshots.save(machine)
-    assert len(machine.unsent) == COUNT - limits.STEP_EFFECTS_MAX
+    assert len(machine.work.unsent) == COUNT - limits.STEP_EFFECTS_MAX
 
-    changed, _ = snapshots.load(program(renamed=True), parts, HOME)
-    blocked = commands.fits(changed)
-    assert "journal: effect 'fetch_it'" in blocked["r"]
-    change = structs.encode(commands.ChangeProgram(b"a" * 32, b"b" * 32, blocked))
+    changed = snapshots.load(program(renamed=True), parts, HOME)
+    assert "journal: effect 'fetch_it'" in commands.misfits(changed, HOME)["r"]
+    change = structs.encode(commands.ChangeProgram(b"a" * 32, b"b" * 32))
     stepped = [kernel_step.step(changed, *control(commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
     left = [each for one in stepped for each in one.wanted]
     assert [each.name for each in left] == ["fetch_it"] * (COUNT - limits.STEP_EFFECTS_MAX)
     assert {each.deadline_us for each in left} == {0}  # no declaration is known here that would set one
-    assert len(changed.open) == COUNT
+    assert len(changed.work.open) == COUNT
 
     # A snapshot of it goes back to the code that knows them; there the answers come, and the run ends.
-    back, _ = snapshots.load(program(renamed=False), snapshots.save(changed), HOME)
+    back = snapshots.load(program(renamed=False), snapshots.save(changed), HOME)
     number = 100
     last = kernel_step.step(
-        back, *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32, {})), number)
+        back, *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32)), number)
     )
-    for intent in list(back.by_intent):
+    for intent in list(back.work.open):
         number += 1
         answer = values.dump(1)
         receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
@@ -96,5 +95,5 @@ def test_in_the_testing_kit_they_stay_open(seed: int) -> None:
         world.start(app.workflows["many"](), id="r")
         assert world.adopt(program(renamed=True))
         world.advance(30)
-        assert all(each.kind is WorkKind.EFFECT for each in world.machine.open.values())
-        assert not world.machine.unsent
+        assert all(each.kind is WorkKind.EFFECT for each in world.machine.work.open.values())
+        assert not world.machine.work.unsent

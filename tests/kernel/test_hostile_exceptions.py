@@ -16,7 +16,7 @@ from worldline import testing
 from worldline.base import errors
 from worldline.kernel import context, user_errors
 from worldline.kernel import step as kernel_step
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind

@@ -237,7 +237,7 @@ def test_an_effect_does_not_wait_for_the_timers_before_it() -> None:
 def test_events_set_off_by_a_run_outlive_it_also_while_held_back() -> None:
     with testing.world(app, twice=False) as world:
         world.run(sets_off(300))
-        assert len(world.machine.open) == 300
+        assert len(world.machine.work.open) == 300
         world.advance(100)
         assert world.state(Heard).count == 300
         check(world)
@@ -266,7 +266,7 @@ def test_giving_up_what_was_held_back(stay: bool) -> None:
     with testing.world(app, script, twice=False) as world:
         assert world.run(gives_up(1_000, stay)) == "boom"
         world.advance(1)
-        assert not world.machine.open
+        assert not world.machine.work.open
         assert sum(entry.kind is Kind.EFFECT_REQUESTED for entry in world.journal()) < 500
         check(world)
 

@@ -9,9 +9,10 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import commands, replay, snapshots
-from worldline.kernel.runs import Parked
+from worldline.kernel import commands, replay, snapshots, values
+from worldline.kernel.rows.records import Parked
 from worldline.model import ids, inbox, payload
+from worldline.model import row_keys as keys
 from worldline.model.journal import Kind
 
 app = wl.Program("parking")
@@ -38,7 +39,7 @@ def script() -> wl.Script:
 
 def of_kind(world: testing.TestWorld, name: str) -> ids.IntentId:
     machine = world.machine
-    return next(intent for intent, key in machine.by_intent.items() if machine.open[key].name == name)
+    return next(intent for intent, pending in machine.work.open.items() if pending.name == name)
 
 
 def park(intent: bytes) -> inbox.Control:
@@ -59,7 +60,7 @@ def test_parking_is_journaled_and_retried_by_hand() -> None:
     with testing.world(app, script()) as world:
         run = world.start(call("1"), id="r")
         world.advance(10)
-        pending = world.machine.open[world.machine.by_intent[of_kind(world, "phone")]]
+        pending = world.machine.work.open[of_kind(world, "phone")]
         assert pending.parked == Parked(2, "OSError: still busy")
         assert not run.done
         with pytest.raises(testing.Stuck, match="effect phone is parked: OSError: still busy"):
@@ -118,16 +119,28 @@ def test_late_and_double_ones_are_ignored(forge: Callable[[testing.TestWorld], i
         world.prove()
 
 
-def test_parking_changes_no_digest() -> None:
-    """Nothing the program can see has changed."""
+def test_parking_is_a_row_of_the_state() -> None:
     with testing.world(app, wl.Script().on(phone, wl.Script.never())) as world:
         world.start(call("1"), id="r")
-        before = world.head.state
+        before = snapshots.rows_of(world.machine)
         intent = of_kind(world, "phone")
         assert give(world, park(intent)) == [Kind.CONTROL]
-        assert world.head.state == before
+        assert [keys.parse(key).part for key, _ in snapshots.rows_of(world.machine)].count(keys.PARKED) == 1
+        world.crash()
         assert give(world, retry(intent)) == [Kind.CONTROL]
-        assert world.head.state == before
+        assert snapshots.rows_of(world.machine) == before
+        world.prove()
+
+
+def test_an_answer_takes_the_row_with_it() -> None:
+    with testing.world(app, wl.Script().on(phone, wl.Script.never())) as world:
+        world.start(call("1"), id="r")
+        intent = of_kind(world, "phone")
+        give(world, park(intent))
+        answer = values.dump("late")
+        world.step(inbox.Receipt(intent, inbox.ReceiptStatus.OK, payload.inline(answer), 1), answer)
+        assert world.attach("r").result() == "late"
+        assert keys.PARKED not in [keys.parse(key).part for key, _ in snapshots.rows_of(world.machine)]
         world.prove()
 
 

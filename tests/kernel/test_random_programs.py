@@ -101,7 +101,7 @@ async def do(what: str, rest: list[Any], depth: int, said: list[Any], started: l
         case "gather", [numbers]:
             said += await wl.gather(*[outside(number) for number in numbers])
         case "children", [plans] if depth < 3:
-            said += await wl.gather(*[interpret(plan, depth + 1) for plan in plans])
+            said += await wl.gather(*[interpret(plan, depth + 1) for plan in plans], grace=4)
         case "start", [plan] if depth < 3:
             started.append(wl.start(interpret(plan, depth + 1)))
         case "start effect", [number]:
@@ -112,8 +112,16 @@ async def do(what: str, rest: list[Any], depth: int, said: list[Any], started: l
         case "give up", []:
             if started:
                 started.pop().cancel("not wanted")
-        case "scope", [timeout, shield, inner]:
-            await in_scope(timeout, shield, inner, depth, said)
+        case "scope", [timeout, shield, inner, grace]:
+            await in_scope(timeout, shield, grace, inner, depth, said)
+        case "tidy", [seconds]:
+            try:
+                await wl.sleep(9)
+            except wl.Cancelled as cancelled:
+                await wl.sleep(seconds)
+                said.append(cancelled.kind.name)
+                wl.emit(Ping(seconds))
+                raise
         case "try", [inner, last]:
             try:
                 await follow(inner, depth, said, started)
@@ -127,11 +135,14 @@ async def do(what: str, rest: list[Any], depth: int, said: list[Any], started: l
             at_once(what, rest, said)
 
 
-async def in_scope(timeout: int | None, shield: bool, inner: Plan, depth: int, said: list[Any]) -> None:
-    async with wl.scope(timeout=timeout, shield=shield) as scope:
+async def in_scope(
+    timeout: int | None, shield: bool, grace: int | None, inner: Plan, depth: int, said: list[Any]
+) -> None:
+    async with wl.scope(timeout=timeout, shield=shield, grace=grace) as scope:
+        started: list[Any] = []
         if inner and depth < 3:
-            _ = scope.start(interpret(inner[:1], depth + 1))
-        await follow(inner, depth, said, [])
+            started = [scope.start(interpret(inner[:1], depth + 1)), scope.start(outside(len(inner)))]
+        await follow(inner, depth, said, started)
         if len(inner) > 2:
             scope.cancel("long enough")
             await wl.sleep(1)
@@ -155,6 +166,7 @@ SECONDS = st.integers(0, 12)
 LEAVES = st.one_of(
     st.tuples(st.just("effect"), NUMBERS),
     st.tuples(st.just("sleep"), SECONDS),
+    st.tuples(st.just("tidy"), SECONDS),
     st.tuples(st.just("wait"), st.none() | SECONDS, st.integers(0, 1)),
     st.tuples(st.just("gather"), st.lists(NUMBERS, max_size=4)),
     st.tuples(st.just("start effect"), NUMBERS),
@@ -167,7 +179,7 @@ LEAVES = st.one_of(
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     plans = st.lists(inner, max_size=3)
     return st.one_of(
-        st.tuples(st.just("scope"), st.none() | SECONDS, st.booleans(), plans),
+        st.tuples(st.just("scope"), st.none() | SECONDS, st.booleans(), plans, st.none() | SECONDS),
         st.tuples(st.just("children"), st.lists(plans, max_size=3)),
         st.tuples(st.just("start"), plans),
         st.tuples(st.just("try"), plans, plans),
@@ -185,14 +197,14 @@ ACTS = st.one_of(
 )
 
 
-def live(world: testing.TestWorld, acts: list[Any]) -> list[Any]:
+def live(world: testing.TestWorld, acts: list[Any], *, until: int = 300, prefix: str = "run") -> list[Any]:
     runs: list[testing.TestRun[Any]] = []
     said: list[Any] = []
     for what, *rest in acts:
         try:
             match what, rest:
                 case "run", [plan]:
-                    runs.append(world.start(interpret(plan, 0), id=f"run{len(runs)}"))
+                    runs.append(world.start(interpret(plan, 0), id=f"{prefix}{len(runs)}"))
                 case "send", [number, to]:
                     world.send(Ping(number), to=runs[to].id if to is not None and to < len(runs) else None)
                 case "cancel", [number] if number < len(runs):
@@ -203,7 +215,7 @@ def live(world: testing.TestWorld, acts: list[Any]) -> list[Any]:
                     said.append(world.ask(Count(by)))
         except (testing.NotTaken, wl.Refused) as error:
             said.append(str(error))
-    world.advance(300)
+    world.advance(until)
     return [*said, *(run.status.name for run in runs)]
 
 

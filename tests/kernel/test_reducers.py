@@ -15,7 +15,7 @@ from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
-from worldline.kernel.runs import Failure
+from worldline.kernel.rows.records import Failure
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
 

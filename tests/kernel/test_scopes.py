@@ -8,7 +8,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 app = wl.Program("scopes")
@@ -125,7 +125,7 @@ def test_a_scope_with_a_timeout(seconds: int, result: str, took: int) -> None:
     with testing.world(app, now=START) as world:
         assert world.run(limited(seconds)) == result
         assert world.now - START == timedelta(seconds=took)
-        assert not world.machine.open
+        assert not world.machine.work.open
         world.prove()
 
 
@@ -182,7 +182,7 @@ def test_a_scope_that_fails_cancels_what_it_started() -> None:
     with testing.world(app, wl.Script().on(work, wl.Script.never())) as world:
         assert world.run(fails_inside(), id="f") == "caught"
         assert world.attach("f/0").status is RunStatus.CANCELLED
-        assert not world.machine.open
+        assert not world.machine.work.open
         world.prove()
 
 

@@ -12,12 +12,14 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.codec import canonical, structs
+from worldline.codec import canonical
 from worldline.kernel import snapshots, values
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import Buffered, Op, Outcome, Record, Resume
-from worldline.kernel.state import Machine, Pending
+from worldline.kernel.rows.ledger import Queue
+from worldline.kernel.rows.records import Buffered, Op, Outcome, Pending, Record, Resume, RunStatus
+from worldline.kernel.state import Machine
 from worldline.model import ids
+from worldline.model.change import Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 
@@ -80,12 +82,12 @@ def check(machine: Machine) -> None:
     """What is loaded is what was saved, anywhere, and its bytes name no world."""
     parts = saved(machine)
     for home in (HERE, THERE):
-        loaded, program_hash = snapshots.load(machine.program, parts, home)
+        loaded = snapshots.load(machine.program, parts, home)
         assert saved(loaded) == parts
-        assert program_hash == machine.program.hash
+        assert loaded.origin.program_hash == machine.program.hash
         assert list(loaded.runs) == list(machine.runs)
-        assert loaded.live == {flow: runs for flow, runs in machine.live.items() if runs}
-        assert list(loaded.by_intent.values()) == sorted(machine.by_intent.values())
+        assert list(loaded.live) == list(machine.live)
+        assert list(loaded.work.open.values()) == list(machine.work.open.values()), "in order"
         loaded.close()
     everything = b"".join(parts)
     assert bytes(HERE.world) not in everything
@@ -106,7 +108,7 @@ def test_save_and_load_of_a_busy_world() -> None:
     with testing.world(app, script) as world:
         check(world.machine)
         lived(world)
-        assert world.machine.open
+        assert world.machine.work.open
         check(world.machine)
         world.advance(50)
         check(world.machine)
@@ -145,9 +147,15 @@ def test_more_than_sixteen_mebibytes_in_all() -> None:
 
 def record(**changes: Any) -> Record:
     made = Record(
-        "r", "busy_child", values.dump({}), b"s" * 16, True, 1, ops=[], log=[], buffer=[], interrupts=[], number=1
-    )
+        "r", "busy_child", values.dump({}), b"s" * 16, True, 1, ops=[], log=[], number=1
+    )  # fmt: skip
     return msgspec.structs.replace(made, **changes)
+
+
+def buffer(event: Buffered, count: int) -> Queue[Buffered]:
+    made: Queue[Buffered] = Queue()
+    made.extend([event] * count)
+    return made
 
 
 def outcome(size: int) -> Outcome:
@@ -157,12 +165,12 @@ def outcome(size: int) -> Outcome:
 @pytest.mark.parametrize(
     "big",
     [
-        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, 1, outcome(100_000)) for _ in range(200)]),
-        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, number) for number in range(30_000)]),
-        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, 1, 1, outcome(16 * limits.MIB - 100_000))] * 2),
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, outcome=outcome(100_000)) for _ in range(200)]),
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, step=number) for number in range(30_000)]),
+        record(ops=[Op(OpKind.EFFECT, "fetch", b"d" * 16, outcome=outcome(16 * limits.MIB - 100_000))] * 2),
         record(log=[Resume(number) for number in range(100_000)]),
-        record(buffer=[Buffered("Approved", b"x" * 10_000)] * 2_000),
-        record(args=b"a" * 15 * limits.MIB, data=b"d" * 15 * limits.MIB),
+        record(buffer=buffer(Buffered("Approved", b"x" * 10_000), 2_000)),
+        record(args=b"a" * 15 * limits.MIB, data=b"d" * 15 * limits.MIB, status=RunStatus.FAILED),
     ],
     ids=["outcomes", "operations", "huge outcomes", "resumptions", "buffer", "arguments and result"],
 )
@@ -170,7 +178,7 @@ def test_a_run_of_any_size_can_be_saved(big: Record) -> None:
     machine = Machine(app)
     machine.add_run(big)
     parts = saved(machine)
-    loaded, _ = snapshots.load(app, parts, HERE)
+    loaded = snapshots.load(app, parts, HERE)
     assert loaded.runs["r"].record == big
     assert saved(loaded) == parts
     assert max(map(len, parts)) <= limits.CBOR_BYTES_MAX
@@ -179,24 +187,36 @@ def test_a_run_of_any_size_can_be_saved(big: Record) -> None:
 def test_much_open_and_held_back_work_can_be_saved() -> None:
     with testing.world(app, wl.Script().on(fetch, wl.Script.never()), twice=False) as world:
         world.start(fans_out(1_500, 15_000), id="f")
-        assert len(world.machine.open) == 1_500
+        assert len(world.machine.work.open) == 1_500
         check(world.machine)
     with testing.world(app, wl.Script().on(fetch, wl.Script.never()), twice=False) as world:
-        world.machine.unsent.extend([])
+        world.machine.work.unsent.extend([])
         call = fans_out(200, 10)
         world.start(call, id="f")
         check(world.machine)
+
+
+def test_work_that_a_fork_asks_for_in_an_operations_place() -> None:
+    with testing.world(app, wl.Script().on(fetch, wl.Script.never()), twice=False) as world:
+        world.start(fans_out(1, 1), id="f")
+        machine = world.machine
+        [(intent, pending)] = machine.work.open.items()
+        other = msgspec.structs.replace(pending, name="other", params=b"\x80")
+        del machine.work.open[intent]
+        machine.work.reopen(other, HERE)
+        machine.runs[pending.run].opened(pending.op, other)
+        check(machine)
 
 
 def test_very_many_timers_can_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CBOR_ITEMS_MAX", 20_000)  # a fiftieth, with as many fewer timers
     machine = Machine(app)
     for number in range(2_400):
-        key = (1, number)
-        machine.open[key] = Pending(WorkKind.TIMER, "sleep", b"12345678", *key, 1, 2, 0, "r", number)
+        pending = Pending(number + 1, WorkKind.TIMER, "late", b"12345678", 1, number, 1, 2, 0, "", number, "late")
+        machine.work.reopen(pending, HERE)
     parts = saved(machine)
-    loaded, _ = snapshots.load(app, parts, HERE)
-    assert loaded.open == machine.open
+    loaded = snapshots.load(app, parts, HERE)
+    assert loaded.work.open == machine.work.open
 
 
 def test_a_reducer_that_is_gone_keeps_its_cells() -> None:
@@ -204,22 +224,27 @@ def test_a_reducer_that_is_gone_keeps_its_cells() -> None:
     with testing.world(app) as world:
         world.send(Stored("a", 3))
         parts = saved(world.machine)
-    machine, _ = snapshots.load(less, parts, HERE)
-    loaded, _ = snapshots.load(app, saved(machine), HERE)
+    machine = snapshots.load(less, parts, HERE)
+    loaded = snapshots.load(app, saved(machine), HERE)
     assert loaded.read_cell(Blob, "a").text == "aaa"
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
     good = saved(Machine(app))
-    header = structs.decode(snapshots.Header, good[0])
-    newer = structs.encode(msgspec.structs.replace(header, version=99))
+
+    def with_row(key: bytes) -> list[bytes]:
+        return snapshots.parts_of(bytes(32), [(key, Row(b"\x80"))])
+
     for parts, reason in [
-        ([newer], "snapshot version 99"),
+        ([canonical.encode([1, 99])], "header of version 99"),
         ([b"\xff"], "canonical"),
-        ([good[0], canonical.encode({"a": 1})], "list of records"),
-        ([good[0], canonical.encode([b""])], "no known kind"),
-        ([good[0], canonical.encode([b"\x63\x80"])], "no known kind"),
-        ([good[0], canonical.encode([b"\x01\x80"])], "not a record"),
+        (good[:1], "missing or damaged"),
+        ([good[0], good[1][:-1] + b"x"], "missing or damaged"),
+        (with_row(b""), "no row has a key"),
+        (with_row(b"Qx"), "no row has a key"),
+        (with_row(b"MC"), "the row"),
+        (with_row(b"R\x00\x01rX"), "no row of a run"),
+        (with_row(b"R\x00\x09r"), "cut off"),
     ]:
         with pytest.raises(errors.DecodeError, match=reason):
             snapshots.load(app, parts, HERE)

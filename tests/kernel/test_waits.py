@@ -116,15 +116,15 @@ def test_a_wait_ends_by_the_event_or_by_its_timeout(send_after: int, result: str
         if not run.done:
             world.send(shop.Approved("o1"))
         assert run.result() == result
-        assert not world.machine.open
+        assert not world.machine.work.open
         world.prove()
 
 
 def test_an_event_and_the_timeout_race_by_the_journal() -> None:
     with testing.world(app) as world:
         run = world.start(patient("o1"), id="o1")
-        (intent,) = world.machine.by_intent
-        due_us = next(iter(world.machine.open.values())).due_us
+        (intent,) = world.machine.work.open
+        due_us = next(iter(world.machine.work.open.values())).due_us
         world.send(shop.Approved("o1"))
         assert run.result() == "Ada"
         late_one = world.step(inbox.TimerFired(intent, due_us), b"")

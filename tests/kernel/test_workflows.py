@@ -10,7 +10,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.model.journal import Kind
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -113,7 +113,7 @@ def test_a_failed_part_of_a_gather_cancels_the_others() -> None:
     with testing.world(app, script) as world:
         assert world.run(both()) == "broken 1"
         assert kinds(world).count("EFFECT_CANCELLED") == 2
-        assert not world.machine.open
+        assert not world.machine.work.open
 
 
 def test_children_return_fail_and_are_cancelled_with_their_parent() -> None:
@@ -204,7 +204,7 @@ def test_a_started_effect_is_awaited_later_and_ends_with_the_run() -> None:
     with testing.world(app, wl.Script().on(slow, wl.Script.later(10, "done"))) as world:
         assert world.run(later()) == "done"
         world.run(leaves())
-        assert not world.machine.open
+        assert not world.machine.work.open
 
 
 def test_same_run_id_attaches_returns_what_was_returned_or_refuses() -> None:
@@ -288,7 +288,7 @@ def test_continue_as_new_may_change_the_workflow_and_keeps_what_came_early() -> 
         run = world.start(first("o"), id="o")
         world.send(shop.Approved("early"), to="o")
         assert run.result() == "earlyo"
-        assert world.machine.live == {"first": {}, "waits": {}}
+        assert world.machine.live == {}
         world.prove()
 
 

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldline.keys import cas, inbox, journal, leases, ready, schema, snapshots, space, universes, work, worlds
-from worldline.model import blob, ids, lease, payload, snapshot
+from worldline.keys import (
+    cas,
+    chunks,
+    inbox,
+    journal,
+    leases,
+    lineage,
+    ready,
+    schema,
+    snapshots,
+    space,
+    traces,
+    trial,
+    universes,
+    work,
+    worlds,
+)
+from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
@@ -28,7 +44,13 @@ TIME_US = 1_700_000_000_000_000
 
 PAYLOAD = payload.inline(b"\xa1aa\x01")
 BIG = payload.reference(DIGEST, size=70_000)
-META = world_model.WorldMeta("alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3)
+LINEAGE = world_model.Lineage(
+    counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
+    world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
+)  # fmt: skip
+META = world_model.WorldMeta(
+    "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
+)
 ENTRY = journal_model.Entry(
     7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
 )
@@ -50,6 +72,10 @@ WORK = work_model.Work(
     TIME_US + 2,
     "no route",
     "trace",
+    "Traceback",
+)
+KEPT = trace.Kept(
+    3, TIME_US, [trace.Trace(trace.Source.RUN, "order-1", "Traceback"), trace.Trace(trace.Source.EFFECT, "4041", "ü")]
 )
 
 
@@ -68,10 +94,16 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
     ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
+    ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
+    ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.Chunk(b"abc")),
+    ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
     ("holder", space.ValueKind.HOLDER, leases.HOLDER, lease.Holder(WORKER, counted(0x70), 5, TIME_US)),
     ("assignment", space.ValueKind.ASSIGNMENT, leases.ASSIGNMENT, lease.Assignment(WORKER, 1, "moved", 2)),
+    ("trial", space.ValueKind.TRIAL, trial.TRIAL, lease.Trial(5, 3, lease.Running.STEP, DIGEST, 2, 1)),
+    ("lineage", space.ValueKind.LINEAGE, lineage.LINEAGE, LINEAGE),
+    ("pin", space.ValueKind.PIN, lineage.PIN, world_model.Pin(3, 7)),
     ("head", space.ValueKind.HEAD, journal.HEAD, journal_model.Head(3, 7, DIGEST, bytes(32), TIME_US)),
     ("genesis", space.ValueKind.HEAD, journal.HEAD, journal_model.GENESIS),
     ("baseline", space.ValueKind.BASELINE, snapshots.BASELINE, TAKEN),
@@ -89,6 +121,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("control", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Control("pause", PAYLOAD, "trace")),
     ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.Seen(DIGEST, TIME_US)),
     ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.Dead(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
+    ("trace", space.ValueKind.TRACE, traces.KEPT, KEPT),
     ("work", space.ValueKind.WORK, work.WORK, WORK),
     ("due", space.ValueKind.DUE, work.DUE, work.Due(work_model.WorkKind.TIMER)),
     ("hint", space.ValueKind.HINT, ready.HINT, ready.Hint(WORLD)),

@@ -14,10 +14,28 @@ from tests.keys import samples
 from tests.keys.samples import AT, DIGEST, INTENT, STAMP, UNIVERSE, WORKER
 from worldline.base import errors, limits
 from worldline.codec import tuples
-from worldline.keys import cas, inbox, journal, leases, ready, schema, snapshots, space, universes, work, worlds
+from worldline.keys import (
+    cas,
+    chunks,
+    inbox,
+    journal,
+    leases,
+    lineage,
+    ready,
+    schema,
+    snapshots,
+    space,
+    traces,
+    trial,
+    universes,
+    work,
+    worlds,
+)
 from worldline.model import ids
 
-MODULES = (cas, inbox, journal, leases, ready, schema, snapshots, universes, work, worlds)
+MODULES = (
+    cas, chunks, inbox, journal, leases, lineage, ready, schema, snapshots, traces, trial, universes, work, worlds,
+)  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
 U = "1502" + "30101112131415161718191a1b1c1d1e1f"
@@ -27,6 +45,8 @@ WORLD_ID = "30202122232425262728292a2b2c2d2e2f"
 INTENT_ID = "30404142434445464748494a4b4c4d4e4f"
 STAMP_HEX = "33505152535455565758595a5b"
 DIGEST_HEX = "01" + DIGEST.hex() + "00"
+NONCE = samples.counted(0x70)
+NONCE_ID = "30707172737475767778797a7b7c7d7e7f"
 
 KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("schema.KEY", lambda: schema.KEY, "1501" + "1501"),
@@ -37,16 +57,32 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("worlds.index_key", lambda: worlds.index_key(AT), U + "1504" + WORLD_ID),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, DIGEST), U + "1505" + DIGEST_HEX),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, bytes(32)), U + "1505" + "01" + "00ff" * 32 + "00"),
+    (
+        "chunks.chunk_key",
+        lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 0),
+        U + "150f" + DIGEST_HEX + NONCE_ID + "14",
+    ),
+    (
+        "chunks.chunk_key",
+        lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
+        U + "150f" + DIGEST_HEX + NONCE_ID + "16010a",
+    ),
+    ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
     ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
     ("leases.holder_key", lambda: leases.holder_key(AT), W + "1503"),
     ("leases.assignment_key", lambda: leases.assignment_key(AT), W + "1504"),
+    ("trial.trial_key", lambda: trial.trial_key(AT), W + "150f"),
     ("journal.head_key", lambda: journal.head_key(AT), W + "1505"),
     ("journal.frame_key", lambda: journal.frame_key(AT, 1), W + "1506" + "1501"),
     ("journal.frame_key", lambda: journal.frame_key(AT, 70_000), W + "1506" + "17011170"),
+    ("journal.part_key", lambda: journal.part_key(AT, 70_000, 3), W + "1506" + "17011170" + "1503"),
     ("snapshots.baseline_key", lambda: snapshots.baseline_key(AT), W + "1507"),
     ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 0), W + "1508" + "14"),
     ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 300), W + "1508" + "16012c"),
+    ("lineage.lineage_key", lambda: lineage.lineage_key(AT), W + "150a"),
+    ("lineage.pin_count_key", lambda: lineage.pin_count_key(AT), W + "150b" + "14"),
+    ("lineage.pin_key", lambda: lineage.pin_key(AT, samples.WORLD), W + "150b" + "1501" + WORLD_ID),
     ("inbox.item_prefix", lambda: inbox.item_prefix(AT), W + "150c" + "33"),
     ("inbox.item_key", lambda: inbox.item_key(AT, STAMP), W + "150c" + STAMP_HEX),
     (
@@ -62,6 +98,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         W + "150d" + "1502" + "01635361c48bb9eab14198e76ea8ab7f1a41685d6ad62aa9146d301d4f17eb0ae000",
     ),
     ("inbox.dead_key", lambda: inbox.dead_key(AT, STAMP), W + "150e" + STAMP_HEX),
+    ("traces.trace_key", lambda: traces.trace_key(AT, limits.TRACE_SLOTS + 3), W + "1514" + "1503"),
     ("work.open_key", lambda: work.open_key(AT, INTENT), U + "1507" + WORLD_ID + INTENT_ID),
     (
         "work.queue_prefix",
@@ -86,10 +123,18 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("worlds.names", lambda: worlds.names(UNIVERSE), U + "1503", U + "1504"),
     ("worlds.index", lambda: worlds.index(UNIVERSE), U + "1504", U + "1505"),
     ("cas.blobs", lambda: cas.blobs(UNIVERSE), U + "1505", U + "1506"),
+    (
+        "chunks.chunks",
+        lambda: chunks.chunks(UNIVERSE, DIGEST, NONCE),
+        U + "150f" + DIGEST_HEX + NONCE_ID,
+        U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
+    ),
+    ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT, up_to=6), W + "1508", W + "1508" + "1507"),
+    ("lineage.pins", lambda: lineage.pins(AT), W + "150b" + "1501", W + "150b" + "1502"),
     ("inbox.items", lambda: inbox.items(AT), W + "150c" + "33", W + "150c" + "34"),
     ("inbox.items", lambda: inbox.items(AT, start=STAMP), W + "150c" + STAMP_HEX, W + "150c" + "34"),
     ("inbox.seen_made", lambda: inbox.seen_made(AT), W + "150d" + "14", W + "150d" + "15"),
@@ -101,6 +146,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ),
     ("inbox.seen_chosen", lambda: inbox.seen_chosen(AT), W + "150d" + "1501", W + "150d" + "1503"),
     ("inbox.dead", lambda: inbox.dead(AT), W + "150e" + "33", W + "150e" + "34"),
+    ("traces.traces", lambda: traces.traces(AT), W + "1514", W + "1515"),
     ("work.open_work", lambda: work.open_work(AT), U + "1507" + WORLD_ID, U + "1507" + WORLD_ID[:-2] + "30"),
     ("work.open_all", lambda: work.open_all(UNIVERSE), U + "1507", U + "1508"),
     (
@@ -126,10 +172,12 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
 # How each key is taken apart, and what must come out: parse(build(x)) == x.
 PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ("worlds.index_world", lambda key: worlds.index_world(UNIVERSE, key), worlds.index_key(AT), samples.WORLD),
+    ("lineage.pin_fork", lambda key: lineage.pin_fork(AT, key), lineage.pin_key(AT, samples.WORLD), samples.WORLD),
     ("universes.name_of", universes.name_of, universes.name_key("zoë"), "zoë"),
     ("worlds.name_of", lambda key: worlds.name_of(UNIVERSE, key), worlds.name_key(UNIVERSE, "zoë/1"), "zoë/1"),
     ("work.open_address", lambda key: work.open_address(UNIVERSE, key), work.open_key(AT, INTENT), (AT, INTENT)),
     ("journal.frame_height", lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 70_000), 70_000),
+    ("journal.frame_place", lambda key: journal.frame_place(AT, key), journal.part_key(AT, 70_000, 3), (70_000, 3)),
     ("snapshots.snapshot_step", lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0), 0),
     ("inbox.stamp_of", inbox.stamp_of, inbox.item_key(AT, STAMP), STAMP),
     ("inbox.stamp_of", inbox.stamp_of, inbox.dead_key(AT, STAMP), STAMP),
@@ -142,6 +190,18 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+    (
+        "chunks.chunk_number",
+        lambda key: chunks.chunk_number(UNIVERSE, DIGEST, NONCE, key),
+        chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
+        266,
+    ),
+    (
+        "chunks.upload_name",
+        lambda key: chunks.upload_name(UNIVERSE, key),
+        chunks.upload_key(UNIVERSE, DIGEST, NONCE),
+        (DIGEST, NONCE),
+    ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
@@ -149,7 +209,8 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
 PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
-    "journal.pack_frame", "journal.unpack_frame", "cas.object_folder", "cas.object_name", "ready.hint_value",
+    "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
+    "cas.object_folder", "cas.object_name", "ready.hint_value",
     "ready.hint_world",
 )  # fmt: skip
 
@@ -223,14 +284,22 @@ def build_again(name: str, parsed: Any) -> bytes:
             return worlds.name_key(UNIVERSE, name_of_world)
         case "work.open_address", (opener, opened):
             return work.open_key(opener, opened)
+        case "lineage.pin_fork", fork:
+            return lineage.pin_key(AT, fork)
         case "journal.frame_height", height:
             return journal.frame_key(AT, height)
+        case "journal.frame_place", (height, part):
+            return journal.part_key(AT, height, part) if part else journal.frame_key(AT, height)
         case "snapshots.snapshot_step", step:
             return snapshots.snapshot_key(AT, step)
         case "work.open_intent", intent:
             return work.open_key(AT, intent)
         case "work.pointer", work.Pointer(queue, due_us, at, intent):
             return work.due_key(at, intent, queue=queue, due_us=due_us)
+        case "chunks.chunk_number", number:
+            return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
+        case "chunks.upload_name", (of, nonce):
+            return chunks.upload_key(UNIVERSE, of, nonce)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
@@ -252,6 +321,10 @@ def build_again(name: str, parsed: Any) -> bytes:
         ),
         # Nothing here counts below its first number.
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (0,)),
+        (lambda key: journal.frame_place(AT, key), journal.frame_key(AT, 1)[:-2], (1, 0)),
+        (lambda key: journal.frame_place(AT, key), journal.frame_key(AT, 1)[:-2], (1, 256)),
+        (lambda key: journal.frame_place(AT, key), journal.frame_key(AT, 1)[:-2], (1, 1, 1)),
+        (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (1, 1)),
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (-1,)),
         (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (-1,)),
         (
@@ -290,6 +363,8 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: worlds.meta_key(ids.Address(UNIVERSE, ids.WorldId(b"short"))),
         lambda: worlds.meta_key(ids.Address(ids.UniverseId(bytes(17)), samples.WORLD)),
         lambda: cas.blob_key(UNIVERSE, bytes(31)),
+        lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
+        lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
         lambda: inbox.seen_key(AT, ""),
@@ -311,7 +386,9 @@ def test_what_is_no_id_and_no_name_becomes_no_key(build: Callable[[], object]) -
     "build",
     [
         lambda: journal.frame_key(AT, 0),
+        lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, -1),
         lambda: snapshots.snapshot_key(AT, -1),
+        lambda: traces.trace_key(AT, 0),
         lambda: inbox.item_key(AT, STAMP[:-1]),
         lambda: inbox.dead_key(AT, STAMP + b"x"),
         lambda: inbox.items(AT, start=STAMP + b"x"),
@@ -339,6 +416,7 @@ def test_the_longest_keys_fit() -> None:
         inbox.seen_key(AT, "\x00" * limits.CLIENT_ID_BYTES_MAX),
         inbox.seen_key(AT, "\x00" * 100_000),
         cas.blob_key(UNIVERSE, bytes(32)),
+        chunks.chunk_key(UNIVERSE, bytes(32), NONCE, most),
         journal.frame_key(AT, most),
         inbox.item_key(AT, STAMP) + b"\x00",
     ]
@@ -364,11 +442,11 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
-        "SEGMENT": 9, "LINEAGE": 10, "RETAIN": 11, "INBOX": 12, "SEEN": 13, "DEAD": 14,
+        "SEGMENT": 9, "LINEAGE": 10, "RETAIN": 11, "INBOX": 12, "SEEN": 13, "DEAD": 14, "TRIAL": 15, "TRACE": 20,
     },
     space.InWorker: {"LIFE": 1, "WORLD": 2},
 }  # fmt: skip
@@ -385,8 +463,12 @@ EMPTY = ("inbox.seen_made_before", "ready.former_hints")
 
 
 def test_no_keyspace_reaches_into_another() -> None:
-    """Of all keys of all kinds, none is the beginning of another, and each lies in the ranges of its own kind only."""
-    keys = {key: name for name, build, _ in KEYS if not name.endswith("_prefix") for key in [build()]}
+    """Of all keys of all kinds, none is the beginning of another, and each lies in the ranges of its own kind only.
+    Parts of a frame are the exception: they are found behind their frame, and before the next.
+    """
+    keys = {key: name for name, build, _ in KEYS if not name.endswith(("_prefix", "part_key")) for key in [build()]}
+    assert journal.frame_key(AT, 9) < journal.part_key(AT, 9, 1) < journal.part_key(AT, 9, 255)
+    assert journal.part_key(AT, 9, 255) < journal.frame_key(AT, 10)
     for key, name in keys.items():
         assert not any(other.startswith(key) for other in keys if other != key), name
     wide = [(name, build()) for name, build, begin, end in RANGES if name != "leases.workers"]

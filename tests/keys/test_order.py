@@ -13,7 +13,21 @@ from hypothesis import strategies as st
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import tuples
-from worldline.keys import cas, inbox, journal, leases, ready, snapshots, space, universes, work, worlds
+from worldline.keys import (
+    cas,
+    chunks,
+    inbox,
+    journal,
+    leases,
+    ready,
+    snapshots,
+    space,
+    traces,
+    trial,
+    universes,
+    work,
+    worlds,
+)
 from worldline.model import ids
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -109,6 +123,8 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "name": worlds.name_key(at.universe, name),
         "index": worlds.index_key(at),
         "blob": cas.blob_key(at.universe, other * 2),
+        "chunk": chunks.chunk_key(at.universe, other * 2, other, number),
+        "upload": chunks.upload_key(at.universe, other * 2, other),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),
         "hint": ready.hint_key(at.universe, number, stamp),
@@ -116,6 +132,7 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "epoch": leases.epoch_key(at),
         "holder": leases.holder_key(at),
         "assignment": leases.assignment_key(at),
+        "trial": trial.trial_key(at),
         "head": journal.head_key(at),
         "frame": journal.frame_key(at, number + 1),
         "baseline": snapshots.baseline_key(at),
@@ -125,6 +142,7 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "chosen": inbox.seen_key(at, name),
         "hashed": inbox.seen_key(at, name * 65),
         "dead": inbox.dead_key(at, stamp),
+        "trace": traces.trace_key(at, number + 1),
     }
 
 

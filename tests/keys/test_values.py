@@ -17,7 +17,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import space
-from worldline.model import journal
+from worldline.model import journal, world
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -28,20 +28,31 @@ GOLDEN = {
     "generation": "b104f805d3b08119012c",
     "name": "b105987aac998150202122232425262728292a2b2c2d2e2f",
     "index": (
-        "b106ed9192b08765616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
-        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003"
+        "b106ad09ac9d8865616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
+        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003f5"
     ),
-    "inline blob": "b107068e655c84030143616263f6",
-    "object blob": "b107e4180bed841a0001117001f66961612f6361732f6262",
+    "inline blob": "b107f37c3f5d85030143616263f6f6",
+    "object blob": "b1078f61be32851a0001117001f66961612f6361732f6262f6",
+    "blob in chunks": "b1076e3f697e851a0001117001f6f650707172737475767778797a7b7c7d7e7f",
+    "chunk": "b11eedf00ea08143616263",
+    "upload": "b11f2d4370ed821a00f424001b00060a24181e4000",
     "world meta": (
-        "b108630da9238765616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
-        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003"
+        "b108c481f2588865616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
+        "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003f5"
     ),
     "epoch": "b109e47bcb55820550303132333435363738393a3b3c3d3e3f",
     "holder": (
         "b10abea825d68450303132333435363738393a3b3c3d3e3f50707172737475767778797a7b7c7d7e7f051b00060a24181e4000"
     ),
     "assignment": "b10b778cb3448450303132333435363738393a3b3c3d3e3f01656d6f76656402",
+    "trial": "b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201",
+    "lineage": (
+        "b11a2dd402828a50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
+        "2f02058350808182838485868788898a8b8c8d8e8f030703f51b00060a24181e40005820606162636465666768696a6b6c6d"
+        "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
+        "1e1f"
+    ),
+    "pin": "b11b3b650fa9820307",
     "head": (
         "b10c31c958f38503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000"
         "0000000000000000000000000000000000000000000000000000001b00060a24181e4000"
@@ -73,10 +84,11 @@ GOLDEN = {
     "control": "b110a953577884056570617573658344a1616101f604657472616365",
     "seen": "b1117d690560825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f1b00060a24181e4000",
     "dead": "b112b8c62cb48449b110676172626167656c6e6f742061207265636f7264031b00060a24181e4000",
+    "trace": "b128182642f683031b00060a24181e4000828301676f726465722d316954726163656261636b8304643430343162c3bc",
     "work": (
-        "b11362e46108900102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
+        "b1136e60568e920102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
         "707172737475767778797a7b7c7d7e7f50303132333435363738393a3b3c3d3e3f1b00060a24181e4002686e6f20726f7574"
-        "65657472616365"
+        "656574726163656954726163656261636b00"
     ),
     "due": "b114533335698102",
     "hint": "b118bc1307ac8150202122232425262728292a2b2c2d2e2f",
@@ -88,7 +100,7 @@ KINDS = {
     "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_META": 3, "GENERATION": 4, "NAME": 5, "INDEX": 6, "BLOB": 7,
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
-    "HINT": 24,
+    "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
 }  # fmt: skip
 
 every_value = pytest.mark.parametrize(
@@ -118,13 +130,23 @@ def test_every_kind_of_value_is_in_the_table() -> None:
 def test_golden_frame() -> None:
     bare = journal.Entry(8, 4, journal.Kind.EVENT, samples.TIME_US, b"\xf6")
     chunks = [structs.encode(samples.ENTRY), structs.encode(bare)]
-    packed = journal_keys.pack_frame(chunks)
+    changes = frame.join([bytes.fromhex("00" + "84" + "02" + "416b" + "416d" + "40"), b""])
+    packed = journal_keys.pack_frame(chunks, changes[:10], parts=1)
     assert packed.hex() == (
-        "b10d76c8336d000000688a070318261b00060a24181e400041f64c505152535455565758595a5b6574726163655820000000"
+        "b10df25caed9000201000000688a070318261b00060a24181e400041f64c505152535455565758595a5b6574726163655820000000"
         "00000000000000000000000000000000000000000000000000000000005820000102030405060708090a0b0c0d0e0f101112"
         "131415161718191a1b1c1d1e1f40000000148a0804011b00060a24181e400041f64060404040"
+        "00000008008402416b41"
     )
-    assert journal_keys.unpack_frame(packed) == chunks
+    assert journal_keys.unpack_frame(packed) == journal_keys.Frame(chunks, changes[:10], 1)
+    whole = journal_keys.pack_whole([*chunks, b"changes"], entries=len(chunks))
+    assert whole == journal_keys.pack_frame(chunks, frame.chunk(b"changes"))
+    part = journal_keys.pack_part(changes[10:], part=1)
+    assert part.hex() == "b10d" + "4a92d466" + "000001" + "6d40" + "00000000"
+    assert journal_keys.unpack_frame(part) == journal_keys.Frame([], changes[10:], 1)
+    for bad in (b"", b"\x00\x01", b"\x00\x01\x00", b"\x00\x01\x00\x00\x00\x00\x01"):
+        with pytest.raises(errors.DecodeError, match=r"header|truncated"):
+            journal_keys.unpack_frame(frame.wrap(int(space.ValueKind.JOURNAL), bad))
     assert [structs.decode(journal.Entry, chunk) for chunk in chunks] == [samples.ENTRY, bare]
     for other in space.ValueKind:
         if other is not space.ValueKind.JOURNAL:
@@ -228,6 +250,8 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of([anything_of(each) for each in typing.get_args(kind)])
     if typing.get_origin(kind) is dict:
         return st.dictionaries(anything_of(str), anything_of(str), max_size=3)
+    if typing.get_origin(kind) is list:
+        return st.lists(anything_of(typing.get_args(kind)[0]), max_size=3)
     plain: dict[Any, st.SearchStrategy[Any]] = {
         int: st.integers(0, 2**64 - 1),
         str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
@@ -255,6 +279,11 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
             drawn = {**drawn, name: bytes(range(limits.DIGEST_BYTES))}
     if "stamp" in drawn:
         drawn = {**drawn, "stamp": bytes(limits.STAMP_BYTES)}
+    if kind.__name__ == "Section":
+        drawn = {**drawn, "world": bytes(limits.ID_BYTES)}
+    if kind.__name__ == "Lineage":
+        sections = sorted(drawn["sections"], key=lambda each: each.height) or [world.Section(bytes(16), 1, 1)]
+        drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": sections[-1].height}
     if kind.__name__ in ("Named", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:

@@ -419,3 +419,58 @@ async def mix(acts: list[tuple[str, bool, int]]) -> None:
         else:
             with pytest.raises(errors.NotFound):
                 await side.get(of)
+
+
+# --- Many at once -----------------------------------------------------------------------------------------------------
+
+
+async def test_many_are_put_and_got(tmp_path: Path) -> None:
+    async with bench("memory", tmp_path) as at:
+        bodies = [b"%d" % number for number in range(1_200)] + [LARGE, SMALL, b"last", b"last"]
+        await at.blobs.put_many(bodies)
+        addresses = [cas.address(data) for data in bodies]
+        assert await at.blobs.get_many(addresses) == dict(zip(addresses, bodies, strict=True))
+        before = at.store.everything()
+        await at.blobs.put_many(bodies)
+        assert at.store.everything() == before
+
+
+async def test_many_that_are_there_are_raised_to_the_present_generation(tmp_path: Path) -> None:
+    async with bench("memory", tmp_path) as at:
+        await at.blobs.put_many([b"old"])
+        at.set_generation(7)
+        await at.blobs.put_many([b"new", b"old", LARGE])
+        assert [at.record(data).generation for data in (b"new", b"old", LARGE)] == [7, 7, 7]
+
+
+async def test_what_refers_to_others_is_put_behind_them(tmp_path: Path) -> None:
+    """A put of many that is cut short leaves nothing that refers to what is not there."""
+    async with bench("memory", tmp_path) as at:
+
+        async def lost() -> None:
+            raise errors.StoreUnavailable("cut")
+
+        at.objects.after_put = lost
+        with pytest.raises(errors.StoreUnavailable):
+            await at.blobs.put_many([b"below", LARGE, b"refers to both"])
+        assert await at.blobs.has(cas.address(b"below"))
+        assert not await at.blobs.has(cas.address(LARGE))
+        assert not await at.blobs.has(cas.address(b"refers to both"))
+
+
+@pytest.mark.parametrize("data", [b"small", LARGE])
+async def test_of_many_the_one_that_cannot_be_read_is_named(tmp_path: Path, data: bytes) -> None:
+    async with bench("memory", tmp_path) as at:
+        await at.blobs.put_many([b"first", data, b"last"])
+        at.forget(data)
+        wanted = [cas.address(each) for each in (b"first", data, b"last")]
+        with pytest.raises(blobs.BadBlob, match=f"blob {cas.address(data).hex()}: no blob") as caught:
+            await at.blobs.get_many(wanted)
+        assert caught.value.address == cas.address(data)
+
+
+async def test_putting_many_and_one_of_them_at_the_same_time(tmp_path: Path) -> None:
+    async with bench("memory", tmp_path) as at:
+        bodies = [b"%d" % number for number in range(40)]
+        await asyncio.gather(*(at.blobs.put_many(bodies[start:]) for start in range(5)), at.blobs.put(bodies[20]))
+        assert list((await at.blobs.get_many([cas.address(each) for each in bodies])).values()) == bodies

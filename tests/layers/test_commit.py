@@ -14,11 +14,13 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.keys import journal as journal_keys
 from worldline.layers import commit, inbox, journal, leases, ready, work, worlds
-from worldline.model import ids, payload
+from worldline.layers.stored import history, lines
+from worldline.model import change, ids, payload
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Draft, Kind
+from worldline.model.rows import Rows
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -49,7 +51,7 @@ def enqueue(store: Store, *texts: str) -> list[inbox.Unread]:
 
 
 def sealed(store: Store, *drafts: Draft) -> journal.Sealed:
-    return journal.seal(store.head(AT), list(drafts), state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
+    return journal.seal(store.head(AT), list(drafts), [], state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
 
 
 def a_step(store: Store, **parts: Any) -> commit.Steps:
@@ -329,7 +331,11 @@ def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World,
     rest = limits.STEP_BYTES_MAX - sum(len(draft.payload) for draft in drafts)
     count = ENTRIES_MAX - len(drafts)
     drafts += [Draft(Kind.EVENT_RAISED, bytes(rest // count)) for _ in range(count)]
-    steps = journal.seal(before, drafts, state=bytes(limits.DIGEST_BYTES), time_us=store_us)
+    fill = bytes(limits.INLINE_BYTES_MAX - 64)  # a row of which fits into a change
+    changes = [change.put(bytes([index]), change.Row(fill)) for index in range(16)]
+    state = change.digests(before.state, changes)[0]
+    steps = journal.seal(before, drafts, changes, state=state, time_us=store_us)
+    assert limits.STEP_CHANGES_BYTES_MAX * 0.99 < len(steps.changes[0]) <= limits.STEP_CHANGES_BYTES_MAX
     assert len(steps.entries) == ENTRIES_MAX
     carried = payload.inline(params)
     wanted = desk.wanted(Store(), queue="q" * limits.NAME_BYTES_MAX)
@@ -391,11 +397,12 @@ async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
 
 async def stored(engine: kv.Engine) -> list[journal_model.Entry]:
     """The world's whole journal, checked against its head."""
-    entries: list[journal_model.Entry] = []
+    reader = history.Reader(lines.Line(AT), above=0)
+    steps: list[history.Stored] = []
     while True:
-        above = entries[-1].height if entries else 0
-        read = await engine.read(journal.read_range(AT, above=above), journal.get_head(AT))
-        entries += journal.decode(AT, read.page(0).items, above=above)
+        read = await engine.read(reader.wanted(), journal.get_head(AT))
+        steps += reader.take(read.page(0).items)
         if not read.page(0).more:
-            assert journal.verify(journal_model.GENESIS, entries) == journal.decode_head(read.value(1))
-            return entries
+            reader.check_end()
+            assert history.fold(journal_model.GENESIS, steps, Rows(), {}) == journal.decode_head(read.value(1))
+            return [entry for step in steps for entry in step.entries()]

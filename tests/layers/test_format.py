@@ -14,7 +14,7 @@ from worldline.layers import format as formats
 from worldline.model import world
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b101469d2e5f820102")
+MARKER = bytes.fromhex("b10183be1cb0820200")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world.Schema(1, 2)
+    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 0)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,11 +47,11 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(2, 0), (1, 3), (1, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 1), (2, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 1.2"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.0"):
         ensure(store, create=create)
     assert store.everything() == before
 
@@ -117,10 +117,10 @@ def test_of_two_creators_both_find_the_store(lost: bool) -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_creator_that_loses_to_a_newer_release_is_refused(lost: bool) -> None:
     store = scenario.Store()
-    newer = schema.VALUE.pack(world.Schema(2, 0))
+    newer = schema.VALUE.pack(world.Schema(3, 0))
     batch = scenario.replaced(schema.KEY, None, newer)
     slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=lost)
-    with pytest.raises(errors.StoreVersion, match=r"has format 2\.0"):
+    with pytest.raises(errors.StoreVersion, match=r"has format 3\.0"):
         scenario.now(formats.ensure(slow, store.env, create=True))
     assert store.everything() == {schema.KEY: newer}
 

@@ -21,10 +21,13 @@ from worldline.keys import journal as keys
 from worldline.layers import journal
 from worldline.model import ids
 from worldline.model import journal as model
+from worldline.model.change import NO_CHANGES
 from worldline.store import kv, transact
 
 AT = scenario.address()
 STATE = bytes(range(32))
+FRAME_VALUE_BYTES = limits.FRAME_BYTES_MAX + keys.HEADER_BYTES + frame.OVERHEAD_BYTES
+assert FRAME_VALUE_BYTES <= limits.VALUE_BYTES_MAX
 Row = tuple[bytes, bytes]
 
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([8_000, 16_384, 16_385, 70_000]))
@@ -50,7 +53,7 @@ def sealed(
     entries: list[model.Entry] = []
     head = before
     for number, each in enumerate(many):
-        made = journal.seal(head, each, state=STATE, time_us=time_us + number)
+        made = journal.seal(head, each, [], state=STATE, time_us=time_us + number)
         assert made.before == head
         assert made.data == [structs.encode(entry) for entry in made.entries]
         head = made.after
@@ -61,7 +64,13 @@ def sealed(
 def append(batch: kv.Batch, at: ids.Address, raw: bytes, entries: list[model.Entry], after: model.Head) -> None:
     """Entries as they are, whatever is wrong with them, after the head that these bytes are."""
     data = [structs.encode(entry) for entry in entries]
-    journal.append(batch, at, journal.Sealed(journal.decode_head(raw), entries, data, after), before_raw=raw)
+    changes = [b"" for entry in entries if entry.chain]
+    journal.append(batch, at, journal.Sealed(journal.decode_head(raw), entries, data, after, changes), before_raw=raw)
+
+
+def verify(before: model.Head, entries: Sequence[model.Entry]) -> model.Head:
+    """Steps that changed nothing."""
+    return journal.verify(before, entries, [NO_CHANGES] * sum(1 for entry in entries if entry.chain))
 
 
 class Writer:
@@ -162,12 +171,12 @@ class JournalMachine(RuleBasedStateMachine):
     @invariant()
     def the_chain_holds_from_every_step_end(self) -> None:
         for end in self.ends:
-            assert journal.verify(end, self.entries[end.height :]) == self.ends[-1]
+            assert verify(end, self.entries[end.height :]) == self.ends[-1]
 
     @invariant()
     def frames_fit_and_are_filled(self) -> None:
         for key, raw in self.writer.frames():
-            assert len(raw) <= limits.FRAME_BYTES_MAX + frame.OVERHEAD_BYTES <= limits.VALUE_BYTES_MAX
+            assert len(raw) <= FRAME_VALUE_BYTES
             last = journal.decode(AT, [(key, raw)], above=keys.frame_height(AT, key) - 1)
             assert [entry.height for entry in last] == [keys.frame_height(AT, key)]
 
@@ -186,14 +195,14 @@ def test_every_height_is_read_from_one_place(commits: list[list[list[model.Draft
     for above in range(len(entries) + 1):
         assert journal.decode(AT, writer.frames(above=above), above=above) == entries[above:]
         assert journal.decode(AT, everything, above=above) == entries[above:]
-    assert journal.verify(model.GENESIS, entries) == writer.head()
+    assert verify(model.GENESIS, entries) == writer.head()
     packed = [len(structs.encode(entry)) + frame.CHUNK_OVERHEAD_BYTES for entry in entries]
     commit_ends = {sum(len(step) for many in commits[: n + 1] for step in many) for n in range(len(commits))}
     for (key, raw), (following, _) in itertools.pairwise(everything):
         last = keys.frame_height(AT, key)
         assert keys.frame_height(AT, following) > last
         if last not in commit_ends:
-            assert len(raw) - frame.OVERHEAD_BYTES + packed[last] > limits.FRAME_BYTES_MAX, "cut before it was full"
+            assert len(raw) + packed[last] + frame.CHUNK_OVERHEAD_BYTES > FRAME_VALUE_BYTES, "cut before it was full"
 
 
 @settings(max_examples=30)
@@ -232,7 +241,7 @@ def test_any_damage_to_the_frames_is_found(data: st.DataObject) -> None:
 def found_good(rows: list[Row], head: model.Head) -> bool:
     """What a reader does: decode, verify, and compare with the head."""
     try:
-        return journal.verify(model.GENESIS, journal.decode(AT, rows, above=0)) == head
+        return verify(model.GENESIS, journal.decode(AT, rows, above=0)) == head
     except errors.Corrupt:
         return False
 
@@ -261,14 +270,14 @@ def test_a_changed_entry_in_a_sound_frame_is_found(height: int, change: dict[str
     forged[height - 1] = msgspec.structs.replace(entries[height - 1], **change)
     assert forged != entries
     with pytest.raises((errors.DigestMismatch, errors.DecodeError)):
-        assert journal.verify(model.GENESIS, forged) == writer.head()
+        assert verify(model.GENESIS, forged) == writer.head()
 
 
 def test_a_forged_history_is_told_by_the_head() -> None:
     """Whoever forges the chain as well makes another history, and that has another head."""
     writer = four_frames()
     forged, head = sealed(model.GENESIS, [[draft("one")], [draft("2")], [draft("five"), draft("six")]])
-    assert journal.verify(model.GENESIS, forged) == head
+    assert verify(model.GENESIS, forged) == head
     assert head != writer.head()
 
 
@@ -286,12 +295,12 @@ def test_a_forged_history_is_told_by_the_head() -> None:
 def test_entries_that_do_not_follow_each_other_are_refused(keep: list[int], why: str) -> None:
     entries = journal.decode(AT, four_frames().frames(), above=0)
     with pytest.raises(errors.DecodeError, match=why):
-        journal.verify(model.GENESIS, [entries[index] for index in keep])
+        verify(model.GENESIS, [entries[index] for index in keep])
 
 
 def resealed(entries: list[model.Entry]) -> list[model.Entry]:
     """One step whose chain is right, whatever else is wrong."""
-    chain = journal.chain_digest(model.GENESIS.chain, entries)
+    chain = journal.chain_digest(model.GENESIS.chain, entries, NO_CHANGES)
     return [*entries[:-1], msgspec.structs.replace(entries[-1], chain=chain)]
 
 
@@ -299,29 +308,29 @@ def test_time_stands_still_in_a_step_and_never_goes_back() -> None:
     entries, head = sealed(model.GENESIS, [[draft("a"), draft("b")]], time_us=100)
     uneven = resealed([entries[0], msgspec.structs.replace(entries[1], time_us=101, chain=b"")])
     with pytest.raises(errors.DecodeError, match="time goes back, or changes within a step, at height 2"):
-        journal.verify(model.GENESIS, uneven)
+        verify(model.GENESIS, uneven)
     later = msgspec.structs.replace(model.GENESIS, time_us=101)
     with pytest.raises(errors.DecodeError, match="time goes back, or changes within a step, at height 1"):
-        journal.verify(later, entries)
-    assert journal.verify(msgspec.structs.replace(model.GENESIS, time_us=100), entries) == head
+        verify(later, entries)
+    assert verify(msgspec.structs.replace(model.GENESIS, time_us=100), entries) == head
 
 
 def test_no_step_is_left_out() -> None:
     """The chain is right, the number is not."""
     entries, _ = sealed(model.GENESIS, [[draft("a")]])
     with pytest.raises(errors.DecodeError, match="entry 1 of step 2 does not follow step 0"):
-        journal.verify(model.GENESIS, resealed([msgspec.structs.replace(entries[0], step=2, chain=b"")]))
+        verify(model.GENESIS, resealed([msgspec.structs.replace(entries[0], step=2, chain=b"")]))
 
 
 def test_a_step_without_a_state_digest_is_refused() -> None:
     entries, _ = sealed(model.GENESIS, [[draft("a")]])
     with pytest.raises(errors.DecodeError, match="no state digest"):
-        journal.verify(model.GENESIS, resealed([msgspec.structs.replace(entries[0], state=b"", chain=b"")]))
+        verify(model.GENESIS, resealed([msgspec.structs.replace(entries[0], state=b"", chain=b"")]))
 
 
 def test_nothing_after_a_head_is_that_head() -> None:
     head = four_frames().head()
-    assert journal.verify(head, []) == head
+    assert verify(head, []) == head
     assert journal.decode(AT, [], above=7) == []
 
 
@@ -365,9 +374,15 @@ def test_golden_chain() -> None:
     )
     first = bytes.fromhex("8a010101054161" + "4060404040")
     last = bytes.fromhex("8a020118210541624c" + b"stampstamp12".hex() + "61635820" + STATE.hex() + "4040")
-    parts = [b"chain", bytes(32), first, last]
-    expected = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
-    assert expected.hex() == "e415886796fcea1c50203567bd0fbeb3e272a0ef9d6743dd6b43ddee4046d285"
+    nothing = hashlib.sha256((7).to_bytes(8, "big") + b"changes").digest()
+
+    def hashed(*parts: bytes) -> bytes:
+        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+    step = hashed(b"step", first, last, nothing)
+    expected = hashed(b"chain", bytes(32), step)
+    assert step.hex() == "11ba7023d852cfa61b47993a98bfe8df4daeff0acebe6e706fde3844baa6df82"
+    assert expected.hex() == "514b4187d67d3e6a92e800d07a759607bf96141aa8c62b283aa508328c6bec48"
     assert head == model.Head(1, 2, expected, STATE, 5)
     assert entries[-1].chain == expected
 
@@ -390,7 +405,7 @@ def test_a_step_is_bounded() -> None:
     append(batch, AT, journal.pack_head(model.GENESIS), entries, after)
     kv.check(batch)
     with pytest.raises(errors.TooLarge, match="a step's payloads"):
-        journal.seal(model.GENESIS, [*largest, draft("x")], state=STATE, time_us=0)
+        journal.seal(model.GENESIS, [*largest, draft("x")], [], state=STATE, time_us=0)
 
 
 @pytest.mark.parametrize(("size", "named"), [(0, False), (limits.INLINE_BYTES_MAX, False), (70_000, True)])
@@ -398,14 +413,16 @@ def test_a_large_payload_is_named_by_its_address(size: int, named: bool) -> None
     entries, head = sealed(model.GENESIS, [[draft(size=size)]])
     assert entries[0].payload == (b"" if named else bytes(size))
     assert entries[0].blob == (hashlib.sha256(bytes(size)).digest() if named else b"")
-    assert journal.verify(model.GENESIS, entries) == head
+    assert verify(model.GENESIS, entries) == head
 
 
 def fitting(extra: int) -> model.Draft:
-    """A draft whose entry, as the last of a step, fills a frame to the last byte, and `extra` bytes more."""
+    """A draft whose entry, the only one of a step that changes nothing, fills a frame to the last byte, and `extra`
+    bytes more.
+    """
     wide = model.Draft(model.Kind.EVENT, b"", correlation="x" * 50_000)
     bare = len(structs.encode(sealed(model.GENESIS, [[wide]])[0][0])) - 50_000
-    room = limits.FRAME_BYTES_MAX - frame.CHUNK_OVERHEAD_BYTES - bare + extra
+    room = limits.FRAME_BYTES_MAX - 2 * frame.CHUNK_OVERHEAD_BYTES - bare + extra
     return msgspec.structs.replace(wide, correlation="x" * room)
 
 
@@ -414,8 +431,14 @@ def test_an_entry_must_fit_into_a_frame() -> None:
     entries, after = sealed(model.GENESIS, [[fitting(0)]])
     batch = kv.Batch()
     append(batch, AT, raw, entries, after)
-    assert len(batch.puts[keys.frame_key(AT, 1)].value) == limits.FRAME_BYTES_MAX + frame.OVERHEAD_BYTES
-    entries, after = sealed(model.GENESIS, [[draft(size=16_000)] * 5, [fitting(1)]])
+    assert len(batch.puts[keys.frame_key(AT, 1)].value) == FRAME_VALUE_BYTES
+    assert keys.part_key(AT, 1, 1) not in batch.puts
+    entries, after = sealed(model.GENESIS, [[fitting(4)]])
+    batch = kv.Batch()
+    append(batch, AT, raw, entries, after)
+    assert len(batch.puts[keys.frame_key(AT, 1)].value) == FRAME_VALUE_BYTES
+    assert keys.part_key(AT, 1, 1) in batch.puts
+    entries, after = sealed(model.GENESIS, [[draft(size=16_000)] * 5, [fitting(5)]])
     batch = kv.Batch()
     with pytest.raises(errors.TooLarge, match="journal entry is 61441 bytes; the limit is 61440"):
         append(batch, AT, raw, entries, after)
@@ -450,15 +473,15 @@ def test_only_whole_sealed_steps_are_appended() -> None:
     for bad, head in wrong:
         with pytest.raises(AssertionError):
             append(kv.Batch(), AT, raw, bad, head)
-    good = journal.seal(model.GENESIS, [draft("a")], state=STATE, time_us=0)
+    good = journal.seal(model.GENESIS, [draft("a")], [], state=STATE, time_us=0)
     with pytest.raises(AssertionError, match="another head"):
         journal.append(kv.Batch(), AT, good, before_raw=journal.pack_head(after))
     with pytest.raises(AssertionError):
         journal.append(kv.Batch(), AT, msgspec.structs.replace(good, data=good.data * 2), before_raw=raw)
     with pytest.raises(AssertionError, match="at least the input"):
-        journal.seal(model.GENESIS, [], state=STATE, time_us=0)
+        journal.seal(model.GENESIS, [], [], state=STATE, time_us=0)
     with pytest.raises(AssertionError):
-        journal.seal(model.GENESIS, [draft("a")], state=b"", time_us=0)
+        journal.seal(model.GENESIS, [draft("a")], [], state=b"", time_us=0)
 
 
 def test_a_world_that_does_not_exist_has_no_journal() -> None:
@@ -530,5 +553,5 @@ async def test_of_many_writers_on_one_head_one_wins(name: str, tmp_path: Path) -
             assert [isinstance(each, kv.Ok) for each in outcomes].count(True) == 1
         read = await engine.read(journal.get_head(AT), journal.read_range(AT, bytes_max=1 << 30))
         entries = journal.decode(AT, read.page(1).items, above=0)
-        assert journal.verify(model.GENESIS, entries) == journal.decode_head(read.value(0))
+        assert verify(model.GENESIS, entries) == journal.decode_head(read.value(0))
         assert (len(read.page(1).items), len(entries)) == (6, 15)

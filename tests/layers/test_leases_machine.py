@@ -173,7 +173,9 @@ class Leases(stateful.RuleBasedStateMachine):
             allowed = look.wanted in (None, process.worker) and (look.free or proven_dead)
             assert not (allowed and self.is_alive(process.life, look.now_us)), "refused without a reason"
             return
-        assert look.wanted in (None, process.worker)
+        # One that has lost its memory of a world, and not the lease, may have it again, also if that is assigned.
+        is_own = look.state.holder is not None and look.state.holder.incarnation == process.incarnation
+        assert is_own or look.wanted in (None, process.worker)
         assert look.free or proven_dead
         assert self.is_alive(process.life, look.now_us)
         self.unsure.plan.extend(fates)

@@ -122,8 +122,8 @@ def test_claim_of_the_dead_is_due_again_at_once() -> None:
     held = a_claim(store)
     store.env.advance_us(SECOND)
     one, two = kv.Batch(), kv.Batch()
-    waiting = work.take_back(one, held, now_us=store.time_us)
-    work.take_back(two, held, now_us=store.time_us + 1)
+    waiting = work.take_back(one, held, now_us=store.time_us, died=True)
+    work.take_back(two, held, now_us=store.time_us + 1, died=True)
     store.ok(one)
     store.conflict(two)
     store.conflict(desk.settling(held, store.world(AT)))  # it was not dead after all: it has lost the claim
@@ -137,7 +137,7 @@ def test_only_claims_are_taken_back() -> None:
     store = a_store()
     waiting = desk.open_now(store, AT, 1, desk.wanted(store))
     with pytest.raises(errors.Closed, match="waiting, not claimed"):
-        work.take_back(kv.Batch(), waiting, now_us=store.time_us)
+        work.take_back(kv.Batch(), waiting, now_us=store.time_us, died=True)
 
 
 @pytest.mark.parametrize("claimed", [False, True])

@@ -21,7 +21,7 @@ import msgspec
 
 import worldline as wl
 from tests.conformance import kits
-from worldline.base import env_os, errors
+from worldline.base import env_os, errors, limits
 from worldline.client import connection
 from worldline.client.run import Run
 from worldline.client.universe import Universe
@@ -38,7 +38,7 @@ from worldline.layers import snapshots as snapshot_layer
 from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
-from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
+from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
 from worldline.observe import sinks
 from worldline.roles import hint_scan, restore
 from worldline.store import kv, transact
@@ -56,6 +56,7 @@ SETTINGS = Settings(
     worker=WorkerSettings(lease_ttl_ms=LEASE_TTL_MS, heartbeat_ms=200, scan_ms=200),
     adapter=AdapterSettings(claim_ttl_ms=CLAIM_TTL_MS, renew_ms=150, scan_ms=150),
     timer=TimerSettings(scan_ms=150),
+    janitor=JanitorSettings(prove_ms=0),  # tests count what user code does; proofs have tests of their own
 )
 
 
@@ -185,7 +186,13 @@ class Kit:
         self.folder = folder
         self._store = store
         self._objects: objects.Objects | None = None
+        self.in_store_bytes_max = 0
         self._processes: list[Process] = []
+
+    def without_objects(self) -> None:
+        """As a store is opened that has no objects: what is large is kept in the store itself."""
+        self._objects = compose.NoObjects()
+        self.in_store_bytes_max = limits.CHUNKED_BYTES_MAX
 
     @property
     def url(self) -> str:
@@ -201,16 +208,24 @@ class Kit:
         settings: Settings = SETTINGS,
         wrap: Wrap = lambda engine: engine,
         observed: sinks.Observed | None = None,
+        watchdog: bool = False,
     ) -> Process:
         """Another process on this store. Without programs it is a client."""
         engine = await self._store.open()
         await formats.ensure(engine, self.env, create=True)
-        bare = compose.Store(self.url, engine, await self._bodies(), self.env)
+        kept = self.in_store_bytes_max
+        bare = compose.Store(self.url, engine, await self._bodies(), self.env, in_store_bytes_max=kept)
         found = await connection.find_universe(bare, connection.DEFAULT_UNIVERSE, create=True)
         cut = Cut(wrap(engine))
-        store = compose.Store(self.url, cut, bare.objects, self.env)
+        store = compose.Store(self.url, cut, bare.objects, self.env, in_store_bytes_max=kept)
         opened = connection.Connection(
-            store, found, connection.DEFAULT_UNIVERSE, list(programs), settings, observed=observed
+            store,
+            found,
+            connection.DEFAULT_UNIVERSE,
+            list(programs),
+            settings,
+            observed=observed,
+            watchdog=watchdog,
         )
         process = Process(Universe(opened), cut)
         self._processes.append(process)
@@ -363,7 +378,8 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
         {key: cell.data for key, cell in sorted(machine.cells.items())},
         sorted((each.run, each.status, each.data) for each in finished),
         answers,
-        [letter.dead.reason for letter in await dead(engine, await world._handle.address())],
+        # In no order: a letter is filed under its stamp, and that depends on the way on which it came.
+        sorted(letter.dead.reason for letter in await dead(engine, await world._handle.address())),
     )
 
 

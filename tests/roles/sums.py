@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import worldline as wl
@@ -19,7 +20,14 @@ class AddUp(wl.Request[int]):
     number: int
 
 
-def program(name: str = "p") -> wl.Program:
+@dataclass(frozen=True)
+class Trap:
+    """The same, and then its handler does what the test says: dies, or hangs."""
+
+    number: int = 0
+
+
+def program(name: str = "p", *, trap: Callable[[], None] | None = None) -> wl.Program:
     app = wl.Program(name)
 
     @app.reducer()
@@ -35,5 +43,11 @@ def program(name: str = "p") -> wl.Program:
         def add_up(self, event: AddUp) -> int:
             self.total += event.number
             return self.total
+
+        @wl.on
+        def trapped(self, event: Trap) -> None:
+            self.total += event.number
+            if trap is not None:
+                trap()
 
     return app

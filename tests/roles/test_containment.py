@@ -23,6 +23,7 @@ from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel import step as kernel_step
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
+from worldline.model.change import Row
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
 from worldline.roles import restore, telemetry
@@ -307,26 +308,16 @@ async def test_a_change_of_code_that_cannot_be_adopted_stops_its_world_alone(
         for name in ("bad", "other"):
             assert await (await universe.ensure(name, program())).ask(Add(1), timeout=10) == 1
         at = await universe.world("bad")._handle.address()
-    whole = commands.fits
+    whole = commands._COMMANDS[commands.PROGRAM]
 
-    def broken(machine: Machine) -> dict[str, str]:
-        if machine is machines["bad"]:
+    def broken(machine: Machine, data: bytes) -> bytes:
+        if machine.now.context.address == at:
             raise escape()
-        return whole(machine)
+        changed: bytes = whole(machine, data)
+        return changed
 
-    machines: dict[str, Machine] = {}
-    build = restore.build
-
-    def noted(material: restore.Material, *args: Any) -> restore.Restored:
-        restored = build(material, *args)
-        if material.at == at:
-            machines["bad"] = restored.machine
-        return restored
-
-    monkeypatch.setattr(restore, "build", noted)
-    monkeypatch.setattr(commands, "fits", broken)
+    monkeypatch.setitem(commands._COMMANDS, commands.PROGRAM, broken)
     process = await memory_kit.process(program(factor=10))
-    machines["bad"] = None  # type: ignore[assignment]
     await delivery.enqueue(process.universe._connection, at, event("Add", Add(1)))
     await until_refused(process, at)
     assert await process.universe.world("other").ask(Add(1), timeout=10) == 11
@@ -349,10 +340,10 @@ async def test_a_state_that_cannot_be_saved_is_in_no_other_worlds_way(
     world = await process.universe.create("w", app)
     at = await world._handle.address()
 
-    def broken(machine: Machine) -> list[bytes]:
+    def broken(machine: Machine) -> list[tuple[bytes, Row]]:
         raise escape()
 
-    monkeypatch.setattr(kernel_snapshots, "save", broken)
+    monkeypatch.setattr(kernel_snapshots, "rows_of", broken)
     assert await world.ask(Add(1), timeout=10) == 1
 
     async def told() -> bool:

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
 
 import pytest
 
 import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
+from tests.roles import sums
 from tests.roles.kit import Kit, Process
+from tests.roles.sums import AddUp
 from worldline.client import delivery
 from worldline.host import process as processes
 from worldline.kernel import values
@@ -25,11 +26,6 @@ from worldline.model import ids, inbox, payload
 from worldline.roles.cluster import placement
 from worldline.roles.world import refusals
 from worldline.store import kv
-
-
-@dataclass(frozen=True)
-class Add(wl.Request[int]):
-    number: int
 
 
 class Unspeakable(Exception):
@@ -74,17 +70,7 @@ KINDS = ["exit", "interrupt", "stop", "cancelled", "unspeakable", "timeout", "fa
 
 class App:
     def __init__(self) -> None:
-        self.program = app = wl.Program("p")
-
-        @app.reducer()
-        @dataclass
-        class Sums:
-            total: int = 0
-
-            @wl.on
-            def add(self, event: Add) -> int:
-                self.total += event.number
-                return self.total
+        self.program = app = sums.program()
 
         @app.effect(retry=wl.Retry(attempts=1))
         def in_thread(kind: str) -> str:
@@ -130,7 +116,7 @@ async def change(engine: kv.Engine, key: bytes) -> None:
 async def well(process: Process, app: App) -> None:
     """A world that is not damaged answers, has effects and timers; no role has ended or is in trouble now."""
     world = await process.universe.ensure("good", app.program)
-    assert await world.ask(Add(0), timeout=10) == 0
+    assert await world.ask(AddUp(0), timeout=10) == 0
     assert await world.run(app.use("fine", False), timeout=10) == "fine"
     assert await world.run(app.nap(0.05), timeout=10) == "woke"
     assert process.host.failed is None
@@ -159,7 +145,9 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         engine = client._connection.store.engine
         for number, world in enumerate(worlds):
             at = await world._handle.address()
-            await delivery.enqueue(client._connection, at, inbox.Event("Add", payload.inline(values.dump(Add(number)))))
+            await delivery.enqueue(
+                client._connection, at, inbox.Event("AddUp", payload.inline(values.dump(AddUp(number))))
+            )
         bad = await worlds[1]._handle.address()
         key = {
             "meta": world_keys.meta_key(bad), "epoch": lease_keys.epoch_key(bad), "index": world_keys.index_key(bad),
@@ -181,7 +169,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         beside.start()
         for number in (0, 2, 3):
             world = process.universe.world(f"w{number}")
-            assert await world.ask(Add(0), timeout=20) == number
+            assert await world.ask(AddUp(0), timeout=20) == number
         await well(process, app)
         await beside._orchestrator.turn()  # type: ignore[union-attr]
         assert beside.failed is None

@@ -39,7 +39,7 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
 
         async def all_open() -> bool:
             machine = await world._handle.machine()
-            return len(machine.open) == MANY and not machine.unfinished
+            return len(machine.work.open) == MANY and not machine.unfinished
 
         await aio.until(all_open, seconds=60)
         if ending == "cancelled":
@@ -53,5 +53,5 @@ async def test_a_run_with_very_much_open_ends(memory_kit: Kit, ending: str) -> N
             return not await kits.opened(engine, at)
 
         await aio.until(nothing_open, seconds=60)
-        assert await queue_check.faults(universe._connection, at, app, kits.scan(universe)) == []
+        assert await queue_check.faults(universe._connection, at, app.name, kits.scan(universe)) == []
         assert not (await world._handle.machine()).unfinished

@@ -9,7 +9,7 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import apart, sums
+from tests.roles import apart, conftest, sums
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.base import env as envs
@@ -18,9 +18,10 @@ from worldline.host.process import Role
 from worldline.host.process_lock import Presence
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
+from worldline.keys import space
 from worldline.keys import work as work_keys
+from worldline.layers import cas, chunks, leases
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
@@ -221,6 +222,41 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     assert await operations.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
     await world_lease.acquire(engine, env, first, living, expiry.Witness(env))
     assert await operations.list_worker_worlds(engine, gone.worker) == []
+
+
+@pytest.mark.parametrize("engine", ["memory", "lmdb"])
+async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before an hour, and a bounded number in a round."""
+    monkeypatch.setattr(janitors, "UPLOADS_MAX", 2)
+    kit = conftest.make(engine, tmp_path)
+    kit.without_objects()
+    process = await kit.process()
+    connection = process.universe._connection
+    for number in range(3):
+        data = bytes([number]) * (2 * chunks.PART)
+        batch = kv.Batch()
+        now_us = (await process.engine.read()).time_us
+        chunks.begin(batch, connection.id, cas.address(data), bytes(16), data, time_us=now_us)
+        assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
+
+    async def left() -> int:
+        return len((await process.engine.read(chunks.uploads_range(connection.id, count_max=9))).page(0).items)
+
+    each = Janitor(
+        process.engine, kit.env, connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
+        dedupe_window_ms=WINDOW_MS, blobs=connection.blobs,
+    )  # fmt: skip
+    await kit.jump(3_500)
+    await round_of(each)
+    assert (await left(), each.cleared) == (3, 0)
+    await kit.jump(200)
+    await round_of(each)
+    assert (await left(), each.cleared) == (1, 2)
+    await round_of(each)
+    assert (await left(), each.cleared) == (0, 3)
+    prefix = space.universe(connection.id) + space.part(space.InUniverse.CHUNK)
+    assert (await process.engine.read(kv.Range(prefix, prefix + b"\xff"))).page(0).items == []
+    await kit.aclose()
 
 
 # --- The loop --------------------------------------------------------------------------------------------------

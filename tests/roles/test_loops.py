@@ -202,7 +202,7 @@ async def test_callers_are_not_left_waiting_by_a_bug(memory_kit: Kit, monkeypatc
     def broken(*_: object) -> None:
         raise AssertionError("this cannot be")
 
-    monkeypatch.setattr(process.host.worlds._cycle, "_step_all", broken)
+    monkeypatch.setattr(process.host.worlds._cycle._stepper, "_step_all", broken)
     asked = [asyncio.ensure_future(world.ask(AddUp(1))) for _ in range(5)]
     async with asyncio.timeout(5):
         results = await asyncio.gather(*asked, return_exceptions=True)

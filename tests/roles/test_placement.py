@@ -164,7 +164,7 @@ def test_what_a_world_needs(world: WorldMeta, labels: dict[str, str], unmet: str
 def test_labels_of_a_worker() -> None:
     said = placement.labels_of({"zone": "eu"}, universe=U, programs={"a": b"\x01" * 32, "b": b"\x02" * 32})
     assert said == {"zone": "eu", "universe": U.hex(), "program:a": "01" * 8, "program:b": "02" * 8}
-    assert placement.programs_of(said) == ["a", "b"]
+    assert list(placement.programs_of(said)) == ["a", "b"]
     assert [name for name in said if placement.reserved(name)] == ["universe", "program:a", "program:b"]
     assert placement.reserved("name")
 
@@ -260,3 +260,11 @@ def test_it_always_settles_within_capacity(
 def _home(each: Active, where: list[Site]) -> ids.WorkerId | None:
     known = [site.worker for site in where]
     return next((one for one in (each.assigned, each.holder) if one in known), None)
+
+
+def test_a_world_goes_to_its_own_code_while_a_worker_has_it() -> None:
+    needs = {"program:p": ""}
+    active = [msgspec.structs.replace(each, needs=needs, code="1") for each in worlds(20)]
+    old, new = [Site(worker(n), 100, {"program:p": code}) for n, code in enumerate(["1", "2"])]
+    assert {choice.to for choice in placement.choose(active, [old, new], moves_max=0)} == {old.worker}
+    assert {choice.to for choice in placement.choose(active, [new], moves_max=0)} == {new.worker}

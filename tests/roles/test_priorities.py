@@ -87,11 +87,11 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
     client._connection.programs[app.name] = app
     at = await (await client.create("w", app))._handle.address()
     await delivery.enqueue(client._connection, at, event(correlation))
-    assert await queue_check.faults(client._connection, at, app, kits.scan(client)) == []
+    assert await queue_check.faults(client._connection, at, app.name, kits.scan(client)) == []
     for begin, end in cli_kit.derived(client._connection.id):
         for key, raw in (await client._connection.store.engine.read(kv.Range(begin, end))).page(0).items:
             await cli_kit.put(client, key, raw, None)
-    wrong = await queue_check.faults(client._connection, at, app, kits.scan(client))
+    wrong = await queue_check.faults(client._connection, at, app.name, kits.scan(client))
     assert [each.fault for each in wrong or []] == [queue_check.Fault.MISSING_READY]
     assert await kits.unread(client._connection.store.engine, at) == 1
 

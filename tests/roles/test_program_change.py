@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from tests.roles import kit as kits
 from tests.roles.crashing import DEATHS, Crashing
 from tests.roles.kit import Kit
 from worldline.base import errors
+from worldline.client import listing
 from worldline.client.universe import Universe
-from worldline.inspect import why
-from worldline.kernel.runs import RunStatus
+from worldline.inspect import prove, why
+from worldline.kernel import values
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import RunStatus
 from worldline.model.journal import Kind
 
 Flow = Callable[[str], Awaitable[str]]
@@ -165,7 +169,7 @@ async def test_a_change_that_fits_is_adopted(kit: Kit, tail: bool, caplog: pytes
     with caplog.at_level(logging.WARNING, "worldline.worker"):
         async with kit.hosting(other) as universe:
             world = await held(universe)
-            assert "goes on under the changed program 'p': 2 runs taken over, 0 blocked" in caplog.text
+            assert "goes on under the changed program 'p': 2 runs get it when they next continue" in caplog.text
             assert (await world.describe()).program_hash == other.hash
             assert await finish(world, "talk") == "TALK"
             assert await finish(world, "steady") == "steady"
@@ -176,37 +180,80 @@ async def test_a_change_that_fits_is_adopted(kit: Kit, tail: bool, caplog: pytes
         assert await world.ask(Add(1), timeout=10) == 2
 
 
+async def blocks(world: wl.World, run: str) -> str:
+    """Let a run go on, and wait until it is blocked. Returns the report."""
+    await (await world.send(Go(run), to=run)).applied(10)
+
+    async def blocked() -> bool:
+        return (await status(world, run))[0] is RunStatus.BLOCKED
+
+    await aio.until(blocked)
+    return (await status(world, run))[1]
+
+
+@pytest.mark.parametrize("tail", [False, True], ids=["saved", "killed"])
 @pytest.mark.parametrize("change", [unfit, gone])
 async def test_a_run_that_does_not_fit_is_blocked_and_nothing_else(
-    kit: Kit, change: Callable[[wl.Program], None], caplog: pytest.LogCaptureFixture
+    kit: Kit, change: Callable[[wl.Program], None], tail: bool
 ) -> None:
     app, other = program(before), program(change)
-    await begun(kit, app)
-    with caplog.at_level(logging.WARNING, "worldline.worker"):
-        async with kit.hosting(other) as universe:
-            world = await held(universe)
-            state, report = await status(world, "talk")
-            assert state is RunStatus.BLOCKED
-            assert report in caplog.text
-            if change is unfit:
-                assert "operation 1" in report
-                assert "journal: effect 'echo'" in report
-                assert "code:    effect 'shout'" in report
-            else:
-                assert "has no workflow 'talk'" in report
-            assert await finish(world, "steady") == "steady"
-            assert await world.ask(Add(1), timeout=10) == 2
-            await world.send(Go("talk"))  # kept for it
-            assert (await status(world, "talk"))[0] is RunStatus.BLOCKED
+    await begun(kit, app, tail=tail)
+    async with kit.hosting(other) as universe:
+        world = await held(universe)
+        assert (await status(world, "talk"))[0] is RunStatus.RUNNING, "until it needs its code"
+        report = await blocks(world, "talk")
+        if change is unfit:
+            assert "operation 1" in report
+            assert "journal: effect 'echo' (text='talk')" in report
+            assert "code:    effect 'shout' (text='talk')" in report
+            assert "test_program_change.py:" in report
+        else:
+            assert "has no workflow 'talk'" in report
+        assert await finish(world, "steady") == "steady"
+        assert await world.ask(Add(1), timeout=10) == 2
+        assert (await status(world, "talk"))[0] is RunStatus.BLOCKED
+        assert (await kits.kinds(world)).count(Kind.RUN_BLOCKED) == 1
+        assert [each.id for each in await world.runs(status=RunStatus.BLOCKED)] == ["talk"]
+    async with kit.hosting() as client:
+        told = await listing.runs(client.world("w")._handle)
+        assert {each.id: each.status for each in told[0]} == {
+            "talk": RunStatus.BLOCKED, "steady": RunStatus.FINISHED,
+        }  # fmt: skip
     async with kit.hosting(app) as universe:  # code that fits comes back: it goes on where it was
         world = await held(universe)
         assert await (await world.attach("talk")).result(20) == "talk"
         assert await changes(world) == 2
+        assert (await prove.prove(world._handle, programs=[other, app])).holds
+
+
+async def test_a_proof_takes_it_from_the_journal_that_a_run_was_blocked(memory_kit: Kit) -> None:
+    """Whether a run's code is rebuilt, and found not to fit, depends on what was in memory. A proof has it there."""
+    chosen = ["echo"]
+
+    def wavering(app: wl.Program) -> None:
+        @app.workflow
+        async def talk(name: str) -> str:
+            first = await app.effects[chosen[0]](name)
+            await wl.wait(Go)
+            return str(first)
+
+    app = program(wavering)
+    await begun(memory_kit, app)
+    async with memory_kit.hosting(app) as universe:
+        world = await held(universe)
+        chosen[0] = "shout"
+        assert "code:    effect 'shout' (text='talk')" in await blocks(world, "talk")
+        chosen[0] = "echo"
+        assert await changes(world) == 0
+        proof = await prove.prove(world._handle, programs=[app])
+        assert (proof.holds, proof.proved) == (True, proof.steps), proof.difference
 
 
 async def test_a_blocked_run_stays_blocked_over_restarts(memory_kit: Kit) -> None:
     app, other = program(before), program(unfit)
     await begun(memory_kit, app)
+    async with memory_kit.hosting(other) as universe:
+        await blocks(await held(universe), "talk")
     for _ in range(2):
         async with memory_kit.hosting(other) as universe:
             world = await held(universe)
@@ -214,11 +261,42 @@ async def test_a_blocked_run_stays_blocked_over_restarts(memory_kit: Kit) -> Non
             assert await changes(world) == 1
 
 
+async def test_ways_out_of_a_blocked_run(kit: Kit) -> None:
+    """By the handle of a run: retry, reset, answer, terminate; and what is refused."""
+    app, other = program(before), program(unfit)
+    await begun(kit, app)
+    async with kit.hosting(other) as universe:
+        world = await held(universe)
+        await blocks(world, "talk")
+        run = await world.attach("talk")
+        assert await run.retry() is RunStatus.BLOCKED
+        await run.cancel("later")
+        assert await run.status() is RunStatus.BLOCKED, "the cancellation waits"
+        with pytest.raises(errors.NotFound, match="has no operation 7"):
+            await run.reset(to=7)
+        with pytest.raises(errors.Exists, match="has an answer"):
+            await run.answer(1, "x")
+        await run.terminate("too old")
+        with pytest.raises(wl.RunCancelled, match="too old"):
+            await run.result(10)
+        assert await run.reset() is RunStatus.RUNNING
+        assert await finish(world, "talk") == "TALK", "from its start, under the code now"
+        fresh = await world.start(other.workflows["talk"]("x"), id="x")
+
+        async def waits() -> bool:
+            return len((await world._handle.machine()).runs["x"].record.ops) == 2
+
+        await aio.until(waits)
+        await fresh.answer(2, Go("x"))
+        assert await fresh.result(10) == "X"
+        assert (await prove.prove(world._handle, programs=[app, other])).holds
+
+
 async def test_a_changed_reducer_counts_from_now_on(kit: Kit) -> None:
-    """What was folded before stays as it was folded."""
+    """What was folded before stays as it was folded, also if it was never saved."""
     app, other = program(before), program(before, factor=10)
     assert app.hash != other.hash
-    await begun(kit, app)
+    await begun(kit, app, tail=True)
     async with kit.hosting(other) as universe:
         world = await held(universe)
         assert await world.ask(Add(1), timeout=10) == 11
@@ -227,43 +305,8 @@ async def test_a_changed_reducer_counts_from_now_on(kit: Kit) -> None:
         assert (await world.journal(above=0))[0].height == 1
 
 
-async def test_a_tail_that_does_not_replay_is_refused_and_nothing_lost(
-    kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Killed before its state was saved, and then the code of what it did since was changed. It says where, waits for
-    code that fits, and takes what is sent meanwhile.
-    """
-    app, other = program(before), program(before, factor=10)
-    await begun(kit, app, tail=True)
-    async with kit.hosting(other) as universe:
-        world = universe.world("w")
-        before_head = await world.head()
-        with caplog.at_level(logging.WARNING, "worldline.worker"):
-            with pytest.raises(errors.Closed, match="cannot go on") as refused:
-                await world.ask(Add(1), timeout=10)
-            assert "journal:" in str(refused.value)
-            assert "code:" in str(refused.value)
-            assert "wl.patched" in str(refused.value)
-        assert universe._connection.host is not None
-        assert universe._connection.host.worlds.refusal(await world._handle.address()) is not None
-        assert await world.head() == before_head
-        assert universe._connection.host.failed is None
-    async with kit.hosting() as client:
-        await client.world("w").send(Add(5), id="meanwhile")
-    async with kit.hosting(app) as universe:
-        world = await held(universe)
-
-        async def taken() -> bool:
-            return bool((await world.state(app.reducers["Sum"].cls)).total == 6)
-
-        await aio.until(taken)
-        assert await finish(world, "talk") == "talk"
-        assert await finish(world, "steady") == "steady"
-        assert await changes(world) == 0
-
-
 async def test_a_crash_while_the_change_is_adopted(tmp_path: Path) -> None:
-    """The change and its baseline are one commit: before it nothing has changed, after it everything."""
+    """The change and the world's record are one commit: before it nothing has changed, after it everything."""
     app, other = program(before), program(clean)
     for fate in DEATHS:
         for at in range(1, 30):
@@ -316,3 +359,48 @@ async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(
         [blocked] = [each for each in (await why.why(world._handle)).reasons if each.stuck]
     assert blocked.what == "run r/0 (inner) is blocked: the code does not fit its record"
     assert "its arguments do not fit inner(): " in blocked.error
+
+
+async def test_an_open_effect_that_takes_other_arguments_is_parked_and_fails_no_run(kit: Kit) -> None:
+    def paying(version: int) -> wl.Program:
+        app = wl.Program("p")
+
+        async def one(amount: int) -> str:
+            await asyncio.Event().wait()
+            return "never"
+
+        async def two(amount: int, to: str) -> str:
+            return f"{amount} to {to}"
+
+        async def three(amount: int, to: str = "all") -> str:
+            return f"{amount} to {to}"
+
+        versions: list[Callable[..., Any]] = [one, two, three]
+        pay = app.effect(name="pay")(versions[version])
+
+        @app.workflow
+        async def flow() -> Any:
+            return await pay(5)
+
+        return app
+
+    first = await kit.process(paying(0))
+    world = await first.universe.create("w", first.universe._connection.programs["p"])
+    await world.start(first.universe._connection.programs["p"].workflows["flow"](), id="r")
+    await first.kill()
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with kit.hosting(paying(1)) as universe:
+        world = universe.world("w")
+
+        async def parked() -> bool:
+            reasons = (await why.why(world._handle)).reasons
+            return any(each.kind == "parked" and "do not fit pay()" in each.error for each in reasons)
+
+        await aio.until(parked)
+        assert (await status(world, "r"))[0] is RunStatus.RUNNING
+        [opened] = await kits.opened(universe._connection.store.engine, await world._handle.address())
+    async with kit.hosting(paying(2)) as universe:
+        world = await held(universe)
+        wanted = ways_out.AnswerEffect(opened.intent, values.dump("by hand"))
+        await world._handle.command(ways_out.ANSWER_EFFECT, wanted)
+        assert await (await world.attach("r")).result(20) == "by hand"

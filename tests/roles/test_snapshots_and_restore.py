@@ -178,7 +178,7 @@ async def test_restored_is_the_same_as_live(kit: Kit) -> None:
     await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
     async with kit.hosting(app) as universe:
         world = universe.world("w")
-        await world.send(Put("wake"))  # takes the world
+        await (await world.send(Put("wake"))).applied()  # takes the world
         assert universe._connection.host is not None
         held = universe._connection.host.worlds.peek(await world._handle.address())
         assert held is not None

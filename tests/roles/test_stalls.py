@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
 
-import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
+from tests.roles import sums
 from tests.roles.kit import Kit
+from tests.roles.sums import AddUp, Trap
 from worldline.client import delivery
 from worldline.inspect import why as reasons
 from worldline.kernel import values
@@ -19,37 +19,14 @@ from worldline.observe import measures, sinks
 from worldline.roles import telemetry
 
 
-@dataclass(frozen=True)
-class Add(wl.Request[int]):
-    number: int
-
-
-@dataclass(frozen=True)
-class Stall:
-    pass
-
-
 class App:
     def __init__(self) -> None:
-        self.program = app = wl.Program("p")
-        self.gate = gate = threading.Event()
-        self.inside = inside = threading.Event()
+        self.gate, self.inside = threading.Event(), threading.Event()
+        self.program = sums.program(trap=self.stall)
 
-        @app.reducer()
-        @dataclass
-        class Sums:
-            total: int = 0
-
-            @wl.on
-            def add(self, event: Add) -> int:
-                self.total += event.number
-                return self.total
-
-            @wl.on
-            def stall(self, event: Stall) -> None:
-                inside.set()
-                gate.wait(100)
-                self.total += 100
+    def stall(self) -> None:
+        self.inside.set()
+        self.gate.wait(100)
 
 
 async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit: Kit) -> None:
@@ -58,24 +35,24 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     first = await kit.process(app.program, observed=observed)
     worlds = [await first.universe.ensure(f"w{number}", app.program) for number in range(8)]
     for world in worlds:
-        assert await world.ask(Add(1), timeout=10) == 1
+        assert await world.ask(AddUp(1), timeout=10) == 1
     bad, at = worlds[0], await worlds[0]._handle.address()
     try:
-        item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
+        item = inbox.Event("Trap", payload.inline(values.dump(Trap(100))))
         await delivery.enqueue(first.universe._connection, at, item)
         await asyncio.to_thread(app.inside.wait, 20)
-        asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
+        asked = [asyncio.ensure_future(world.ask(AddUp(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
         second = await kit.process(app.program)
         assert [await each for each in asked] == [2] * 7, "those who wait in the process that hangs are answered"
         for world in worlds[1:]:
-            assert await second.universe.world(world.name).ask(Add(1), timeout=60) == 3
+            assert await second.universe.world(world.name).ask(AddUp(1), timeout=60) == 3
             assert second.host.worlds.holds(await world._handle.address())
         life = await kits_life(first)
         assert life.sign.draining
         assert life.alive((await first.engine.read()).time_us), "it goes on renewing the lease of the one that hangs"
         assert first.host.worlds.holds(at)
         assert meter.value("worldline_worlds_refused_total", "hung") == 1
-        await bad.send(Add(5))  # not lost: it waits in the inbox
+        await bad.send(AddUp(5))  # not lost: it waits in the inbox
 
         async def said() -> bool:
             why = await reasons.why(second.universe.world("w0")._handle)
@@ -84,7 +61,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
         await aio.until(said)
     finally:
         app.gate.set()
-    assert await bad.ask(Add(0), timeout=30) == 106, "each input once"
+    assert await bad.ask(AddUp(0), timeout=30) == 106, "each input once"
     assert first.host.worlds.refusal(at) is None
 
     async def again() -> bool:
@@ -92,7 +69,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
 
     await aio.until(again)
     await second.close()
-    assert await worlds[3].ask(Add(1), timeout=30) == 4, "it takes worlds again"
+    assert await worlds[3].ask(AddUp(1), timeout=30) == 4, "it takes worlds again"
     await first.close()
 
 
@@ -108,16 +85,16 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
     app = App()
     async with memory_kit.hosting(app.program) as universe:
         for number in range(3):
-            assert await (await universe.ensure(f"w{number}", app.program)).ask(Add(1), timeout=10) == 1
+            assert await (await universe.ensure(f"w{number}", app.program)).ask(AddUp(1), timeout=10) == 1
     first = await memory_kit.process(app.program)
     bad = first.universe.world("w0")
-    assert await bad.ask(Add(1), timeout=10) == 2
+    assert await bad.ask(AddUp(1), timeout=10) == 2
     try:
-        item = inbox.Event("Stall", payload.inline(values.dump(Stall())))
+        item = inbox.Event("Trap", payload.inline(values.dump(Trap(100))))
         await delivery.enqueue(first.universe._connection, await bad._handle.address(), item)
         await asyncio.to_thread(app.inside.wait, 20)
         others = [first.universe.world(name) for name in ("w1", "w2")]
-        asked = [asyncio.ensure_future(world.ask(Add(1), timeout=60)) for world in others]
+        asked = [asyncio.ensure_future(world.ask(AddUp(1), timeout=60)) for world in others]
 
         async def waiting() -> bool:
             return len(first.host.worlds._taker.waiting) == 2
@@ -128,6 +105,6 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
         assert all([second.host.worlds.holds(await world._handle.address()) for world in others])
     finally:
         app.gate.set()
-    assert await bad.ask(Add(0), timeout=30) == 102
+    assert await bad.ask(AddUp(0), timeout=30) == 102
     await first.close()
     await second.close()

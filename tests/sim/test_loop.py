@@ -182,3 +182,79 @@ def test_the_outside_is_fenced_off(reach: Callable[[SimLoop], object]) -> None:
     before = threading.Thread.start, time.sleep
     run(main)
     assert (threading.Thread.start, time.sleep) == before
+
+
+def test_a_job_that_waits_for_the_loop_gets_its_answer_at_once() -> None:
+    """Time goes on meanwhile, and nothing else happens."""
+
+    async def main(loop: SimLoop) -> list[str]:
+        seen: list[str] = []
+
+        async def other() -> None:
+            await asyncio.sleep(1)
+            seen.append(f"other at {loop.time():.0f}")
+
+        async def fetch() -> str:
+            await asyncio.sleep(0)
+            await asyncio.sleep(5)
+            seen.append(f"fetched at {loop.time():.0f}")
+            return "value"
+
+        def job() -> str:
+            return asyncio.run_coroutine_threadsafe(fetch(), loop).result(0)
+
+        beside = asyncio.ensure_future(other())
+        seen.append(await loop.run_in_executor(None, job))
+        await beside
+        return seen
+
+    assert run(main) == ["fetched at 5", "value", "other at 5"]
+
+
+def test_a_job_that_waits_fails_as_what_it_waits_for_does() -> None:
+    async def main(loop: SimLoop) -> str:
+        async def fetch() -> None:
+            await asyncio.sleep(1)
+            raise ValueError("no")
+
+        async def never() -> None:
+            await loop.create_future()
+
+        def job(doing: Callable[[], Any]) -> None:
+            asyncio.run_coroutine_threadsafe(doing(), loop).result(0)
+
+        with pytest.raises(ValueError, match="no"):
+            await loop.run_in_executor(None, job, fetch)
+        with pytest.raises(loops.Outside, match="never"):
+            await loop.run_in_executor(None, job, never)
+        return "goes on"
+
+    assert run(main) == "goes on"
+
+
+def test_a_host_that_dies_while_its_job_waits_does_nothing_more() -> None:
+    async def main(loop: SimLoop) -> list[str]:
+        seen: list[str] = []
+        host = Host("a")
+
+        async def fetch() -> None:
+            loop.crash(host)
+            await asyncio.sleep(1)
+            seen.append("goes on")
+
+        def job() -> None:
+            try:
+                asyncio.run_coroutine_threadsafe(fetch(), loop).result(0)
+            except loops.Died:
+                seen.append("died")
+                raise
+
+        async def live() -> None:
+            await loop.run_in_executor(None, job)
+            seen.append("answered")
+
+        loop.start(host, live(), name="live")
+        await asyncio.sleep(60)
+        return seen
+
+    assert run(main) == ["died"]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
+from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
 from worldline.sim import run
 from worldline.sim.faults import profiles
 from worldline.sim.load import workloads
@@ -31,6 +31,7 @@ SETTINGS = Settings(
     worker=WorkerSettings(lease_ttl_ms=1_000, heartbeat_ms=250, scan_ms=500, snapshot_entries=6, idle_release_ms=2_000),
     adapter=AdapterSettings(claim_ttl_ms=1_000, renew_ms=300, scan_ms=500),
     timer=TimerSettings(scan_ms=500),
+    janitor=JanitorSettings(prove_ms=0),
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -57,8 +59,7 @@ async def test_a_read_only_transaction_does_not_hold_stable_back_and_a_writing_o
     before = await stable()
     for turn in range(3):
         await batches.ok(engine, batches.once(turn))
-    moved = await stable()
-    assert moved > before
+    await _rises(stable, before)
     await old.execute("COMMIT")
     await old.execute("BEGIN")
     await old.fetchval("SELECT pg_current_xact_id()::text")
@@ -67,4 +68,13 @@ async def test_a_read_only_transaction_does_not_hold_stable_back_and_a_writing_o
         await batches.ok(engine, batches.once(f"held {turn}"))
     assert await stable() == held
     await old.execute("COMMIT")
-    assert await stable() > held
+    await _rises(stable, held)
+
+
+async def _rises(stable: Callable[[], Awaitable[kv.Stamp]], above: kv.Stamp) -> None:
+    """Other tests write into this server, too, and each of their transactions holds it back for a moment."""
+    for _ in range(200):
+        if await stable() > above:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("nothing is held back, and it does not rise")

@@ -13,7 +13,7 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.base import errors
-from worldline.layers import export
+from worldline.layers.stored import export
 
 
 def lived(path: Path, *, large: bool = False) -> None:
@@ -31,7 +31,7 @@ def test_an_exported_journal_replays(tmp_path: Path, large: bool) -> None:
     header = json.loads(lines[0])
     assert (header["worldline"], header["version"], header["name"], header["program"]) == (
         "journal",
-        2,
+        4,
         "alice",
         "shop",
     )
@@ -111,8 +111,8 @@ DAMAGE: dict[str, Callable[[list[str]], list[str]]] = {
     "something after the end": lambda lines: [*lines, lines[1]],
     "not JSON": lambda lines: [lines[0], "{", *lines[2:]],
     "not an object": lambda lines: [lines[0], "[1]", *lines[2:]],
-    "newer": change(0, lambda record: record.update(version=3)),
-    "older": change(0, lambda record: record.update(version=1)),
+    "newer": change(0, lambda record: record.update(version=5)),
+    "older": change(0, lambda record: record.update(version=3)),
     "of something else": change(0, lambda record: record.update(worldline="photo")),
     "an id cut": change(0, lambda record: record.update(world=record["world"][2:])),
     "a flipped byte": change(1, lambda record: record.update(payload="A" + record["payload"][1:])),

@@ -155,7 +155,7 @@ def test_parked_effects_are_named() -> None:
     with testing.world(app, wl.Script().on(precious, ConnectionError("down"))) as world:
         with pytest.raises(testing.Stuck, match="effect precious is parked: ConnectionError: down"):
             world.run(keeps())
-        assert world.machine.open
+        assert world.machine.work.open
 
 
 def test_try_again_says_how_long_to_wait() -> None:

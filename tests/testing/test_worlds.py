@@ -14,7 +14,7 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.testing import life, loopless
 
 START = datetime(2030, 6, 1, tzinfo=UTC)
@@ -283,3 +283,13 @@ def test_kit_errors_have_codes() -> None:
     found = {kind.code for kind in (testing.NotTaken, testing.Stuck, testing.Restless, testing.Unscripted)}
     assert found == {"not_taken", "stuck", "restless", "unscripted"}
     assert all(issubclass(kind, errors.Error) for kind in (testing.NotTaken, testing.Stuck))
+
+
+def test_the_state_below_a_change_of_the_program_is_the_one_there() -> None:
+    with testing.world(shop.app) as world:
+        world.send(shop.Deposited("a", 1))
+        world.send(shop.Deposited("a", 2))
+        world.adopt(shop.app)
+        world.send(shop.Deposited("a", 4))
+        heights = [each.height for each in world.journal() if each.chain]
+        assert [world.state(shop.Account, "a", at=height).cents for height in heights] == [1, 3, 3, 7]

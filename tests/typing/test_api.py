@@ -28,6 +28,10 @@ async def shout(text: str) -> str:
 
 @app.workflow
 async def greet(name: str) -> str:
+    wl.log.info("greeting", name=name, level=3, claim=object())
+    wl.log.exception("%s failed", name, exc_info=ValueError(name), stacklevel=2, extra={"a": 1})
+    wl.log.warning("x", stacklevel="two")  #: Argument "stacklevel" to "warning" of "Log" has incompatible type "str"
+    wl.log.info()  #: Too few arguments for "info" of "Log"
     await wl.sleep(5)
     return await shout(f"hello {name}")
 
@@ -43,8 +47,19 @@ async def main() -> None:
         kept: wl.Run[str] = await world.start(greet("Dora"), id="dora")
         reveal_type(await kept.result(5))  #: Revealed type is "str"
         status: wl.RunStatus = await kept.status()
+        status = await kept.retry()
+        status = await kept.reset(to=3)
+        await kept.answer(3, "by hand")
+        await kept.terminate("too old")
         for each in await world.runs(status=status):
             reveal_type(each.workflow)  #: Revealed type is "str"
+        for effect in await world.effects(state=wl.WorkState.PARKED):
+            reveal_type(effect.args)  #: Revealed type is "Any"
+            await effect.answer(7)
+            await effect.answer(error="never mind")
+            await effect.retry()
+        opened: wl.OpenEffect = await world.effect("0123abcd")
+        await world.effects(state="parked")  #: Argument "state" to "effects" of "World" has incompatible type "str"
         await world.runs(status="running")  #: Argument "status" to "runs" of "World" has incompatible type "str"
         await world.pause()
         await world.change(status="paused")  #: Argument "status" to "change" of "World" has incompatible type "str"
@@ -206,6 +221,15 @@ async def checkout(order: str, cents: int) -> str:
         run = s.start(child(1))
         await run
     reveal_type(s.timed_out)  #: Revealed type is "bool"
+    try:
+        async with wl.scope(grace=None):
+            both = await wl.gather(child(1), shout("a"), grace=timedelta(seconds=30))
+            reveal_type(both)  #: Revealed type is "tuple[int, str]"
+    except wl.Cancelled as cancelled:
+        reveal_type(cancelled.kind)  #: Revealed type is "worldline.base.failures.CancelKind"
+        raise
+    except wl.RunCancelled as ended:
+        reveal_type(ended.kind)  #: Revealed type is "worldline.base.failures.CancelKind"
     return paid
 
 
@@ -246,6 +270,13 @@ async def minds_the_timeout() -> int:
 async def outside(world: wl.World) -> None:
     reveal_type(await world.ask(Withdraw("alice", 5)))  #: Revealed type is "int"
     reveal_type(await world.state(Account, "alice"))  #: Revealed type is "sample.Account"
+    reveal_type(await world.state())  #: Revealed type is "dict[str, dict[str, Any]]"
+    found = await world.diff(at=1, to=2)
+    reveal_type(found)  #: Revealed type is "worldline.client.diff.result.Diff"
+    reveal_type(found.cells[0].fields[0].path)  #: Revealed type is "tuple[str | int, ...]"
+    reveal_type((await world.shadow(app, last=5)).effects[0].run)  #: Revealed type is "str"
+    report: wl.ShadowReport = await world.shadow(app)
+    print(report.differs)
 
 
 def test_expires() -> None:
@@ -254,6 +285,10 @@ def test_expires() -> None:
         assert w.schedule("nightly", child(1), cron="0 3 * * *")
         reveal_type(w.start(child(1)).result())  #: Revealed type is "int"
         w.prove()
+        fork = w.fork(before="effect charge", effects="share", script=wl.Script().on(charge, lambda card, cents: card))
+        reveal_type(fork)  #: Revealed type is "worldline.testing.worlds.TestWorld"
+        assert fork.answer(charge, "ch_2") + fork.answer("bank", 5) >= 0
+        w.fork("x", effects="keep")  #: Argument "effects" to "fork" of "TestWorld" has incompatible type
 
 
 async def bad(world: wl.World) -> None:

@@ -8,6 +8,8 @@
     │   ├── BatchRefused          a batch without guard, over a limit, or with two writes to one key
     │   ├── TooLarge              a key, value, payload or name over its limit
     │   ├── EncodeError           a value that has no canonical form
+    │   │   └── ValueTooLarge     or would have too many bytes or items
+    │   ├── CellUnfit             a cell whose data does not fit the class that it is read with
     │   ├── UnknownZone           a time zone that neither the system nor tzdata has
     │   └── IdReused              the same client id with another payload
     ├── Lost                      an expected loss: another process was first, or the thing is not there
@@ -25,6 +27,8 @@
     │   ├── StoreVersion          a server or store format this release does not speak
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
+    │   └── CannotRead            or cannot read a cell that is not in memory
+    │       └── DamagedCell       because what is stored of it is damaged or missing
     ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
@@ -59,8 +63,8 @@ class BatchRefused(BadInput):
 class TooLarge(BadInput):
     code = "too_large"
 
-    def __init__(self, what: str, *, size: int, limit: int) -> None:
-        super().__init__(f"{what} is {size} bytes; the limit is {limit}")
+    def __init__(self, what: str, *, size: int, limit: int, advice: str = "") -> None:
+        super().__init__(f"{what} is {size} bytes; the limit is {limit}{f'; {advice}' if advice else ''}")
         self.what = what
         self.size = size
         self.limit = limit
@@ -70,12 +74,22 @@ class EncodeError(BadInput):
     code = "encode_error"
 
 
+class ValueTooLarge(EncodeError):
+    code = "value_too_large"
+
+
 class UnknownZone(BadInput):
     code = "unknown_zone"
 
     def __init__(self, zone: str) -> None:
         super().__init__(f"tz={zone!r} is no time zone known here; it looks like 'Europe/Lisbon'")
         self.zone = zone
+
+
+class CellUnfit(BadInput):
+    """A cell's data does not fit the class that it is read with. It is kept as it is."""
+
+    code = "cell_unfit"
 
 
 class IdReused(BadInput):
@@ -160,6 +174,23 @@ class CannotStep(Error):
     def __init__(self, why: str, *, lasting: bool) -> None:
         super().__init__(why)
         self.lasting = lasting
+
+
+class CannotRead(CannotStep):
+    """A cell that is not in memory cannot be read now. It is no fault of the input that the step was over."""
+
+    code = "cannot_read"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, lasting=False)
+
+
+class DamagedCell(CannotRead):
+    """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that
+    cannot be restored.
+    """
+
+    code = "damaged_cell"
 
 
 class NotHosted(Error):

@@ -6,10 +6,21 @@ which.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
 from worldline.base import errors
+
+
+class CancelKind(enum.IntEnum):
+    """What cancelled a run or a scope. Numbers are stored and never reused."""
+
+    USER = 1  # a person or a program: `run.cancel()`, `scope.cancel()`, `worldline runs cancel`
+    TIMEOUT = 2  # time was up, here or in the workflow that started the run
+    FAILURE = 3  # something beside it failed: in the same scope or the same `wl.gather`
+    PARENT = 4  # the workflow that started the run was cancelled, has cancelled it, or has ended
+    SHUTDOWN = 5  # reserved: runs are not cancelled when a process ends, they continue in another
 
 
 class Fatal(errors.Error):
@@ -89,7 +100,12 @@ class RunFailed(Failed):
 
 
 class RunCancelled(RunFailed):
-    """A workflow run was cancelled."""
+    """A workflow run was cancelled. `kind` says what cancelled it."""
+
+    @property
+    def kind(self) -> CancelKind:
+        found = self.data.get("kind")
+        return CancelKind.__members__.get(found.upper(), CancelKind.USER) if type(found) is str else CancelKind.USER
 
 
 class OutsideWorkflow(errors.BadInput):
@@ -127,11 +143,12 @@ class Diverged(errors.Error):
 
 
 class Cancelled(BaseException):
-    """Thrown into a workflow where it waits, when it or a scope around it is cancelled. Not an `Exception`: code
-    that catches everything should still let it pass.
+    """Thrown into a workflow where it waits, when it or a scope around it is cancelled. `kind` says what cancelled it,
+    `reason` is a text for people. Not an `Exception`: code that catches everything should still let it pass.
     """
 
-    def __init__(self, reason: str = "", *, scope: int = -1) -> None:
+    def __init__(self, reason: str = "", *, scope: int = -1, kind: CancelKind = CancelKind.USER) -> None:
         super().__init__(reason)
         self.reason = reason
         self.scope = scope  # the number of the scope that is cancelled, 0 being the whole run
+        self.kind = kind

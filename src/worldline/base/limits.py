@@ -30,6 +30,9 @@ CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
 CELL_KEY_BYTES_MAX = 4_096  # of a reducer with a key
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
+# --- Workflows -----------------------------------------------------------------------------------------
+GRACE_SECONDS = 10  # how long a scope waits for the runs that it has cancelled, unless told otherwise
+
 # --- Canonical values ----------------------------------------------------------------------------------
 CBOR_DEPTH_MAX = 64
 CBOR_ITEMS_MAX = 1_000_000
@@ -37,14 +40,18 @@ CBOR_BYTES_MAX = 16 * MIB
 
 # --- Frames and payloads --------------------------------------------------------------------------------
 FRAME_BYTES_MAX = 60 * KIB  # entries of one journal value, before the envelope
-INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs live in the object store
+INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs are kept in chunks, or as objects
 ITEM_BYTES_MAX = 48 * KIB  # an inbox item, whole: it must become an entry, or a dead letter
 REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
+TRACE_BYTES_MAX = 8 * KIB  # of one traceback
+STEP_TRACES_MAX = 4  # tracebacks that a step keeps
+TRACE_SLOTS = 1_024  # steps of a world whose tracebacks are kept
 FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
 FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
+STEP_CHANGES_BYTES_MAX = 256 * KIB  # of a step's changed rows in its frames; more is one blob
 STEP_TURNS_MAX = 10_000  # resumptions of runs; with more, the rest goes on in the next step
 RUN_OPERATIONS_MAX = 100_000  # what one run may ask for before it has to continue as new
 STEP_ENTRIES_MAX = 2_048  # with more, what can wait goes on in the next step
@@ -52,6 +59,13 @@ USER_VALUE_BYTES_MAX = CBOR_BYTES_MAX - 64 * KIB  # what users give, so that rec
 LABELS_MAX = 32
 WORKER_LABELS_BYTES_MAX = 40 * KIB  # of a heartbeat: a label for each program, about a thousand of them
 BLOB_BYTES_MAX = 1024 * MIB
+CHUNKED_BYTES_MAX = 16 * MIB  # of a blob that is kept in the store itself; objects are for more
+CHUNK_BYTES = 63 * KIB  # of such a blob in one value
+CHUNKS_BATCH_MAX = 32  # chunks of one batch; a blob of so many at most is written whole, with its record
+CHUNKS_PAGE_BYTES_MAX = 4 * MIB  # read at once
+BLOBS_READ_MAX = 500  # small blobs that are read or written together
+BLOBS_BATCH_BYTES_MAX = 1 * MIB  # of small blobs in one batch
+UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Objects -------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX = 512
@@ -113,6 +127,8 @@ assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
+assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
+assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
@@ -120,5 +136,12 @@ assert BATCH_BYTES_MAX <= 10_000_000, "FoundationDB's transaction bound"
 assert VALUE_BYTES_MAX <= 100_000, "FoundationDB's value bound"
 assert CLIENT_ID_BYTES_MAX <= CHOSEN_ID_BYTES_MAX <= INLINE_BYTES_MAX // 4, "it stands in an item with its payload"
 assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into a key"
+assert CBOR_BYTES_MAX <= CHUNKED_BYTES_MAX <= BLOB_BYTES_MAX, "any value must fit into a store without objects"
+assert INLINE_BYTES_MAX < CHUNK_BYTES <= VALUE_BYTES_MAX - KIB, "a chunk's envelope must fit"
+assert CHUNKS_BATCH_MAX * VALUE_BYTES_MAX <= BATCH_BYTES_MAX // 2, "chunks and their keys must fit into one batch"
+assert BLOBS_READ_MAX < READ_REQUESTS_MAX, "their records are read together"
+assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
+    "small blobs and keys must fit into a batch"
+)
 assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"

@@ -16,12 +16,26 @@ import click
 import worldline
 from worldline.base import errors
 from worldline.cli import common, output
-from worldline.cli.commands import checks, dev, look, projects, roles, simulate, talk, tend, work, workers
+from worldline.cli.commands import (
+    branches,
+    checks,
+    compare,
+    dev,
+    look,
+    projects,
+    roles,
+    simulate,
+    talk,
+    tend,
+    upgrade,
+    work,
+    workers,
+)
 
 SECTIONS = {
-    "Look at worlds": [*look.COMMANDS, *work.COMMANDS],
+    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": talk.COMMANDS,
-    "Tend worlds": [*tend.COMMANDS, *workers.LEASES],
+    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *upgrade.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

@@ -33,6 +33,7 @@ from worldline.model.work import WorkKind
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
 LOOK_SECONDS = 0.25
+TIMEOUT = click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
 
 T = TypeVar("T")
 Function = Callable[..., Any]

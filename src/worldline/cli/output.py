@@ -1,7 +1,8 @@
 """How answers and errors are written: tables for people, JSON for programs.
 
 With `--json`, a get is one object, a list and a stream are one object a line, and an error is one object on stderr:
-`{"error": {"code", "message", "hint"}}`. Without, an error is one line that says what to do.
+`{"error": {"code", "message", "hint"}}`, with `trace` if code of a world failed. Without, an error is one line that
+says what to do.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
 _HINTS: list[tuple[type[BaseException], str]] = [
     (errors.StoreMissing, "create one with `worldline dev FILE` or `worldline init`, or name another with --store"),
     (errors.StoreVersion, "use the release that wrote it"),
-    (errors.StoreUnavailable, "check that it is reachable, and try again"),
     (errors.Corrupt, "`worldline doctor` says what is damaged"),
     (errors.Conflicted, "try again"),
 ]
@@ -64,14 +64,15 @@ def complain(error: BaseException, *, as_json: bool, hint: str = "") -> int:
     found = (
         hint or str(getattr(error, "hint", "")) or next((each for kind, each in _HINTS if isinstance(error, kind)), "")
     )
-    write_error(code, message, found, as_json=as_json)
+    trace = "\n".join(getattr(error, "__notes__", [])) if isinstance(error, failures.RunFailed) else ""
+    write_error(code, message, found, as_json=as_json, trace=trace)
     return exit_code(error)
 
 
-def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
+def write_error(code: str, message: str, hint: str, *, as_json: bool, trace: str = "") -> None:
     if as_json:
-        said = {"error": {"code": code, "message": message, "hint": hint}}
-        click.echo(msgspec.json.encode(said).decode(), err=True)
+        said = {"code": code, "message": message, "hint": hint, **({"trace": trace} if trace else {})}
+        click.echo(msgspec.json.encode({"error": said}).decode(), err=True)
         return
     join = " " if message.endswith("?") else "; "
     line = " ".join(f"{message}{join}{hint}".split() if hint else message.split())

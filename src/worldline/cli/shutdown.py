@@ -4,8 +4,8 @@ The handlers are Python's own and not the event loop's: they run also while user
 or SIGTERM sets `asked`, and what the process waits for is named until it ends. The second ends the process where it
 stands, with 128 plus the signal's number, as a shell reports it.
 
-A synchronous effect runs in a thread, and a thread cannot be interrupted. Its claim is given back like any other; when
-all else is closed, `leave` ends the process without waiting for such threads, which Python itself would join.
+A synchronous effect runs in a thread, which is not interrupted. Its claim is given back like any other; when all else
+is closed, `leave` ends the process without waiting for such threads.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from pathlib import Path
 from types import FrameType
 
 from worldline.kernel import user_errors
+from worldline.roles import threads
+from worldline.roles.world.cycle import kernel_executor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_EXIT = 128  # plus the number: what a shell reports for a process that a signal ended
 WAITING_SECONDS = 2.0
 IDLE_SECONDS = 0.5
 LISTED_MAX = 5
+OURS = ("worldline-effect", "worldline-kernel", "worldline-reader")
+IDLE = ((pools.__name__, "_worker"), (threads.__name__, "_run"), (kernel_executor.__name__, "_run"))
 
 Say = Callable[[str, str], None]
 
@@ -113,27 +117,32 @@ def leave(code: int) -> int:
 def _settled() -> list[str]:
     """The threads that are busy after those that only had to end have ended."""
     for each in threading.enumerate():
-        if each.daemon or each is threading.current_thread() or not busy():
+        if not _matters(each) or each is threading.current_thread() or not busy():
             continue
         each.join(IDLE_SECONDS)
     return busy()
 
 
 def busy() -> list[str]:
-    """Where the threads are that would keep this process alive: file, line and function. Idle pool threads are not."""
+    """Where the threads are that have not done their work: file, line and function. Idle pool threads are not."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, and there is no other way to ask
     found = []
     for each in threading.enumerate():
         frame = frames.get(each.ident or 0)
-        if each.daemon or each is threading.main_thread() or frame is None or _is_idle(frame):
+        if not _matters(each) or each is threading.main_thread() or frame is None or _is_idle(frame):
             continue
         found.append(_place(_user_code(frame) or frame))
     return found
 
 
+def _matters(thread: threading.Thread) -> bool:
+    """Whether a thread would keep the process alive, or runs user code for this package."""
+    return not thread.daemon or thread.name.startswith(OURS)
+
+
 def _is_idle(frame: FrameType) -> bool:
     """Whether a thread of a pool waits for work: nothing runs above the pool's own loop."""
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == (pools.__name__, "_worker")
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in IDLE
 
 
 def _user_code(frame: FrameType | None) -> FrameType | None:

@@ -5,7 +5,7 @@ Apart from `output`, because loading `rich` takes a third of a command's start, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import box, console, progress, table, text
@@ -28,6 +28,13 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         made.add_row(*(text.Text(cell) for cell in row))
     screen().print(made)
+
+
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Lines, each with its style."""
+    out = screen()
+    for line, style in lines:
+        out.print(text.Text(line, style=style), soft_wrap=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ elsewhere. If no process runs the world, the wait ends after a while (`no_host`)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -16,10 +17,11 @@ from worldline.client import delivery, no_host
 from worldline.client.connection import Connection
 from worldline.codec import structs
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import Failure
+from worldline.kernel.rows.records import Failure
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
-from worldline.roles import reader, restore
+from worldline.model.trace import Source
+from worldline.roles import reader, restore, traces
 from worldline.roles.hub import Chunk
 
 CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
@@ -52,7 +54,23 @@ async def ask(
             answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
-    raise error_of(structs.decode(Failure, answer.data))
+    error = error_of(structs.decode(Failure, answer.data))
+    if isinstance(error, failures.RunFailed):
+        await add_trace(universe, at, error, Source.HANDLER, step=found.step)
+    raise error
+
+
+async def add_trace(
+    universe: Connection, at: ids.Address, error: errors.Error, source: Source, *, step: int | None, run: str = ""
+) -> None:
+    """Note on an error where in the world it was raised, if that is kept. The error counts, with or without it."""
+    engine = universe.store.engine
+    with contextlib.suppress(errors.StoreError):
+        if source is Source.RUN:
+            text = await traces.of_run(engine, at, run, step=step)
+        else:
+            text = traces.find(await traces.of_step(engine, at, step or 0), source) if step else ""
+        traces.note(error, text)
 
 
 @contextmanager
@@ -179,7 +197,7 @@ def error_of(why: Failure) -> errors.Error:
     """The exception that an answer's failure is raised as."""
     if why.code == failures.Refused.code:
         return failures.Refused(why.message, data=why.data)
-    for kind in (errors.NotFound, errors.Closed, errors.BadInput):
+    for kind in (errors.NotFound, errors.Closed, errors.Exists, errors.BadInput):
         if why.code == kind.code:
             return kind(why.message)
     if why.code == errors.IdReused.code:

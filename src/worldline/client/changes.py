@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
+from worldline.keys import traces as trace_keys
 from worldline.keys import work as work_keys
-from worldline.layers import leases, ready, worlds
+from worldline.layers import leases, ready, snapshots, trial, worlds
+from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -29,17 +31,22 @@ async def change(
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        read = await engine.read(worlds.get(at), *leases.reads(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at), lines.get(at))
         world = worlds.decode(at, read.value(0))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
+            trial.clear(batch, at)  # a person has decided that it is tried again
         elif status is not None:  # also without a holder: a worker may be taking the lease now
             leases.revoke(batch, state, token=envs.new_id(env))
         if status is Status.DELETED:
             batch.delete_range(*work_keys.open_work(at))
+            batch.delete_range(*trace_keys.traces(at))
+            lineage = lines.decode_lineage(read.value(4))
+            if lineage is not None:
+                snapshots.unpin(batch, at, lineage)
             await _free_names(universe, batch, world, alias)
         return transact.Write(batch, lambda _: changed)
 

@@ -9,14 +9,14 @@ directly; the typed API can be made on top of it: `Universe(connection)`, `World
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import backpressure, known_worlds
-from worldline.host import compose, process
+from worldline.client import arrivals, backpressure, known_worlds
+from worldline.host import compose, ctrl_c, process
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -25,7 +25,7 @@ from worldline.model import settings as settings_model
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.roles import reader as readers
-from worldline.roles import telemetry
+from worldline.roles import telemetry, threads
 from worldline.roles.world.cycle import no_asyncio
 from worldline.store import kv, transact
 
@@ -37,7 +37,7 @@ class Connection:
     def __init__(
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
-        roles: Sequence[process.Role] = process.EMBEDDED,
+        roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.id = universe
@@ -47,18 +47,23 @@ class Connection:
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
         self.recent = known_worlds.Recent(store.env)
+        self.arrivals = arrivals.Arrivals()
         self._observed = observed
         self.levels_from(dict)
         self.settings = settings
-        self.blobs = blob_layer.Blobs(store.engine, store.objects, store.env, universe, cache=store.cache)
+        self.blobs = blob_layer.Blobs(
+            store.engine, store.objects, store.env, universe,
+            cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
+        )  # fmt: skip
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(
                 store, universe, programs,
                 blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
+                watchdog=watchdog,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
-        self.executor = ThreadPoolExecutor(1, "worldline-reader", no_asyncio.refuse_asyncio)
+        self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
         self._warm: dict[ids.Address, readers.Reader] = {}
 
     @property
@@ -95,12 +100,15 @@ class Connection:
         """Read worlds of this program here. One that is known by the same name stays."""
         self.programs.setdefault(program.name, program)
 
-    def reader(self, at: ids.Address, program: Program) -> readers.Reader:
-        """A read-only machine of a world, kept for the next time."""
+    def reader(self, at: ids.Address, program: str) -> readers.Reader:
+        """What reads a world of this program, kept for the next time. No code of the program is needed."""
+        known = self.programs.get(program)
         reader = self._warm.get(at)
         if reader is None:
-            reader = readers.Reader(self.store.engine, self.blobs, program, at, self.executor)
+            reader = readers.Reader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
             self._warm[at] = reader
+        elif known is not None:
+            reader.use(known)
         return reader
 
 
@@ -120,22 +128,42 @@ async def open(
     metrics: str | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
-    hosted = [host] if isinstance(host, Program) else list(host)
+    hosted, known = _programs(host, "host"), _programs(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
         async with compose.store(url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache) as store:
             found = await find_universe(store, universe, create=wanted)
             opened = Connection(
-                store, found, universe, hosted, wanted_settings, egress=egress, observed=observed, roles=HOSTING
+                store,
+                found,
+                universe,
+                hosted,
+                wanted_settings,
+                egress=egress,
+                observed=observed,
+                roles=HOSTING,
+                watchdog=True,
             )
-            for program in [programs] if isinstance(programs, Program) else programs:
+            for program in known:
                 opened.knows(program)
             opened.start()
-            try:
-                yield opened
-            finally:
-                await opened.close()
+            with ctrl_c.second_ends() if hosted else nullcontext():
+                try:
+                    yield opened
+                finally:
+                    await opened.close()
+
+
+def _programs(given: Program | Sequence[Program], option: str) -> list[Program]:
+    """What was given, as a list."""
+    if isinstance(given, Program):
+        return [given]
+    found: list[Any] = list(given)
+    wrong = next((each for each in found if not isinstance(each, Program)), None)
+    if wrong is not None:
+        raise errors.BadInput(f"{option}= takes a Program or a list of them, not {wrong!r}")
+    return found
 
 
 async def find_universe(store: compose.Store, name: str, *, create: bool) -> ids.UniverseId:

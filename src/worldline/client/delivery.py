@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import known_worlds
+from worldline.client import arrivals, known_worlds
 from worldline.client.connection import Connection
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
@@ -54,23 +54,61 @@ async def hosted(universe: Connection, at: ids.Address) -> HeldWorld | None:
 async def deliver(
     universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
 ) -> Sending:
-    """Get an input to a world. Durable on return."""
-    stamp = new_stamp(universe.store.env) if universe.host is not None else b""
-    for _ in range(3):
-        held = _here(universe, at) or await hosted(universe, at)
+    """Get an input to a world. Durable on return. It comes behind every ask that came to this process before it."""
+    if universe.host is None:
+        return await enqueue(universe, at, item, client_id=client_id, data=data)
+    place = universe.arrivals.enter(at, item)
+    if place is None:
+        return await _deliver(universe, at, item, data, client_id=client_id)
+    try:
+        return await _deliver(universe, at, item, data, client_id=client_id, place=place)
+    finally:
+        universe.arrivals.leave(at, place)
+
+
+async def _deliver(
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes,
+    *, client_id: bytes | str | None, place: arrivals.Place | None = None,
+) -> Sending:  # fmt: skip
+    """Straight into a step if this process holds the world, or can; else into its inbox."""
+    stamp = new_stamp(universe.store.env)
+    for attempt in range(3):
+        held = _here(universe, at)
         if held is None:
-            break
+            held = await _take(universe, at, place, is_foreign=not attempt)
+            if held is None:
+                break
         if universe.pressure.effects_doubtful(item):
             await universe.pressure.check_effects(at, item)
+        if place is not None and place.may_be_blocked:
+            await place.wait_straight()
         try:
             done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
             handover = Handover(item, data, done, client_id=client_id, stamp=stamp)
-            handed = await _hand_over(universe, held, handover, done)
+            handed = await _hand_over(universe, held, handover, done, place)
         except Deferred:
+            if place is not None:
+                await place.wait_through()
             break
         if handed is not None:
             return handed
+        if place is not None:
+            await place.wait_through()
     return await enqueue(universe, at, item, client_id=client_id, data=data)
+
+
+async def _take(
+    universe: Connection, at: ids.Address, place: arrivals.Place | None, *, is_foreign: bool
+) -> HeldWorld | None:
+    """The world, if this process can hold it. Until that is known, what comes after an ask is not handed over; nor
+    until the ask is in the inbox, unless the world was never here (`is_foreign`).
+    """
+    if place is not None:
+        place.step_aside()
+    held = await hosted(universe, at)
+    if place is not None and is_foreign and held is None:
+        place.go_straight()
+    return held
 
 
 def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
@@ -82,8 +120,9 @@ def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
 
 
 async def _hand_over(
-    universe: Connection, held: HeldWorld, handover: Handover, done: asyncio.Future[Applied]
-) -> Sending | None:
+    universe: Connection, held: HeldWorld, handover: Handover, done: asyncio.Future[Applied],
+    place: arrivals.Place | None,
+) -> Sending | None:  # fmt: skip
     """Straight into a step of a world that is held here. None: this process has lost it."""
     assert universe.host is not None
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
@@ -91,6 +130,8 @@ async def _hand_over(
     try:
         if not universe.host.worlds.hand_to(held, handover):
             return None
+        if place is not None:
+            place.go_straight()
         applied = await done
     except Repeated as repeated:
         return Sending(held.at, None, repeated.stamp, 0)

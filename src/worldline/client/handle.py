@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator
 from worldline.base import errors
 from worldline.client import answers, delivery
 from worldline.client.connection import Connection
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel.state import Machine
 from worldline.layers import cas, worlds
-from worldline.model import ids, inbox, payload
+from worldline.model import ids, inbox, payload, row_keys
 from worldline.model import journal as journals
+from worldline.model.change import Row
+from worldline.model.rows import Rows
 from worldline.roles import reader as readers
 from worldline.roles import restore
 from worldline.roles.hub import Chunk
+from worldline.roles.world.held_world import HeldWorld
 
 
 class Handle:
@@ -86,24 +89,81 @@ class Handle:
         async for each in answers.follow(self.universe, await self.address(), above):
             yield each
 
+    async def cell(self, reducer: str, key: str, *, at: int | None = None) -> bytes | None:
+        """The data of one cell, now or at a height; None if there is no such cell. No machine is made. Costs what has
+        changed since the last look; at a height, a few nodes and what changed since the snapshot before it.
+        """
+        name = row_keys.cell(reducer, key)
+        held = await self._held(at)
+        if held is not None:
+            cell = held.machine.cells.get((reducer, key))
+            if cell is None and held.cold is not None:
+                cold = await held.cold.read(name)
+                return None if cold is None else _cell_data(cold)
+            return None if cell is None else cell.data
+        if at is None:
+            row = (await self._rows(at)).get(name)
+        else:
+            past = await self.past(at)
+            await past.fetch([name])
+            row = past.rows.get(name)
+        return None if row is None else _cell_data(row)
+
+    async def cells(self, *, at: int | None = None) -> dict[tuple[str, str], bytes]:
+        """The data of every cell, by reducer and key, in that order; now or at a height."""
+        held = await self._held(at)
+        if held is not None and held.cold is None:
+            return {name: cell.data for name, cell in sorted(held.machine.cells.items())}
+        found = {}
+        for key, row in (await self._rows(at)).under(row_keys.CELL):
+            reducer, name = row_keys.parse(key).texts
+            found[reducer, name] = _cell_data(row)
+        return dict(sorted(found.items()))
+
     async def machine(self, *, at: int | None = None) -> Machine:
-        """The whole state, read-only, now or at a height. `NotFound` if the world's program is not known here."""
+        """The whole state, read-only, now or at a height. The program need not be known here."""
         return (await self.machine_and_head(at=at))[0]
 
     async def machine_and_head(self, *, at: int | None = None) -> tuple[Machine, journals.Head]:
-        _check_height(at)
-        where = await self.address()
-        if at is None:
-            held = None if self.universe.host is None else self.universe.host.worlds.peek(where)
-            if held is not None:
-                await held.quiet()
-                return held.machine, held.head
-        meta = (await self.describe()).meta
-        program = self.universe.programs.get(meta.program)
-        if program is None:
-            raise errors.NotFound(f"program {meta.program!r} is not known here; open the universe with it")
-        reader = self.universe.reader(where, program)
+        held = await self._held(at)
+        if held is not None and held.cold is None:
+            return held.machine, held.head
+        reader = await self._reader()
         return await reader.latest() if at is None else await reader.at_height(at)
+
+    async def rows_at(self, at: int | None) -> tuple[Rows, journals.Head]:
+        """All rows at the last step end at or below a height, or at the head; for the caller alone."""
+        reader = await self._reader()
+        return await reader.rows_at((await self.head()).height if at is None else at)
+
+    async def past(self, at: int) -> readers.Past:
+        """The last step end at or below a height, of which single rows can be read."""
+        return await (await self._reader()).past(at)
+
+    async def _rows(self, at: int | None) -> Rows:
+        reader = await self._reader()
+        return (await reader.rows() if at is None else await reader.rows_at(at))[0]
+
+    async def _reader(self) -> readers.Reader:
+        return self.universe.reader(await self.address(), (await self.describe()).meta.program)
+
+    async def _held(self, at: int | None) -> HeldWorld | None:
+        """The world as this process runs it, between two steps, if it does and no height is asked for."""
+        _check_height(at)
+        if at is not None or self.universe.host is None:
+            return None
+        held = self.universe.host.worlds.peek(await self.address())
+        if held is not None:
+            await held.quiet()
+        return held
+
+
+def _cell_data(row: Row) -> bytes:
+    match canonical.decode(row.meaning):
+        case [int(), bytes(data)]:
+            return data
+        case _:
+            raise errors.DecodeError("the row of a cell holds a count and bytes")
 
 
 def _check_height(at: object) -> None:

@@ -1,4 +1,6 @@
-"""What a universe holds, page by page: worlds by filter, and dead letters. Reads only, and needs no program."""
+"""What a universe holds, page by page: worlds by filter, dead letters; and the runs of a world. Reads only, and needs
+no program. The journal still has the ends of runs that the state no longer keeps.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ import msgspec
 from worldline.base import errors
 from worldline.client import changes
 from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.codec import structs
+from worldline.kernel.rows.records import Record
+from worldline.kernel.state import Ended
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox, payload
+from worldline.model.journal import Kind
 from worldline.model.world import Status, WorldMeta
+from worldline.roles import reader, restore
 from worldline.store import kv
 
 PAGE = 500
@@ -69,6 +77,24 @@ async def worlds_of(universe: Connection, chosen: Filter) -> AsyncIterator[tuple
                 yield at, meta
         if not read.page(0).more:
             return
+
+
+async def runs(handle: Handle) -> tuple[list[Record], int]:
+    """The runs that the world keeps, the newest first, and the height at which they stood so."""
+    machine, head = await handle.machine_and_head()
+    records = (run.record for run in machine.runs.values())
+    return sorted(records, key=lambda each: each.number, reverse=True), head.height
+
+
+async def forgotten(handle: Handle, run_id: str, *, above: int) -> Ended | None:
+    """How a run ended that the state no longer keeps: what the journal says above a height."""
+    universe, at = handle.universe, await handle.address()
+    top = await reader.head(universe.store.engine, at)
+    for entry in await restore.read_entries(universe.store.engine, at, above=above, up_to=top.height):
+        if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
+            loaded = await restore.load_referenced(universe.blobs, [entry])
+            return structs.decode(Ended, restore.filled(entry, loaded).payload)
+    return None
 
 
 async def letters(universe: Connection, at: ids.Address) -> AsyncIterator[inboxes.Letter]:

@@ -32,10 +32,11 @@ async def open(
 ) -> AsyncIterator[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
-    `programs=` are programs whose worlds are hosted elsewhere: a client needs a program to read its worlds' states. A
-    store is created if this process hosts, or if `create` says so. `egress` says which hosts
-    `wl.http.request` may reach from here: none, unless they are named. `sinks` are functions that are told what this
-    process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
+    Large values are kept in the store itself, up to 16 MiB each; `objects` names a folder or `s3://bucket/prefix` that
+    takes them instead. `programs=` are programs whose worlds are hosted elsewhere: with them, a client reads states as
+    objects of its own classes; without, as plain data. A store is created if this process hosts, or if `create` says
+    so. `egress` says which hosts `wl.http.request` may reach from here: none, unless they are named. `sinks` are
+    functions that are told what this process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
     """
     opened = connection.open(
         url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import answers, delivery, run_list
+from worldline.client import answers, delivery, listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.codec import structs
 from worldline.kernel import commands, values
 from worldline.kernel.authoring.calls import Call, Seconds, to_us
-from worldline.kernel.runs import ENDED, Failure, RunStatus
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import ENDED, Failure, RunStatus
 from worldline.kernel.state import Ended
 from worldline.model import journal as journals
 from worldline.model.journal import Kind
+from worldline.model.trace import Source
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -55,13 +59,11 @@ class Run(Generic[R_co]):
     async def status(self) -> RunStatus:
         """How the run stands now: running, finished, failed, cancelled, or blocked by a change of code."""
         if self._standing.status not in ENDED:
-            for find in (run_list.runs, run_list.from_journal):
-                found = next((each for each in (await find(self._world))[0] if each.id == self.id), None)
-                if found is not None:
-                    self._standing = commands.Standing(self.id, found.status, attached=True, data=found.data)
-                    break
-            else:
+            kept = next((each for each in (await listing.runs(self._world))[0] if each.id == self.id), None)
+            found = kept or await listing.forgotten(self._world, self.id, above=self._since)
+            if found is None:
                 raise errors.NotFound(f"world {self._world.name!r} has no run {self.id!r}")
+            self._standing = commands.Standing(self.id, found.status, attached=True, data=found.data)
         return self._standing.status
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
@@ -69,34 +71,75 @@ class Run(Generic[R_co]):
         has run the world for too long.
         """
         async with asyncio.timeout(limit_seconds(timeout)):
-            self._standing = await ended(self._world, self._standing, since=self._since)
-        return result_of(self._standing, self._call)
+            end = await ended(self._world, self._standing, since=self._since)
+            self._standing = end.standing
+            return await result_of(self._world, end, self._call)
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancel it where it waits. Returns when that is journaled, not when the run has ended."""
+        """Cancel it where it waits. Returns when that is journaled, not when the run has ended. A run that is blocked
+        hears of it when it goes on; `terminate` ends it at once.
+        """
         await self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
+
+    async def retry(self) -> RunStatus:
+        """If it is blocked, try it again under the code that is hosted now. Returns how it stands then."""
+        await self._change(ways_out.RETRY, ways_out.RetryRun(self.id))
+        return await self.status()
+
+    async def reset(self, *, to: int | Literal["start"] = "start") -> RunStatus:
+        """Drop its operations from this one on, counted from 1, or all of them, and let it go on from there under the
+        code that is hosted now. What it asks for again may happen twice. Returns how it stands then.
+        """
+        await self._change(ways_out.RESET, ways_out.reset_run(self.id, to))
+        return await self.status()
+
+    async def terminate(self, reason: str = "") -> None:
+        """End it at once, as cancelled. None of its code runs any more, and the runs it waits for end with it."""
+        await self._change(ways_out.TERMINATE, ways_out.TerminateRun(self.id, reason))
+
+    async def answer(self, op: int, value: object = None, /, *, error: str | None = None) -> None:
+        """Answer an operation that is open, counted from 1, with a value or with an error. Whatever was open for it is
+        closed. `Exists` if it has another answer.
+        """
+        data = b"" if error is not None else values.dump(value)
+        await self._change(ways_out.ANSWER, ways_out.AnswerRun(self.id, op, data, error))
+
+    async def _change(self, command: str, wanted: object) -> None:
+        data, self._since = await self._world.command(command, wanted)
+        self._standing = structs.decode(commands.Standing, data)
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         return self.result().__await__()
 
 
+class End(msgspec.Struct, frozen=True):
+    """How a run ended, and in which step, if that was seen."""
+
+    standing: commands.Standing
+    step: int | None = None
+
+
 async def ended(
     world: Handle, standing: commands.Standing, *, since: int, expected: asyncio.Future[journals.Entry] | None = None
-) -> commands.Standing:
+) -> End:
     """The run's end; waits for it. `expected` is told of the end, if that was asked for before the start."""
     if standing.status in ENDED:
-        return standing
+        return End(standing)
     universe, at = world.universe, await world.address()
     entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
     found = structs.decode(Ended, await answers.payload_of(universe, entry))
-    return commands.Standing(found.run, found.status, attached=True, data=found.data)
+    return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
 
 
-def result_of(standing: commands.Standing, call: Call[R_co] | None) -> R_co:
+async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
     """What a run that has ended returned, or raise what it ended with. Without its call, as plain data."""
+    standing = end.standing
     if standing.status is RunStatus.FINISHED:
         result: R_co = values.load(Any, standing.data) if call is None else call.target.signature.result(standing.data)
         return result
     why = structs.decode(Failure, standing.data)
-    kind = failures.RunCancelled if standing.status is RunStatus.CANCELLED else failures.RunFailed
-    raise kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+    if standing.status is RunStatus.CANCELLED:
+        raise failures.RunCancelled(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+    error = failures.RunFailed(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+    await answers.add_trace(world.universe, await world.address(), error, Source.RUN, step=end.step, run=standing.run)
+    raise error

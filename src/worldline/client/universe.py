@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator, Mapping
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, listing
+from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import cas, universes, worlds
+from worldline.layers.stored import saved_state
 from worldline.model import ids
 from worldline.model import journal as journals
 from worldline.model import snapshot as snapshot_model
 from worldline.model.world import Status, WorldMeta
-from worldline.roles import restore
 from worldline.store import kv, transact
 
 
@@ -54,11 +56,20 @@ class Universe:
             self._connection.knows(program)
             return world
 
-    async def create(self, name: str, program: Program, /, *, labels: dict[str, str] | None = None) -> World:
-        """A new world. `Exists` if the name is taken."""
+    async def create(
+        self, name: str, program: Program, /, *, labels: dict[str, str] | None = None, seed: str | None = None
+    ) -> World:
+        """A new world. `Exists` if the name is taken.
+
+        `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
+        """
         made = self.world(name)
+        if seed is not None:
+            await self._plant(name, program, labels, seed)
+            return made
         changes.check_labels(labels)
-        parts = kernel_snapshots.save(Machine(program))
+        machine = Machine(program)
+        state = saved_state.whole(machine.state, kernel_snapshots.rows_of(machine))
         store, universe = self._connection.store, self._connection.id
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
@@ -68,10 +79,10 @@ class Universe:
                 return transact.Done(False)
             batch = kv.Batch()
             number = universes.decode_generation(read.value(1))
-            digests = [cas.put_inline(batch, universe, part, generation=number) for part in parts]
-            root = cas.put_inline(batch, universe, restore.root_bytes(digests), generation=number)
+            for each in state.blobs:
+                cas.put_inline(batch, universe, each, generation=number)
             baseline = snapshot_model.Snapshot(
-                0, 0, journals.GENESIS.chain, root, sum(map(len, parts)), program.hash, read.time_us
+                0, 0, journals.GENESIS.chain, state.root, state.header.size, program.hash, read.time_us
             )
             at = ids.Address(universe, ids.WorldId(envs.new_id(store.env)))
             worlds.create(
@@ -84,6 +95,19 @@ class Universe:
             raise errors.Exists(f"there is a world named {name!r} already")
         self._connection.knows(program)
         return made
+
+    async def _plant(self, name: str, program: Program, labels: dict[str, str] | None, seed: str) -> None:
+        source, at = forks.seed_of(seed)
+        handle = Handle(self._connection, source)
+        meta = (await handle.describe()).meta
+        if meta.program != program.name:
+            raise errors.BadInput(f"world {source!r} is one of program {meta.program!r}, not {program.name!r}")
+        self._connection.knows(program)
+        wanted = forks.wanted(
+            name, at=at, effects="drop", live=True, script=None, labels=labels, universe=self._connection,
+            program=program.name,
+        )  # fmt: skip
+        await forks.fork(handle, wanted)
 
     async def worlds(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

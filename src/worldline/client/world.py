@@ -7,29 +7,42 @@ survive the process that waits for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
-from worldline.client import answers, changes, delivery, run_list
+from worldline.client import answers, changes, delivery, effect, listing, states
+from worldline.client.branches import fork as forks
+from worldline.client.branches import revert as reverts
+from worldline.client.branches import rules
+from worldline.client.branches.revert import Reverted
 from worldline.client.connection import Connection
+from worldline.client.diff import reading
+from worldline.client.diff.result import Diff
+from worldline.client.effect import OpenEffect
 from worldline.client.handle import Handle
 from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
 from worldline.codec import structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.authoring.calls import Call, Request, Seconds
-from worldline.kernel.authoring.reducers import answer_type, check_request
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.reducers import check_request
+from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
+from worldline.kernel.shadow.report import Report
+from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model import journal as journals
 from worldline.model.journal import Kind
-from worldline.model.world import Status, WorldMeta
+from worldline.model.work import WorkState
+from worldline.model.world import Lineage, Status, WorldMeta
 from worldline.roles.hub import Chunk
+from worldline.roles.shadow import try_out
 
 R = TypeVar("R")
 S = TypeVar("S")
+Effects: TypeAlias = Literal["drop", "reissue", "share", "script"]
 
 
 class World:
@@ -57,7 +70,8 @@ class World:
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
                 with answers.durable():
-                    return result_of(await ended(self._handle, standing, since=since, expected=finished), call)
+                    end = await ended(self._handle, standing, since=since, expected=finished)
+                    return await result_of(self._handle, end, call)
 
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
@@ -93,7 +107,7 @@ class World:
         """
         if status is not None and not isinstance(status, RunStatus):
             raise errors.BadInput(f"status must be a worldline.RunStatus, not {status!r}")
-        found, height = await run_list.runs(self._handle)
+        found, height = await listing.runs(self._handle)
         return [
             Run(
                 self._handle, each.id, each.workflow, since=height,
@@ -101,6 +115,16 @@ class World:
             )
             for each in found if status in (None, each.status)
         ]  # fmt: skip
+
+    async def effects(self, *, state: WorkState | None = None) -> list[OpenEffect]:
+        """The calls of effects that have no answer yet, the newest first. Those that are parked stay so until they are
+        retried or answered.
+        """
+        return await effect.effects(self._handle, state=state)
+
+    async def effect(self, id: str, /) -> OpenEffect:
+        """The open effect of this id, or whose id begins so. `NotFound` if there is none."""
+        return await effect.effect(self._handle, id)
 
     async def send(self, event: object, /, *, to: str | None = None, id: str | None = None) -> Sent:
         """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it."""
@@ -133,10 +157,32 @@ class World:
 
     # --- Looking at it -------------------------------------------------------------------------------------------
 
-    async def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S:
-        """A copy of a reducer's state, now or at a height. Calling its methods does not change the world."""
-        found: S = (await self._handle.machine(at=at)).read_cell(cls, key)
-        return found
+    @overload
+    async def state(self, *, at: int | None = None) -> dict[str, dict[str, Any]]: ...
+    @overload
+    async def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S: ...
+    async def state(self, cls: type[S] | None = None, key: str = "", *, at: int | None = None) -> Any:
+        """A copy of a reducer's state, now or at a height. Calling its methods does not change the world.
+
+        Without a class: all cells as plain data, by reducer and key, which needs no program. `CellUnfit` if the class
+        does not take the cell's data.
+        """
+        if cls is None:
+            return await states.plain(self._handle, at=at)
+        return await states.typed(self._handle, cls, key, at=at)
+
+    async def diff(self, other: World | None = None, /, *, at: int | None = None, to: int | None = None) -> Diff:
+        """Compare this world with another that has a common ancestor with it, or two heights of this one.
+
+        `at`: the height of this world, the left side. `to`: the height of the other, the right side. Each is at its
+        head if no height is given. A height inside a step means the step end below it.
+        """
+        if other is None and at is None and to is None:
+            raise errors.BadInput("a world is compared with another world, or with itself at a height: pass at= or to=")
+        right = self if other is None else other
+        if not isinstance(right, World):
+            raise errors.BadInput(f"a world is compared with a world, not {right!r}; heights are given by at= and to=")
+        return await reading.diff(self._handle, right._handle, at=at, to=to)  # noqa: SLF001 - of this class
 
     async def schedules(self) -> list[Scheduled]:
         """All schedules, with when each is due next."""
@@ -161,6 +207,16 @@ class World:
         """Name, program, status, labels."""
         return (await self._handle.describe()).meta
 
+    async def shadow(self, program: Program, /, *, last: int | None = None) -> Report:
+        """Try other code on the last steps of the world, without a trace: what would differ under it.
+
+        The code gets the world's rows as they were and the recorded inputs since, answers of effects included; nothing
+        is written, no effect is called. `last`: so many steps; else as many as the store still has, up to 1,000.
+        """
+        store = self._universe.store
+        described = await self._handle.describe()
+        return await try_out.try_out(store.engine, self._universe.blobs, store.env, described, program, last=last)
+
     async def snapshot(self) -> int:
         """Save the state now, as the new baseline. Returns its step. Only where the world is hosted."""
         held = await delivery.hosted(self._universe, await self._handle.address())
@@ -169,6 +225,40 @@ class World:
         if held.entries_since:
             await self._universe.host.worlds.save_when_free(held)
         return held.baseline.step
+
+    # --- Branching it --------------------------------------------------------------------------------------------
+
+    async def fork(
+        self, name: str, /, *, at: int | None = None, before: str | None = None, effects: Effects = "drop",
+        script: rules.Given | None = None, live: bool = False, labels: Mapping[str, str] | None = None,
+    ) -> World:  # fmt: skip
+        """A world of its own that goes on where this one is now, at the step end at or below a height, or `before`
+        something happened last: "effect charge", "event Approved". One commit, whatever the size of the world.
+
+        The fork is dry: what its runs ask for is answered by the script, or waits for you; `live=True` lets effects and
+        messages out. `effects` says what becomes of those that are open now: "drop" cancels them, "reissue" asks for
+        them again, "share" gives the fork the answers that this world gets, "script" answers them from the script.
+        """
+        program = (await self.describe()).program
+        wanted = forks.wanted(
+            name, at=at, effects=effects, live=live, script=script, labels=labels, universe=self._universe,
+            program=program, before=before,
+        )  # fmt: skip
+        await forks.fork(self._handle, wanted)
+        return World(self._universe, name)
+
+    async def revert(self, to: int, /, *, effects: Literal["drop", "reissue"] = "drop") -> Reverted:
+        """Set the state to what it was at the step end at or below a height. The journal goes on, and says so.
+
+        What is open now is closed; what was open then is cancelled, or with "reissue" asked for again. Returns what had
+        left the world since then: that has happened. To keep both histories, `fork` it there instead.
+        """
+        return await reverts.revert_to(self._handle, to, effects)
+
+    async def lineage(self) -> Lineage | None:
+        """Where it was forked, and how; None if it was not."""
+        at = await self._handle.address()
+        return lines.decode_lineage((await self._universe.store.engine.read(lines.get(at))).value(0))
 
     # --- Changing what it is ---------------------------------------------------------------------------------------
 

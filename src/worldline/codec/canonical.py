@@ -47,6 +47,10 @@ _LIST_SLOT_BYTES: Final = 8
 assert _GLANCE_BYTES_MAX <= limits.CBOR_ITEMS_MAX, "an item takes a byte, so a short input needs no item count"
 assert limits.CBOR_DEPTH_MAX * _GLANCE_BYTES_MAX * _LIST_SLOT_BYTES <= 8 * limits.MIB
 
+_BYTES_MAX: Final = limits.CBOR_BYTES_MAX
+_FLAT_BYTES_MAX: Final = 1_024
+assert _FLAT_BYTES_MAX * _FLAT_BYTES_MAX * _LIST_SLOT_BYTES <= 8 * limits.MIB
+
 _FLAT: Final = (int, str, bytes, bool, float, type(None))
 _SMALL_ITEMS_MAX: Final = 64
 _SMALL_BYTES_MAX: Final = 4_096
@@ -71,8 +75,8 @@ def encode_flat(value: Encodable) -> bytes:
         data = _serialize(value)
     except (TypeError, ValueError) as error:
         raise errors.EncodeError(f"no canonical form: {_cut(error)}") from None
-    if len(data) > limits.CBOR_BYTES_MAX:
-        raise errors.EncodeError(f"more than {limits.CBOR_BYTES_MAX} bytes")
+    if len(data) > _BYTES_MAX:
+        raise errors.ValueTooLarge(f"more than {_BYTES_MAX} bytes")
     return data
 
 
@@ -81,6 +85,19 @@ def decode(data: bytes) -> Value:
     size = len(data)
     if size > limits.CBOR_DEPTH_MAX and (size > _GLANCE_BYTES_MAX or _may_be_deep(data)):
         _scan(data)
+    try:
+        value: Value = _parse(data, False, _refuse_link)
+    except ValueError as error:
+        raise errors.DecodeError(f"not canonical: {_cut(error)}") from None
+    return value
+
+
+def decode_flat(data: bytes) -> Value:
+    """The same of bytes that were checked, and that a flat value was encoded to: short ones are not looked over before.
+    What is not flat may come out deeper than `decode` allows, and no deeper than these bytes are many.
+    """
+    if len(data) > _FLAT_BYTES_MAX:
+        return decode(data)
     try:
         value: Value = _parse(data, False, _refuse_link)
     except ValueError as error:
@@ -136,7 +153,7 @@ def _check_bounds(value: object) -> bool:
                 elif kind is not int and kind is not bool and kind is not float and item is not None:
                     raise errors.EncodeError(f"{type.__repr__(kind)} has no canonical form")
             if items > limits.CBOR_ITEMS_MAX or size > limits.CBOR_BYTES_MAX:
-                raise errors.EncodeError(f"more than {limits.CBOR_ITEMS_MAX} items or {limits.CBOR_BYTES_MAX} bytes")
+                raise errors.ValueTooLarge(f"more than {limits.CBOR_ITEMS_MAX} items or {limits.CBOR_BYTES_MAX} bytes")
         if not below:
             return tuples
         level = below
@@ -163,7 +180,7 @@ def _add_keys(size: int, mapping: dict[Any, Any]) -> int:
     except (TypeError, UnicodeEncodeError):
         raise errors.EncodeError("a map key is not text, or not well-formed") from None
     if size > limits.CBOR_BYTES_MAX:
-        raise errors.EncodeError(f"more than {limits.CBOR_BYTES_MAX} bytes")
+        raise errors.ValueTooLarge(f"more than {limits.CBOR_BYTES_MAX} bytes")
     return size
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from worldline.base import errors, limits
 
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * limits.DIGEST_BYTES}}}")
-_LENGTH_BYTES: Final = 8
-_SHORT_LENGTHS: Final = tuple(length.to_bytes(_LENGTH_BYTES, "big") for length in range(256))  # nearly all there are
+LENGTH_BYTES: Final = 8
+_SHORT_LENGTHS: Final = tuple(length.to_bytes(LENGTH_BYTES, "big") for length in range(256))  # nearly all there are
 
 
 def sha256(data: bytes) -> bytes:
@@ -25,15 +25,18 @@ def sha256(data: bytes) -> bytes:
 def hash_parts(domain: bytes, *parts: bytes) -> bytes:
     """sha256 over domain and parts, each after its length in eight bytes: other parts never make the same input."""
     assert domain, "a purpose has a name"
-    made = hashlib.sha256(_SHORT_LENGTHS[len(domain)] + domain)
+    pieces = [_SHORT_LENGTHS[len(domain)], domain]
     for part in parts:
         length = len(part)
-        if length < 256:
-            made.update(_SHORT_LENGTHS[length] + part)
-        else:
-            made.update(length.to_bytes(_LENGTH_BYTES, "big"))
-            made.update(part)
-    return made.digest()
+        pieces.append(_SHORT_LENGTHS[length] if length < 256 else length.to_bytes(LENGTH_BYTES, "big"))
+        pieces.append(part)
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+
+def counted(part: bytes) -> bytes:
+    """A part as `hash_parts` takes it, the domain too: sha256 of several of these, joined, is the same digest."""
+    length = len(part)
+    return (_SHORT_LENGTHS[length] if length < 256 else length.to_bytes(LENGTH_BYTES, "big")) + part
 
 
 def to_hex(digest: bytes) -> str:

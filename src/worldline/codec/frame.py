@@ -10,8 +10,8 @@
 The checksum finds what disks, cables and bugs do to bytes; it is no proof against an attacker (that is what
 digests are for). `unwrap` raises nothing but `DecodeError`, and says which part is wrong.
 
-`join` writes chunks one after the other, each after its length in four bytes. It is one to one: `split(join(c)) == c`,
-and `join(split(b)) == b` for every accepted `b`. How entries are grouped into values is the journal's business.
+`join` writes chunks one after the other, each after its length in four bytes. `take` reads so many of
+them, and leaves what follows alone. How entries are grouped into values is the journal's business.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def wrap(kind: int, body: bytes) -> bytes:
     return _HEADER.pack(_FORMAT, kind, zlib.crc32(body, _CHECKSUM_STARTS[kind])) + body
 
 
-def unwrap(kind: int, data: bytes) -> bytes:
-    """The body of `data`, which must be an intact frame of this kind."""
+def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
+    """The body of `data`, which must be an intact frame of this kind. Not `checked`: damage to the body passes, for who
+    wants to know where it is.
+    """
     assert 0 <= kind < len(_CHECKSUM_STARTS)
     if len(data) < OVERHEAD_BYTES:
         raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
@@ -53,7 +55,7 @@ def unwrap(kind: int, data: bytes) -> bytes:
     if found_kind != kind:
         raise errors.DecodeError(f"a frame of kind {found_kind} where kind {kind} belongs")
     body = data[OVERHEAD_BYTES:]
-    if zlib.crc32(body, _CHECKSUM_STARTS[kind]) != checksum:
+    if checked and zlib.crc32(body, _CHECKSUM_STARTS[kind]) != checksum:
         raise errors.DecodeError(f"a frame of kind {kind} and {len(data)} bytes has the wrong checksum")
     return body
 
@@ -65,30 +67,28 @@ def _refuse_format(found: int) -> NoReturn:
 
 
 def join(chunks: Sequence[bytes]) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        size += CHUNK_OVERHEAD_BYTES + len(chunk)
-        if size > CHUNKS_BYTES_MAX:
-            raise errors.TooLarge("a sequence of chunks", size=size, limit=CHUNKS_BYTES_MAX)
-        parts.append(_LENGTH.pack(len(chunk)))
-        parts.append(chunk)
-    return b"".join(parts)
+    body = b"".join([_LENGTH.pack(len(chunk)) + chunk for chunk in chunks])
+    if len(body) > CHUNKS_BYTES_MAX:
+        raise errors.TooLarge("a sequence of chunks", size=len(body), limit=CHUNKS_BYTES_MAX)
+    return body
 
 
-def split(body: bytes) -> list[bytes]:
-    """The chunks that `join` made into `body`, or `DecodeError`."""
+def chunk(data: bytes) -> bytes:
+    """One chunk of a sequence."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def take(body: bytes, count: int, *, start: int) -> tuple[list[bytes], int]:
+    """So many chunks from here on, and where they end. `DecodeError` if there are fewer."""
     size = len(body)
-    if size > CHUNKS_BYTES_MAX:
-        raise errors.DecodeError(f"chunks: {size} bytes; the limit is {CHUNKS_BYTES_MAX}")
     chunks: list[bytes] = []
-    position = 0
-    while position < size:
+    position = start
+    for index in range(count):
         start = position + CHUNK_OVERHEAD_BYTES
         if start > size:
-            raise errors.DecodeError(f"chunks: length number {len(chunks)} is truncated")
+            raise errors.DecodeError(f"chunks: length number {index} is truncated")
         position = start + _LENGTH.unpack_from(body, position)[0]
         if position > size:
-            raise errors.DecodeError(f"chunks: number {len(chunks)} is truncated")
+            raise errors.DecodeError(f"chunks: number {index} is truncated")
         chunks.append(body[start:position])
-    return chunks
+    return chunks, position

@@ -21,17 +21,20 @@ from worldline.codec import canonical
 
 T = TypeVar("T")
 
-_SCALARS = (
-    inspect.IntType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.FloatType, inspect.NoneType,
-    inspect.EnumType,
-)  # fmt: skip
-_known: dict[type, bool] = {}
+_PLAIN = (inspect.IntType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.FloatType, inspect.NoneType)
+_SCALARS = (*_PLAIN, inspect.EnumType)
+_FIELDS, _FLAT, _DEEP = 1, 2, 3  # records of scalars alone; with other such records or enums inside; with anything
+_known: dict[type, int] = {}
 
 
-def encode(record: object) -> bytes:
+def encode(record: Any) -> bytes:
     """`record` is a Struct. A value in it without a canonical form (text with a lone surrogate) is an `EncodeError`."""
+    kind = type(record)
+    shape = _known.get(kind) or _learn(kind)
+    if shape == _FIELDS:
+        return canonical.encode_flat(list(msgspec.structs.astuple(record)))
     plain: Any = msgspec.to_builtins(record, builtin_types=(bytes,))
-    return canonical.encode_flat(plain) if _is_flat(type(record)) else canonical.encode(plain)
+    return canonical.encode_flat(plain) if shape == _FLAT else canonical.encode(plain)
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -42,11 +45,12 @@ def decode(kind: type[T], data: bytes) -> T:
         raise errors.DecodeError(f"not a record of {kind}: {error}") from error
 
 
-def _is_flat(kind: type) -> bool:
-    """Whether records of this type hold only scalars and other such records, as most that are stored do."""
-    known = _known.get(kind)
-    if known is None:
-        known = _known[kind] = _flat(inspect.type_info(kind))
+def _learn(kind: type) -> int:
+    """What records of this type hold. Most that are stored are flat."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    plain = info.array_like and info.tag is None and all(isinstance(each.type, _PLAIN) for each in info.fields)
+    known = _known[kind] = _FIELDS if plain else _FLAT if _flat(info) else _DEEP
     return known
 
 

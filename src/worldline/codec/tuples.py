@@ -59,6 +59,10 @@ _STAMP_CODE: Final = bytes([_STAMP])
 _INT_LIMIT: Final = 1 << (8 * _INT_BYTES_MAX)
 # Field tags and kinds are small numbers; they are looked up, not computed.
 _SMALL_INTS: Final = (bytes([_ZERO]), *(bytes([_ZERO + 1, value]) for value in range(1, 256)))
+_LISTED: Final = 1_024
+_NUMBERS: Final = (*_SMALL_INTS, *(bytes([_ZERO + 2]) + value.to_bytes(2, "big") for value in range(256, _LISTED)))
+_NUMBER_HEADS: Final = tuple(bytes([_ZERO + size]) for size in range(_INT_BYTES_MAX + 1))
+_ID_BYTES: Final = limits.ID_BYTES
 
 
 def pack(items: tuple[Item, ...]) -> bytes:
@@ -78,7 +82,17 @@ def pack(items: tuple[Item, ...]) -> bytes:
 
 def pack_uuid(raw: bytes) -> bytes:
     """The key of one `Uuid`, without making it: most keys end in one."""
-    return _UUID_CODE + _exactly(raw, limits.ID_BYTES)
+    if type(raw) is bytes and len(raw) == _ID_BYTES:
+        return _UUID_CODE + raw
+    return _UUID_CODE + _exactly(raw, _ID_BYTES)
+
+
+def pack_number(value: int) -> bytes:
+    """The key of one integer that is not negative, without looking for what kind of item it is."""
+    if value < _LISTED:
+        return _NUMBERS[value]
+    size = (value.bit_length() + 7) >> 3
+    return _NUMBER_HEADS[size] + value.to_bytes(size, "big")
 
 
 def unpack(data: bytes) -> tuple[Item, ...]:

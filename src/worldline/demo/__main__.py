@@ -1,4 +1,6 @@
-"""The story: two worlds at work, a worker killed with -9, another that goes on, and proof of what happened."""
+"""The story: two worlds at work, a worker killed with -9, another that goes on, a fork of one of them compared with it,
+and proof of what happened.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from worldline.client.handle import Handle
 from worldline.demo import program, server
 from worldline.inspect import prove as proofs
 from worldline.inspect import render
+from worldline.inspect import tree as trees
 from worldline.keys import journal as journal_keys
 from worldline.model.journal import Entry, Kind
 from worldline.store import kv
@@ -95,18 +98,20 @@ async def story(folder: Path, outside: server.Outside) -> Figures:
         journals: dict[str, list[Entry]] = {"orders": [], "agent": []}
         followers = [asyncio.create_task(show_entries(world, journals[world.name])) for world in (orders, agent)]
         try:
-            await play(folder, outside, orders, agent)
+            await play(folder, outside, link, orders, agent)
         finally:
             for task in followers:
                 task.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
         for world in (orders, agent):
             count_answers(await world.journal(limit=10_000), figures)
-        await prove(folder, [Handle(link, name) for name in ("orders", "agent")], figures)
+        await prove(folder, [Handle(link, name) for name in ("orders", "agent", "what-if")], figures)
     return figures
 
 
-async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: wl.World) -> None:
+async def play(
+    folder: Path, outside: server.Outside, link: connection.Connection, orders: wl.World, agent: wl.World
+) -> None:
     first = await Worker.start(folder, outside.port)
     epochs = [(await first.report())["epoch"] for _ in range(2)]
     assert epochs == [1, 1]
@@ -125,11 +130,43 @@ async def play(folder: Path, outside: server.Outside, orders: wl.World, agent: w
     assert outside.count("/ship") == 2
     assert len(outside.keys("/ship")) == len(outside.parcels) == 1
     say("outside", "shipping: 2 requests, 1 key, 1 parcel — effects run at least once", "yellow")
+    await asyncio.wait_for(asks_for_approval(agent), 30)
     await agent.send(program.Approved("you"), to="trip")
     say("agent", f"returned: {await travel.result(timeout=30)}", "bold magenta")
     assert (await orders.state(program.Orders)).parcels == {"o-1": "parcel-1"}
+    await what_if(link, agent, outside)
     await second.stop()
     say("worker 2", "stopped: worlds saved, leases free", "green")
+
+
+async def asks_for_approval(agent: wl.World) -> None:
+    """Wait until the agent has got every answer that it needs before."""
+    answers = 0
+    async for entry in agent.follow(above=0):
+        answers += isinstance(entry, Entry) and entry.kind is Kind.EFFECT_RESULT
+        if answers == program.ANSWERS_BEFORE_APPROVAL:
+            return
+
+
+async def what_if(link: connection.Connection, agent: wl.World, outside: server.Outside) -> None:
+    """Fork the agent where it was allowed to go on, let its model say something else, and compare the two."""
+    asked = outside.count("/think")
+    fork = await agent.fork("what-if", before="event Approved", script=[{"effect": "think", "answer": "stay at home"}])
+    await fork.send(program.Approved("your twin"), to="trip")
+    say("what-if", f"returned: {await (await fork.attach('trip')).result(timeout=30)}", "bold blue")
+    assert outside.count("/think") == asked, "nothing leaves a dry fork"
+    for line in trees.drawn(trees.find(await trees.tree(link), await Handle(link, "agent").address())):
+        say("tree", line, "blue")
+    found = await agent.diff(fork)
+    [run] = found.runs
+    [effect] = [each for each in found.effects if each.left is not None and each.right is not None]
+    assert effect.left is not None
+    assert effect.right is not None
+    say("diff", f"since {found.ancestor}@{found.height}, before the approval", "blue")
+    for name, side, what in (("agent", run.left, effect.left), ("what-if", run.right, effect.right)):
+        assert side is not None
+        mark = "-" if name == "agent" else "+"
+        say("diff", f"{mark} {name}: {what.name} said {what.answer!r}, the trip is {side.result!r}", "blue")
 
 
 def count_answers(entries: list[Entry], figures: Figures) -> None:

@@ -87,6 +87,9 @@ async def look_up(what: str) -> str:
     return str((await post("/look", {"what": what}))["found"])
 
 
+ANSWERS_BEFORE_APPROVAL = 3  # a thought, what was looked up, a thought
+
+
 @agency.workflow
 async def plan_trip(city: str) -> str:
     transcript = [f"plan a trip to {city}"]

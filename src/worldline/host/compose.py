@@ -6,9 +6,9 @@ A store is chosen by its URL::
     postgresql://user@host/database       PostgreSQL; `?schema=name` picks the schema, objects are given apart
     memory://                             nothing is kept; for tests and simulation
 
-Objects, where the store does not bring them: a folder, or `s3://bucket/prefix` with the usual AWS_* variables. Objects
-in S3 are cached on disk if `CacheSettings` or the environment name a folder for that, and not otherwise: they hold
-users' data.
+Objects: a folder, or `s3://bucket/prefix` with the usual AWS_* variables. Where none are named, blobs of up to 16 MiB
+are kept in the store itself, and only larger ones need objects: those of a folder are beside it. Objects in S3 are
+cached on disk if `CacheSettings` or the environment name a folder for that, and not otherwise: they hold users' data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import env_os, errors
+from worldline.base import env_os, errors, limits
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
@@ -39,6 +39,8 @@ OBJECTS = "WORLDLINE_OBJECTS"
 CACHE = "WORLDLINE_CACHE"
 CACHE_BYTES = "WORLDLINE_CACHE_BYTES"
 
+_NAME_OBJECTS = f"name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
+
 
 class Store(msgspec.Struct, frozen=True):
     """An opened store: the engine, the objects, the environment they run in; and a cache of the objects, if any."""
@@ -48,6 +50,7 @@ class Store(msgspec.Struct, frozen=True):
     objects: object_store.Objects
     env: envs.Env
     cache: blob_cache.BlobCache | None = None
+    in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
 
     async def close(self) -> None:
         await self.objects.close()
@@ -76,13 +79,15 @@ async def open_store(
     engine = await open_engine(url, used, create=create)
     try:
         await formats.ensure(engine, used, create=create)
-        where = objects or _objects_beside(url)
+        named = objects or _objects_named(url)
+        where = named or _objects_beside(url)
+        in_store_bytes_max = 0 if named and scheme(named) != "none" else limits.CHUNKED_BYTES_MAX
         cached = await _open_cache(where, used, cache or CacheSettings())
         bodies = await open_objects(where, used, create=create)
     except BaseException:
         await engine.close()
         raise
-    return Store(url, engine, bodies, used, cached)
+    return Store(url, engine, bodies, used, cached, in_store_bytes_max)
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:
@@ -152,10 +157,13 @@ def scheme(url: str) -> str:
 
 
 class NoObjects:
-    """Stands in where no object store was given: small blobs work, large ones say what is missing."""
+    """Stands in where no object store was given: what fits the store itself works, more says what is missing."""
 
     async def put(self, name: str, body: bytes) -> None:
-        raise _no_objects(f"{name} ({len(body)} bytes) cannot be stored")
+        raise errors.TooLarge(
+            f"blob {name.rpartition('/')[2]}", size=len(body), limit=limits.CHUNKED_BYTES_MAX,
+            advice=f"more needs an object store: {_NAME_OBJECTS}",
+        )  # fmt: skip
 
     async def get(self, name: str) -> bytes:
         raise _no_objects(f"{name} cannot be read")
@@ -182,16 +190,20 @@ def sweep_uploads(bodies: object_store.Objects) -> Callable[[int], Awaitable[int
 
 
 def _no_objects(what: str) -> errors.StoreMissing:
-    return errors.StoreMissing(
-        f"{what}: no object store was given; name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
-    )
+    return errors.StoreMissing(f"{what}: no object store was given; {_NAME_OBJECTS}")
+
+
+def _objects_named(url: str) -> str:
+    """The objects that the environment names: for servers alone."""
+    return "" if scheme(url) in ("", "memory") else os.environ.get(OBJECTS, "")
 
 
 def _objects_beside(url: str) -> str:
+    """The objects that a store brings, for what is too large for itself."""
     match scheme(url):
         case "":
             return str(Path(url) / OBJECTS_FOLDER)
         case "memory":
             return "memory://"
         case _:
-            return os.environ.get(OBJECTS, "none://")
+            return "none://"

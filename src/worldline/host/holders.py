@@ -30,7 +30,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A living worker that does not run a world, and why."""
+    """What a living worker says of a world: that it does not run it, or that it could not prove it, and why."""
 
     worker: ids.WorkerId
     name: str
@@ -82,10 +82,19 @@ def is_gone(store: compose.Store, worker: ids.WorkerId) -> bool:
 
 async def refusals_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
     """What living workers say of a world that they cannot run."""
+    return await _said(store, refusals.label_of(at))
+
+
+async def divergences_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
+    """What living workers say of a world whose code did not do the same when they ran it again."""
+    return await _said(store, placement.DIVERGED + at.world.hex())
+
+
+async def _said(store: compose.Store, label: str) -> list[Refusal]:
     now_us = (await store.engine.read()).time_us
     found: list[Refusal] = []
     for life in await operations.list_workers(store.engine):
-        why = life.sign.labels.get(refusals.label_of(at))
+        why = life.sign.labels.get(label)
         if why is not None and life.alive(now_us) and not is_gone(store, life.worker):
             name = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
             found.append(Refusal(life.worker, name, why))

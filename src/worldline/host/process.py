@@ -19,20 +19,21 @@ import msgspec
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.host import compose, process_lock
+from worldline.host import compose, hang_watch, process_lock
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
-from worldline.roles import hub, loop, telemetry
+from worldline.roles import hub, loop, telemetry, threads
 from worldline.roles import timers as timer_worker
 from worldline.roles import watchdog as watchdogs
-from worldline.roles.cluster import janitor, orchestrator, placement
-from worldline.roles.effects import builtin
+from worldline.roles.cluster import janitor, orchestrator, placement, proofs
+from worldline.roles.effects import builtin, share
 from worldline.roles.effects import worker as effect_worker
+from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
-from worldline.roles.world.cycle import step_batch
+from worldline.roles.world.cycle import no_asyncio, step_batch
 
 
 class Role(enum.StrEnum):
@@ -96,8 +97,10 @@ class Host:
             for name, role in made
             if role is not None
         ]
+        self._proofs = None if self._worlds is None else self._make_proofs(self._worlds)
         if self._worlds is not None and (watchdog or telemetry.on):
             self._watch(self._worlds)
+        self._hangs = None if self._worlds is None or not watchdog else self._watch_hangs(self._worlds)
 
     # --- The roles ---------------------------------------------------------------------------------------------
 
@@ -120,7 +123,10 @@ class Host:
         return effect_worker.AdapterWorker(
             self._store.engine, self._store.env, self._universe, self._programs,
             blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
-            builtins=[builtin.http_request(egress)], telemetry=self._telemetry,
+            builtins=[
+                builtin.http_request(egress), share.share(self._store.engine, self._blobs, self._universe),
+            ],
+            telemetry=self._telemetry,
         )  # fmt: skip
 
     def _make_worlds(self) -> world_worker.WorldWorker:
@@ -149,7 +155,23 @@ class Host:
             self._store.engine, self._store.env, self._universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
+            blobs=self._blobs if self._store.in_store_bytes_max else None,
         )  # fmt: skip
+
+    def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
+        """Worlds are proved where they are run: what is found is said with their worker's heartbeat."""
+        if not self._settings.janitor.prove_ms:
+            return None
+        made = proofs.Proofs(
+            self._store.engine, self._store.env, self._blobs, self._programs,
+            worlds=lambda: [_candidate(each) for each in worlds.held],
+            busy=lambda: bool(worlds.under_way()),
+            thread=threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
+            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self._telemetry,
+        )  # fmt: skip
+        worlds.says.append(made.labels)
+        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self._telemetry))
+        return made
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
         """A sink or a log reports cycles that hang."""
@@ -157,6 +179,13 @@ class Host:
             self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
         )
         self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
+
+    def _watch_hangs(self, worlds: world_worker.WorldWorker) -> hang_watch.HangWatch:
+        settings = self._settings
+        return hang_watch.HangWatch(
+            self._store.env, worlds.look_for_hangs, step_timeout_ms=settings.worker.step_timeout_ms,
+            hang_ms=settings.hang_ms, on_hang=settings.on_hang,
+        )  # fmt: skip
 
     def _is_dead(self) -> Callable[[ids.WorkerId], bool]:
         return self._presence.is_dead if self._presence is not None else lambda _: False
@@ -170,6 +199,8 @@ class Host:
             self._presence.enter(self.worker)
         for each in self._loops:
             each.start()
+        if self._hangs is not None:
+            self._hangs.start()
 
     @property
     def ready(self) -> bool:
@@ -180,7 +211,9 @@ class Host:
         """The gauges of the metrics, as they are now."""
         return {
             "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
+            "worldline_cells_in_memory": 0 if self._worlds is None else self._worlds.cells,
             "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
+            "worldline_worlds_diverged": 0 if self._proofs is None else len(self._proofs.diverged),
         }
 
     def doing(self) -> list[str]:
@@ -191,7 +224,7 @@ class Host:
     def dump(self) -> dumps.Dump:
         """What this process is doing now."""
         return dumps.dump(
-            self._loops, self._worlds, self._adapter,
+            self._loops, self._worlds, self._adapter, self._proofs,
             worker=self.worker.hex(), name=self.name, now_us=self._store.env.monotonic_us(),
         )  # fmt: skip
 
@@ -222,6 +255,8 @@ class Host:
                 await self._worlds.close(abandon=self._abandoned)
             tidy = not self._abandoned
         finally:
+            if self._hangs is not None:
+                self._hangs.stop()
             if self._presence is not None:
                 self._presence.leave(self.worker, tidy=tidy)
         self.check()
@@ -230,9 +265,13 @@ class Host:
         """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
-        for each in (self._timers, self._orchestrator, self._janitor):
+        for each in (self._timers, self._orchestrator, self._janitor, self._proofs):
             if each is not None:
                 await each.close()
+
+
+def _candidate(held: held_world.HeldWorld) -> proofs.Candidate:
+    return proofs.Candidate(held.at, held.name, held.program, held.head.height)
 
 
 def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:

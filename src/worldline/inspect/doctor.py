@@ -6,8 +6,8 @@ whole: keys that belong to nothing.
 
 A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
 over* and is no finding: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker
-that was killed, temporary objects of killed uploads. A healthy store has no findings. Queues can be repaired, stored
-history cannot.
+that was killed, temporary objects and chunks of killed uploads. A healthy store has no findings. Queues can be
+repaired, stored history cannot.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from worldline.base import errors, failures
+from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.host import compose
-from worldline.inspect import queue_check, verify
+from worldline.inspect import queries, queue_check, verify
 from worldline.kernel import values
 from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
@@ -32,6 +32,7 @@ from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import hint_scan, reader, restore
+from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor
 from worldline.store import kv, transact
 
@@ -60,9 +61,8 @@ class Report(msgspec.Struct):
     findings: list[Finding] = []
     left_over: int = 0
     cleaned: int = 0  # of what was left over
-    uploads: int = 0  # temporary objects of uploads whose process died
+    uploads: int = 0  # of blobs whose process died before they were whole: temporary objects, chunks
     uploads_cleaned: int = 0
-    unchecked: dict[str, int] = {}  # program -> worlds whose open work could not be compared
 
     @property
     def healthy(self) -> bool:
@@ -102,7 +102,7 @@ class Doctor:
         self._repair = repair
         self._hints = hint_scan.HintScan(self._engine, universe.store.env, universe.id)
         self._pointers: dict[ids.IntentId, list[works.Found]] | None = None
-        self.report = Report(universe.name, findings=[], unchecked={})
+        self.report = Report(universe.name, findings=[])
 
     def _find(self, world: str, kind: str, what: str, *, repaired: bool = False, advice: str = "") -> None:
         self.report.findings.append(Finding(self._universe.name, world, kind, what, repaired, advice))
@@ -123,44 +123,41 @@ class Doctor:
         except (errors.Corrupt, errors.NotFound) as error:
             self._find(name, "damaged", str(error), advice="restore the store from a backup")
             return
+        deaths = await queries.quarantined(self._universe, at) if listed.status is world_model.Status.PAUSED else 0
+        if deaths:
+            advice = f"fix the cause, then worldline resume {name}"
+            what = f"it is quarantined: {world_lease.quarantine_reason(deaths)}"
+            self._find(name, "quarantined", what, advice=advice)
         await self._queues(at, listed)
 
     async def _queues(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
-        program = self._universe.programs.get(meta.program)
-        if program is None:
-            self.report.unchecked[meta.program] = self.report.unchecked.get(meta.program, 0) + 1
         try:
-            wrong = await queue_check.faults(self._universe, at, program, self._hints)
+            wrong = await queue_check.faults(self._universe, at, meta.program, self._hints)
             if wrong is None:
                 self._find(meta.name, "busy", "it changed each time it was read", advice="stop its host and try again")
                 return
             if wrong and self._repair:
-                wrong = await self._mend(at, meta)
+                await self._mend(at, meta)
                 return
-        except failures.Diverged as error:
-            advice = f"worldline replay {meta.name} --prove shows where; host it with the code that wrote it"
-            self._find(
-                meta.name, "diverged", f"the code here did not write this journal: {error.report}", advice=advice
-            )
-            return
         except errors.Corrupt as error:
             self._find(meta.name, "damaged", str(error), advice="restore the store from a backup")
             return
         for each in wrong:
             self._find(meta.name, each.fault.name.lower(), str(each))
 
-    async def _mend(self, at: ids.Address, meta: world_model.WorldMeta) -> list[queue_check.Wrong]:
+    async def _mend(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
         if self._pointers is None:
             self._pointers = await self._all_pointers()
-        program = self._universe.programs.get(meta.program)
         try:
-            wrong = await queue_check.repair(self._universe, at, program, self._pointers)
+            mended, left = await queue_check.repair(self._universe, at, meta.program, self._pointers)
         except (errors.Exists, errors.Conflicted) as error:
             self._find(meta.name, "held", f"its queues are wrong: {error}", advice="stop its host and try again")
-            return []
-        for each in wrong:
+            return
+        for each in mended:
             self._find(meta.name, each.fault.name.lower(), str(each), repaired=True)
-        return wrong
+        advice = f"to write it anew, name program {meta.program!r} with --app FILE"
+        for each in left:
+            self._find(meta.name, each.fault.name.lower(), str(each), advice=advice)
 
     async def _all_pointers(self) -> dict[ids.IntentId, list[works.Found]]:
         found: dict[ids.IntentId, list[works.Found]] = {}
@@ -258,16 +255,21 @@ class Doctor:
     # --- The objects ---------------------------------------------------------------------------------------------
 
     async def uploads(self) -> None:
-        """Temporary objects that are too old to belong to an upload under way."""
+        """Temporary objects, and blobs half written into the store, that are too old for an upload under way."""
         store = self._universe.store
+        began_us = (await self._engine.read()).time_us - janitor.UPLOAD_US_MAX
+        blobs = self._universe.blobs
+        self.report.uploads = await blobs.abandoned(before_us=began_us, remove=False)
+        if self._repair and self.report.uploads:
+            self.report.uploads_cleaned = await blobs.abandoned(before_us=began_us, remove=True)
         folder = compose.folder_of_objects(store.objects)
         if folder is None:
             return
         before_us = store.env.wall_us() - janitor.UPLOAD_US_MAX
         under = cas_keys.object_folder(self._universe.id)
-        self.report.uploads = await folder.count_temporary(before_us, under=under)
+        self.report.uploads += await folder.count_temporary(before_us, under=under)
         if self._repair:
-            self.report.uploads_cleaned = await folder.sweep_temporary(before_us, under=under)
+            self.report.uploads_cleaned += await folder.sweep_temporary(before_us, under=under)
 
     # --- What all of them use ------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A world's journal into a file, for tests to replay and for people to keep. The file's form is `layers/export.py`."""
+"""A world's journal into a file, for tests to replay and people to keep. Its form is `layers/stored/export.py`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,45 @@ from worldline.base import errors
 from worldline.client.handle import Handle
 from worldline.inspect import verify
 from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.authoring.program import Program
-from worldline.layers import export
 from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.stored import export, saved_state
 from worldline.model import journal
-from worldline.roles import restore
+from worldline.roles import proof, reader
 
 
 async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = verify.no_progress) -> export.Exported:
-    """The journal from the world's birth, or from the latest snapshot at or below a height; checked on the way."""
+    """The journal from the world's birth, or from the latest snapshot at or below a height; checked on the way. That of
+    a fork begins at the fork: a journal is replayed as one world's.
+    """
     universe, at = world.universe, await world.address()
     meta = (await world.describe()).meta
     top = await verify.head(universe, at)
-    kept = await verify.records(universe, at)
-    start = await verify.first(universe, at, kept)
+    line = await reader.line_of(universe.store.engine, at)
+    kept = await verify.records(universe, line)
+    start = await verify.first(universe, line, kept)
     start = next((each for each in reversed(kept) if start.height <= each.height <= above), start)
-    parts = await restore.load_parts(universe.blobs, start.root)
-    walk = verify.Walk(universe, at, start, top)
+    walk = verify.Walk(universe, line, start, top)
     entries: list[journal.Entry] = []
     blobs: dict[bytes, bytes] = {}
+    changed: list[export.Changed] = []
     async for steps in walk.steps(progress):
-        entries += [entry for step in steps for entry in step]
-        blobs |= walk.loaded
-    # Only the state's digest is wanted of the snapshot: no program is needed to read that.
-    machine, program_hash = kernel_snapshots.load(Program(meta.program), parts, at)
-    head = snapshot_layer.head_of(start, state=machine.state) if start.step else journal.GENESIS
+        own = sum(step[-1].height > line.forked_at for step in steps)
+        if own:
+            entries += [entry for step in steps[-own:] for entry in step]
+            blobs |= walk.loaded
+            changed += walk.changed[-own:]
+    if line.sections and start.height <= line.forked_at:
+        rows, head = await world.rows_at(line.forked_at)
+        parts = kernel_snapshots.parts_of(head.state, rows.items())
+        program_hash = proof.program_of(rows)
+    else:
+        base = await saved_state.load(universe.blobs, start.root)
+        head = snapshot_layer.head_of(start, state=base.state) if start.step else journal.GENESIS
+        parts = kernel_snapshots.parts_of(base.state, base.rows()) if start.step else []
+        program_hash = start.program_hash
     return export.Exported(
         name=meta.name, program=meta.program, program_hash=program_hash, at=at, entries=entries, blobs=blobs,
-        start=head, parts=parts if start.step else (),
+        changed=changed, start=head, parts=parts,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.layers import leases, snapshots, worlds
+from worldline.layers import leases, snapshots, trial, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model import world as world_model
@@ -93,6 +93,7 @@ class Whole(msgspec.Struct, frozen=True):
     timers: int
     parked: int
     dead: int
+    quarantined: int = 0  # processes that died in a row while they restored it, if it is paused because of that
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -111,6 +112,7 @@ class Work(msgspec.Struct, frozen=True):
     worker: str
     error: str
     args: Any
+    trace: str = ""  # where in its code the last attempt failed
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -212,6 +214,7 @@ async def show_world(universe: Connection, at: ids.Address) -> Whole:
         timers=sum(each.work.kind is WorkKind.TIMER for each in opened),
         parked=sum(each.work.state is WorkState.PARKED for each in opened),
         dead=await count(universe, inboxes.dead_range(at, count_max=1_000)),
+        quarantined=await quarantined(universe, at) if meta.status is world_model.Status.PAUSED else 0,
     )
 
 
@@ -225,6 +228,18 @@ def _shown(found: holders.Holder | None) -> Holder | None:
         return None
     last = None if found.heartbeat_us is None else when(found.heartbeat_us)
     return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
+
+
+async def quarantined(universe: Connection, at: ids.Address) -> int:
+    """How many processes died in a row while they restored a world that is paused; 0 if a person has paused it."""
+    found = trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
+    return 0 if found is None else found.restore_deaths
+
+
+async def step_deaths(universe: Connection, at: ids.Address) -> int:
+    """How often in a row a step over the world's next input did not end in order."""
+    found = trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
+    return 0 if found is None else found.step_deaths
 
 
 async def count(universe: Connection, request: kv.Range) -> int:
@@ -294,7 +309,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     return Work(
         opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
         work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,
-        work.worker.hex(), work.error, args,
+        work.worker.hex(), work.error, args, work.trace,
     )  # fmt: skip
 
 

@@ -4,8 +4,10 @@ The journal and the snapshot decide what a world has open; `open`, `due` and `re
 all be written again. A receipt or a fired timer that waits in the inbox counts as an answer. Attempts of work that is
 restored are counted anew; effects that were parked are parked again.
 
-Looking needs no lease: whatever a step of the world may have changed meanwhile is looked at again. Repairing takes the
-lease, so that the world stands still, and every batch expects the head it was derived from.
+Looking needs no program and no lease: whatever a step of the world may have changed meanwhile is looked at again.
+Repairing takes the lease, so that the world stands still, and every batch expects the head it was derived from. An
+effect whose record is lost can be written anew only with its program: the queue that it goes to is declared in the
+code.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from worldline.host import holders
 from worldline.inspect import queries
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.runs import Parked
+from worldline.kernel.rows.records import Parked
 from worldline.kernel.state import Machine
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
@@ -32,6 +34,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
+from worldline.layers.stored import lines
 from worldline.model import ids, inbox, step
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
@@ -81,24 +84,23 @@ class Seen(msgspec.Struct, frozen=True):
     moved: dict[ids.IntentId, Parked | None]  # what unread items say of effects: parked so, or tried again
     unread: bytes  # the stamp of the first unread item; empty: there is none
     held: bool
+    unborn: bool  # a fork that has made no step of its own: what is open in its state is its parent's
 
 
 async def faults(
-    universe: Connection, at: ids.Address, program: Program | None, hints: hint_scan.HintScan
-) -> list[Wrong] | None:
-    """What is wrong with a world's queues. None: it is too busy to be looked at. `Diverged` if the code does not fit.
-
-    Without the program only what the keys say of each other is compared. `hints`: those of its universe, which may have
-    been read before.
+    universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan
+) -> list[Wrong] | None:  # fmt: skip
+    """What is wrong with a world's queues. None: it is too busy to be looked at. `program`: the name of its program.
+    `hints`: those of its universe, which may have been read before.
     """
     for _ in range(LOOKS_MAX):
-        machine = None
         before = (await universe.store.engine.read(journals.get_head(at))).value(0)
-        if program is not None:
-            machine, head = await universe.reader(at, program).latest()
-            if journals.pack_head(head) != before:
-                continue
+        machine, head = await universe.reader(at, program).latest()
+        if journals.pack_head(head) != before:
+            continue
         seen = await _look(universe, at)
+        if seen.head_raw == before and seen.unborn:
+            return await _ready_fault(universe, at, seen, hints)
         if seen.head_raw == before:
             found = _open_faults(seen, machine, at) + await _due_faults(universe, at, seen, machine)
             return found + await _ready_fault(universe, at, seen, hints)
@@ -126,10 +128,12 @@ async def _look(universe: Connection, at: ids.Address) -> Seen:
         elif isinstance(unread.item, inbox.Control):
             moved |= _moved(unread.item)
     holder = await queries.holder(universe, at)
-    head_raw = (await universe.store.engine.read(journals.get_head(at))).value(0)
+    read = await universe.store.engine.read(journals.get_head(at), lines.get(at))
+    head_raw, lineage = read.value(0), lines.decode_lineage(read.value(1))
     assert head_raw is not None
+    unborn = lineage is not None and lineage.height == journals.decode_head(head_raw).height
     held = holder is not None and holder.alive
-    return Seen(head_raw, opened, unreadable, answered, moved, first, held)
+    return Seen(head_raw, opened, unreadable, answered, moved, first, held, unborn)
 
 
 def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
@@ -146,38 +150,36 @@ def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
     return {}
 
 
-def _open_faults(seen: Seen, machine: Machine | None, at: ids.Address) -> list[Wrong]:
-    wanted = {} if machine is None else wanted_of(machine, at)
-    parked = ({} if machine is None else parked_of(machine)) | seen.moved
+def _open_faults(seen: Seen, machine: Machine, at: ids.Address) -> list[Wrong]:
+    wanted = wanted_of(machine, at)
+    parked = parked_of(machine) | seen.moved
     found = [
         Wrong(Fault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
         for intent, raw in seen.unreadable.items()
     ]
-    if machine is None:
-        return found
     for intent, each in wanted.items():
         authority = seen.opened.get(intent)
         if authority is None and intent not in seen.unreadable and intent not in seen.answered:
             found.append(Wrong(Fault.MISSING_OPEN, intent, each, parked.get(intent)))
         elif authority is not None and authority.work.state is WorkState.SETTLED and intent not in seen.answered:
             found.append(Wrong(Fault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw))
-    closing = {machine.wanted_again(each, at).intent: None for each in machine.closing}
+    closing = {machine.work.wanted_again(each.pending, at).intent: None for each in machine.work.closing}
     for intent, authority in seen.opened.items():
         if intent not in wanted and intent not in closing:
             found.append(Wrong(Fault.GARBAGE_OPEN, intent, None, None, authority, authority.raw))
     return found
 
 
-async def _due_faults(universe: Connection, at: ids.Address, seen: Seen, machine: Machine | None) -> list[Wrong]:
+async def _due_faults(universe: Connection, at: ids.Address, seen: Seen, machine: Machine) -> list[Wrong]:
     """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
-    wanted = {} if machine is None else wanted_of(machine, at)
+    wanted = wanted_of(machine, at)
     found: list[Wrong] = []
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
     for start in range(0, len(candidates), queries.PAGE):
         part = candidates[start : start + queries.PAGE]
         read = await universe.store.engine.read(*(kv.Get(_due_key(each)) for each in part))
         for index, each in enumerate(part):
-            if read.value(index) is None and (machine is None or each.intent in wanted):
+            if read.value(index) is None and each.intent in wanted:
                 again = await universe.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
                 if again.value(0) == each.raw and again.value(1) is None:
                     found.append(Wrong(Fault.MISSING_DUE, each.intent, wanted.get(each.intent), None, each, each.raw))
@@ -200,15 +202,22 @@ async def _ready_fault(universe: Connection, at: ids.Address, seen: Seen, hints:
 
 
 def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.Wanted]:
-    """All effects and timers that a machine has open, as they were asked for."""
-    pending = [each for each in machine.open.values() if each.kind is not WorkKind.MESSAGE]
-    wanted = [machine.wanted_again(each, at) for each in pending]
+    """All effects and timers that a machine has open, as they were asked for; without what a fork has inherited and not
+    settled yet, because that is its parent's.
+    """
+    branch = machine.branch
+    pending = [
+        each
+        for each in machine.work.open.values()
+        if each.kind is not WorkKind.MESSAGE and not (branch is not None and branch.is_inherited(each))
+    ]
+    wanted = [machine.work.wanted_again(each, at) for each in pending]
     return {each.intent: each for each in wanted}
 
 
 def parked_of(machine: Machine) -> dict[ids.IntentId, Parked | None]:
     """The effects that a machine knows to be parked."""
-    return {intent: machine.open[key].parked for intent, key in machine.by_intent.items()}
+    return {intent: pending.parked for intent, pending in machine.work.open.items()}
 
 
 def _due_key(opened: works.Open) -> bytes:
@@ -220,9 +229,12 @@ def _due_key(opened: works.Open) -> bytes:
 
 
 async def repair(
-    universe: Connection, at: ids.Address, program: Program | None, pointers: dict[ids.IntentId, list[works.Found]]
-) -> list[Wrong]:
-    """Make a world's queues say what its state says. Returns what was wrong. `Exists` if a living worker has it."""
+    universe: Connection, at: ids.Address, program: str, pointers: dict[ids.IntentId, list[works.Found]]
+) -> tuple[list[Wrong], list[Wrong]]:
+    """Make a world's queues say what its state says. Returns what was wrong and is repaired, and what stays so because
+    its program is not known here. `Exists` if a living worker has the world.
+    """
+    code = universe.programs.get(program)
     engine, env = universe.store.engine, universe.store.env
     worker = ids.WorkerId(envs.new_id(env))
     incarnation = ids.Incarnation(envs.new_id(env))
@@ -233,18 +245,26 @@ async def repair(
         try:
             found = await faults(universe, at, program, hint_scan.HintScan(engine, env, universe.id))
             assert found is not None, "no other process steps a world whose lease we hold"
-            await _write(universe, lease, program, found, pointers)
+            left = [each for each in found if code is None and _needs_code(each)]
+            mended = [each for each in found if each not in left]
+            await _write(universe, lease, code or Program(program), mended, pointers)
         finally:  # the release leaves a hint if something is unread
-            await world_lease.release(engine, env, lease)
+            await world_lease.release(engine, env, lease, mended=True)
     finally:
         batch = kv.Batch()
         leases.goodbye(batch, life)
         await transact.commit(engine, env, batch)
-    return found
+    return mended, left
+
+
+def _needs_code(wrong: Wrong) -> bool:
+    """Whether the program must be known to write this anew: it is an effect, and which queue it was in is lost."""
+    lost = wrong.fault in (Fault.MISSING_OPEN, Fault.UNREADABLE)
+    return lost and wrong.wanted is not None and wrong.wanted.kind is WorkKind.EFFECT
 
 
 async def _write(
-    universe: Connection, lease: leases.Lease, program: Program | None, found: Sequence[Wrong],
+    universe: Connection, lease: leases.Lease, program: Program, found: Sequence[Wrong],
     pointers: dict[ids.IntentId, list[works.Found]],
 ) -> None:  # fmt: skip
     """First what must go, then what must come."""
@@ -278,7 +298,7 @@ class Restoring(msgspec.Struct, frozen=True):
     """What every restored key is derived from."""
 
     lease: leases.Lease
-    program: Program | None
+    program: Program
     head_raw: bytes
     now_us: int
     pointers: dict[ids.IntentId, list[works.Found]]
@@ -288,10 +308,12 @@ class Restoring(msgspec.Struct, frozen=True):
         authority = wrong.authority if wrong.fault is Fault.MISSING_DUE else None
         if authority is not None:
             work = authority.work
-        elif self.program is None or wrong.wanted is None:
+        elif wrong.wanted is None:
             return None
         else:
             work = _as_parked(step_batch.work_of(self.program, wrong.wanted), wrong.parked)
+            if wrong.authority is not None:
+                work = msgspec.structs.replace(work, queue=wrong.authority.work.queue)
         batch = kv.Batch()
         leases.fence(batch, self.lease)
         done = works.repair(

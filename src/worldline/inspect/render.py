@@ -16,9 +16,12 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, values, work
+from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import Failure
-from worldline.kernel.state import Ended
+from worldline.kernel.operations import OpKind
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import Failure
+from worldline.kernel.state import Blocked, Ended
 from worldline.model import inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -178,12 +181,40 @@ def _command(command: str, carried: payload.Payload) -> Fields:
         return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
     if command == commands.PROGRAM:
         return _program_changed(data)
+    if command == fork.FORKED:
+        begins = structs.decode(fork.Forked, data)
+        policy, answers = begins.policy.name.lower(), len(begins.script)
+        return {
+            "of": begins.parent, "height": begins.height, "effects": policy, "live": begins.live, "script": answers,
+        }  # fmt: skip
+    if command == revert.REVERT:
+        back = structs.decode(revert.Revert, data)
+        return {"to_step": back.step, "to_height": back.height, "rows": len(back.rows)}
+    if command in _WAYS_OUT:
+        said: Fields = msgspec.structs.asdict(structs.decode(_WAYS_OUT[command], data))
+        value = said.pop("data", b"")
+        shown: Fields = plain({**said, "value": decoded(value)} if value else said)
+        return shown
     return {"data": decoded(data)}
+
+
+_WAYS_OUT: dict[str, type[Any]] = {
+    ways_out.RETRY: ways_out.RetryRun,
+    ways_out.RESET: ways_out.ResetRun,
+    ways_out.TERMINATE: ways_out.TerminateRun,
+    ways_out.ANSWER: ways_out.AnswerRun,
+    ways_out.ANSWER_EFFECT: ways_out.AnswerEffect,
+}
 
 
 def _program_changed(data: bytes) -> Fields:
     change = structs.decode(commands.ChangeProgram, data)
-    return {"before": change.before.hex(), "after": change.after.hex(), "blocked": change.blocked}
+    return {"before": change.before.hex(), "after": change.after.hex()}
+
+
+def _run_blocked(data: bytes) -> Fields:
+    found = structs.decode(Blocked, data)
+    return {"run": found.run, "report": found.report}
 
 
 def _event_raised(data: bytes) -> Fields:
@@ -224,6 +255,21 @@ def _run_finished(data: bytes) -> Fields:
     return {**said, "error": failure(ended.data)}
 
 
+def _scripted(data: bytes) -> Fields:
+    run, _, kind, name, params, status, answer = values.load(_SCRIPTED, data)
+    asked: Fields = {"effect": name, "args": arguments(params)} if kind == OpKind.EFFECT else {"world": name}
+    said = {**asked, "run": run, "status": ReceiptStatus(status).name.lower()}
+    return {**said, "data": decoded(answer)} if status == ReceiptStatus.OK else {**said, "error": failure(answer)}
+
+
+def _reverted(data: bytes) -> Fields:
+    step, height = values.load(tuple[int, int], data)
+    return {"to_step": step, "to_height": height}
+
+
+_SCRIPTED = tuple[str, int, int, str, bytes, int, bytes]
+
+
 def _rejected(data: bytes) -> Fields:
     reason, *rest = values.load(list[Any], data)
     return {"reason": reason, "digest": plain(rest[0])} if rest else {"reason": reason}
@@ -247,12 +293,22 @@ def _clock(data: bytes) -> Fields:
     return {"behind_us": values.load(int, data)}
 
 
+def _poison(data: bytes) -> Fields:
+    return {"reason": values.load(str, data)}
+
+
+def _witnessed(data: bytes) -> Fields:
+    said = structs.decode(witness.Witnessed, data)
+    return {"of_step": said.step, "root": said.root.hex()}
+
+
 _DERIVED = {
     Kind.EVENT_RAISED: _event_raised,
     Kind.EFFECT_REQUESTED: _intent,
     Kind.TIMER_SET: _timer_set,
     Kind.TIMER_CANCELLED: _cancelled,
     Kind.EFFECT_CANCELLED: _cancelled,
+    Kind.QUESTION_CANCELLED: _cancelled,
     Kind.MESSAGE_SENT: _message_sent,
     Kind.RUN_STARTED: _run_started,
     Kind.RUN_FINISHED: _run_finished,
@@ -260,6 +316,11 @@ _DERIVED = {
     Kind.UNDECODABLE_INPUT: _rejected,
     Kind.LATE_ANSWER: _ignored,
     Kind.PROGRAM_CHANGED: _program_changed,
+    Kind.RUN_BLOCKED: _run_blocked,
     Kind.ANSWERED: _answered,
     Kind.CLOCK: _clock,
+    Kind.POISON: _poison,
+    Kind.REVERTED: _reverted,
+    Kind.SCRIPTED: _scripted,
+    Kind.WITNESSED: _witnessed,
 }

@@ -1,8 +1,9 @@
 """Walking a world's stored journal and checking every byte of it, without running any code.
 
 Frames are read one by one, so that damage has an address: the checksum of each frame, the heights, the chain of digests
-over whole steps, the large payloads behind their addresses, every snapshot and the head. What this proves is that the
-history is the one that was written; that the code does what it says is for `worldline.inspect.prove`.
+over whole steps, the rows that they change and the digest of the state, the large payloads and rows behind their
+addresses, every snapshot and the head. What this proves is that the history is the one that was written; that the code
+does what it says is for `worldline.inspect.prove`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from worldline.keys import journal as journal_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.model import ids, journal, snapshot
+from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored.export import Changed
+from worldline.model import ids, journal, row_keys, snapshot
+from worldline.model.change import changes_digest
+from worldline.model.rows import Rows
 from worldline.roles import restore
 from worldline.store import kv
 
 PAGE_BYTES = 1 * limits.MIB
+PINS_PAGE = 1_000
+NAMED_MAX = 8  # rows in one message
 
 Steps = list[list[journal.Entry]]
 Progress = Callable[[int, int], None]
@@ -56,92 +63,128 @@ def no_progress(done: int, total: int) -> None:
 
 
 class Walk:
-    """One walk from a snapshot to the head. Entries come in whole steps, their chain checked."""
+    """One walk from a snapshot to the head, through everything that a fork has of its parent. Entries come in whole
+    steps, their chain checked, their changes folded.
+    """
 
-    def __init__(self, universe: Connection, at: ids.Address, start: snapshot.Snapshot, head: journal.Head) -> None:
+    def __init__(self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head) -> None:
         self._universe = universe
-        self._at = at
+        self._line = line
         self._start = start
         self._head = head
-        self._last = snapshot_layer.head_of(start, state=bytes(limits.DIGEST_BYTES))
+        self._last = journal.GENESIS
+        self._rows = Rows()
         self.frames = 0
         self.entries = 0
-        self.loaded: dict[bytes, bytes] = {}  # the large payloads of the steps given out last
+        self.loaded: dict[bytes, bytes] = {}  # the large payloads and rows of the steps given out last
+        self.stored: list[history.Stored] = []  # those steps as they are stored, their changes in place
+        self.changed: list[Changed] = []  # what those steps changed
         self.blobs = 0
 
     async def steps(self, progress: Progress = no_progress) -> AsyncIterator[Steps]:
         """All steps up to the head, a page at a time. `Damaged` at the first thing that is wrong."""
+        await self._begin()
         total = self._head.height - self._start.height
-        above = self._start.height
-        partial: list[journal.Entry] = []
+        frames = history.Reader(self._line, above=self._start.height)
         progress(0, total)
-        while above < self._head.height:
-            page = (await self._universe.store.engine.read(_range(self._at, above))).page(0)
+        while self._last.height < self._head.height:
+            page = (await self._universe.store.engine.read(frames.wanted(bytes_max=PAGE_BYTES))).page(0)
             if not page.items:
-                raise Damaged(above + 1, f"no frame holds it; the head says {self._head.height}")
-            ended: Steps = []
-            for key, raw in page.items:
-                entries = _frame(self._at, key, raw, above)
-                above = entries[-1].height
+                raise Damaged(frames.height + 1, _missing(frames, self._head))
+            ended: list[history.Stored] = []
+            for index in range(len(page.items)):
+                ended += await self._take(frames, page.items, index, ended)
                 self.frames += 1
-                partial = self._cut(partial + entries, ended)
-            await self._load(ended)
-            self.entries += sum(map(len, ended))
-            progress(min(above, self._head.height) - self._start.height, total)
-            yield ended
+            # What is above the head was written since the walk began.
+            steps = await self._fold([each for each in ended if each.height <= self._head.height])
+            self.entries += sum(map(len, steps))
+            progress(self._last.height - self._start.height, total)
+            yield steps
         if self._last.chain != self._head.chain or (self.entries and self._last.state != self._head.state):
             raise Damaged(self._head.height, "the head does not name the journal's last entry")
 
-    def _cut(self, entries: list[journal.Entry], ended: Steps) -> list[journal.Entry]:
-        """Take whole steps off, up to the head. Returns what is left."""
-        step: list[journal.Entry] = []
-        for entry in entries:
-            if entry.height > self._head.height:
-                break  # written since the walk began
-            step.append(entry)
-            if entry.chain:
-                self._last = _follow(self._last, step)
-                ended.append(step)
-                step = []
-        return step
+    async def _begin(self) -> None:
+        try:
+            base = await saved_state.load(self._universe.blobs, self._start.root)
+            self._last, self._rows = restore.standing(self._start, base)
+        except (errors.Corrupt, errors.NotFound) as error:
+            raise _bad_snapshot(self._start, error) from error
 
-    async def _load(self, steps: Steps) -> None:
-        self.loaded = {}
-        for entry in (entry for step in steps for entry in step):
+    @property
+    def rows(self) -> Rows:
+        """The state at the end of the steps given out last."""
+        return self._rows
+
+    async def _take(
+        self, frames: history.Reader, items: Sequence[tuple[bytes, bytes]], index: int, ended: Sequence[history.Stored]
+    ) -> list[history.Stored]:
+        """The steps that end in one of these values. `ended`: those of the page before it."""
+        try:
+            return frames.take([items[index]])
+        except errors.Corrupt as error:
+            await self._fold([each for each in ended if each.height <= self._head.height])
+            height = self._last.height + 1
+            why = await restore.explain(self._universe.blobs, frames, items[index:], self._last, self._rows)
+            said = f"{history.frame_name(frames.at, items[index][0])}: {error}"
+            raise Damaged(height, f"{said}; {why}" if why else said) from error
+
+    async def _fold(self, ended: Sequence[history.Stored]) -> Steps:
+        """Check steps that follow each other, and take over what they changed. Returns their entries."""
+        self.loaded, self.changed, self.stored = {}, [], []
+        steps: Steps = []
+        for each in ended:
+            try:
+                [step] = await restore.load_changes(self._universe.blobs, [each], self.loaded)
+                changed = history.resolve(step, self._rows, self.loaded)
+                self._last = history.follow(self._last, step, changed)
+                self._rows.apply(changed)
+                entries = step.entries()
+            except errors.Corrupt as error:
+                raise Damaged(each.first_height, str(error)) from error
+            steps.append(entries)
+            self.stored.append(step)
+            self.changed.append(Changed(step.changes, changes_digest(changed)))
+            await self._load(entries)
+        self.blobs += len(self.loaded)
+        return steps
+
+    async def _load(self, entries: Sequence[journal.Entry]) -> None:
+        for entry in entries:
             try:
                 self.loaded |= await restore.load_referenced(self._universe.blobs, [entry])
             except (errors.Corrupt, errors.NotFound) as error:
                 raise Damaged(entry.height, str(error)) from error
-        self.blobs += len(self.loaded)
+
+
+def _missing(frames: history.Reader, head: journal.Head) -> str:
+    try:
+        frames.check_end()
+    except errors.DecodeError as error:
+        return str(error)
+    return f"no frame holds it; the head says {head.height}"
+
+
+def _bad_snapshot(saved: snapshot.Snapshot, error: Exception) -> Damaged:
+    return Damaged(saved.height, f"the snapshot of step {saved.step}: {error}")
 
 
 def _range(at: ids.Address, above: int) -> kv.Range:
     return journals.read_range(at, above=above, bytes_max=PAGE_BYTES)
 
 
-def _frame(at: ids.Address, key: bytes, raw: bytes, above: int) -> list[journal.Entry]:
-    try:
-        return journals.decode(at, [(key, raw)], above=above)
-    except errors.Corrupt as error:
-        raise Damaged(above + 1, f"{_frame_name(at, key)}: {error}") from error
+async def records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
+    """Every snapshot of a history that is kept, earliest first."""
+    found: list[snapshot.Snapshot] = []
+    for piece in line.owners():
+        found += [
+            each
+            for each in await _records_of(universe, piece.at)
+            if each.height > piece.above and (piece.up_to is None or each.height <= piece.up_to)
+        ]
+    return found
 
 
-def _frame_name(at: ids.Address, key: bytes) -> str:
-    try:
-        return f"the frame that ends at height {journal_keys.frame_height(at, key)}"
-    except errors.DecodeError:
-        return f"a frame under the key {key.hex()}"
-
-
-def _follow(before: journal.Head, step: Sequence[journal.Entry]) -> journal.Head:
-    try:
-        return journals.verify(before, step)
-    except errors.Corrupt as error:
-        raise Damaged(step[0].height, f"step {step[0].step}: {error}") from error
-
-
-async def records(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
-    """Every snapshot that is kept, earliest first."""
+async def _records_of(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
     begin, end = snapshot_keys.snapshots(at)
     found: list[snapshot.Snapshot] = []
     request = kv.Range(begin, end)
@@ -153,23 +196,24 @@ async def records(universe: Connection, at: ids.Address) -> list[snapshot.Snapsh
         request = kv.Range(page.items[-1][0] + b"\x00", end)
 
 
-async def first(universe: Connection, at: ids.Address, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
+async def first(universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
     """The earliest snapshot above which the whole journal is there: that of the world's birth, unless compacted."""
+    at = next(line.pieces(0)).at
     page = (await universe.store.engine.read(msgspec.structs.replace(_range(at, 0), count_max=1))).page(0)
-    height = journals.decode(at, page.items, above=_below(at, page))[0].height if page.items else 1
+    height = _first_height(at, page) if page.items else 1
     for each in kept:
         if each.height >= height - 1:
             return each
     raise Damaged(height, "no snapshot is kept to start from")
 
 
-def _below(at: ids.Address, page: kv.Page) -> int:
-    """A height that lies below the first frame, whatever that begins with."""
+def _first_height(at: ids.Address, page: kv.Page) -> int:
+    """Where the first frame begins. If it is damaged, the walk that begins at the first snapshot says how."""
     key, raw = page.items[0]
     try:
-        return journal_keys.frame_height(at, key) - len(journal_keys.unpack_frame(raw))
-    except errors.DecodeError as error:
-        raise Damaged(1, f"{_frame_name(at, key)}: {error}") from error
+        return journal_keys.frame_height(at, key) - len(journal_keys.unpack_frame(raw).entries) + 1
+    except errors.DecodeError:
+        return 1
 
 
 async def head(universe: Connection, at: ids.Address) -> journal.Head:
@@ -182,18 +226,67 @@ async def head(universe: Connection, at: ids.Address) -> journal.Head:
 async def verify(universe: Connection, at: ids.Address, progress: Progress = no_progress) -> Verified:
     """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong."""
     top = await head(universe, at)
-    kept = await _readable_records(universe, at)
-    walk = Walk(universe, at, await first(universe, at, kept), top)
+    line = await _whole_line(universe, at)
+    kept = await _readable_records(universe, line)
+    await _check_pins(universe, at)
+    walk = Walk(universe, line, await first(universe, line, kept), top)
     wanted = {each.height: each for each in kept}
     async for steps in walk.steps(progress):
         for last in (step[-1] for step in steps):
             check_record(wanted.get(last.height), last)
-    parts = 0
+    known: dict[bytes, None] = {}
     for each in kept:
-        parts += await _check_parts(universe, each)
-    return Verified(
-        top.height, top.step, walk.entries, walk.frames, walk.blobs + parts, len(kept), top.chain.hex(), top.state.hex()
-    )
+        await _check_nodes(universe, each, known, walk.rows)
+    blobs = walk.blobs + len(known)
+    return Verified(top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex())
+
+
+async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:
+    """In whose journals the history stands. The script of a fork can be read, and the worlds that a restore of it reads
+    are pinned.
+    """
+    engine = universe.store.engine
+    try:
+        lineage = lines.decode_lineage((await engine.read(lines.get(at))).value(0))
+    except errors.DecodeError as error:
+        raise Damaged(0, f"the lineage: {error}") from error
+    if lineage is None:
+        return lines.line_of(at, None)
+    if lineage.script:
+        try:
+            await universe.blobs.get(lineage.script)
+        except (errors.Corrupt, errors.NotFound) as error:
+            raise Damaged(lineage.height, f"the script that it was forked with: {error}") from error
+    owners = [ids.Address(at.universe, ids.WorldId(each.world)) for each in lineage.sections]
+    pins = [snapshot_layer.get_pin(owner, at.world) for owner in owners]
+    read = await engine.read(snapshot_layer.get_baseline(at), *pins)
+    try:
+        saved = snapshot_layer.decode_baseline(read.value(0))
+    except errors.DecodeError as error:
+        raise Damaged(0, f"a snapshot's record: {error}") from error
+    for index, section in enumerate(lineage.sections):
+        leans = saved.height <= lineage.height and section.height >= saved.height
+        if leans and read.value(index + 1) is None:
+            raise Damaged(section.height, f"no pin keeps what it needs of world {section.world.hex()}")
+    return lines.line_of(at, lineage)
+
+
+async def _check_pins(universe: Connection, at: ids.Address) -> None:
+    """Whether the pins of its forks can be read."""
+    after = b""
+    while True:
+        wanted = snapshot_layer.pins_range(at, count_max=PINS_PAGE)
+        if after:
+            wanted = msgspec.structs.replace(wanted, begin=after + b"\x00")
+        page = (await universe.store.engine.read(wanted)).page(0)
+        for key, raw in page.items:
+            try:
+                snapshot_layer.decode_pins(at, msgspec.structs.replace(page, items=[(key, raw)]))
+            except errors.DecodeError as error:
+                raise Damaged(0, f"the pin under {key.hex()}: {error}") from error
+        if not page.more:
+            return
+        after = page.items[-1][0]
 
 
 def check_record(record: snapshot.Snapshot | None, last: journal.Entry) -> None:
@@ -202,11 +295,11 @@ def check_record(record: snapshot.Snapshot | None, last: journal.Entry) -> None:
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
 
-async def _readable_records(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
+async def _readable_records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
     try:
-        kept = await records(universe, at)
+        kept = await records(universe, line)
         baseline = snapshot_layer.decode_baseline(
-            (await universe.store.engine.read(snapshot_layer.get_baseline(at))).value(0)
+            (await universe.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)
         )
     except errors.DecodeError as error:
         raise Damaged(0, f"a snapshot's record: {error}") from error
@@ -215,8 +308,20 @@ async def _readable_records(universe: Connection, at: ids.Address) -> list[snaps
     return kept
 
 
-async def _check_parts(universe: Connection, record: snapshot.Snapshot) -> int:
+async def _check_nodes(universe: Connection, record: snapshot.Snapshot, known: dict[bytes, None], rows: Rows) -> None:
+    """Read every node of a snapshot that is not `known` yet. `rows`: the state at the head, for the names of rows."""
     try:
-        return len(await restore.load_parts(universe.blobs, record.root))
+        await saved_state.check(universe.blobs, record.root, known)
+    except saved_state.BadNode as error:
+        raise Damaged(record.height, f"the snapshot of step {record.step}: {error}{_below(error, rows)}") from error
     except (errors.Corrupt, errors.NotFound) as error:
-        raise Damaged(record.height, f"the snapshot of step {record.step}: {error}") from error
+        raise _bad_snapshot(record, error) from error
+
+
+def _below(error: saved_state.BadNode, rows: Rows) -> str:
+    """Which rows lie below a node that cannot be read, as far as they are still there."""
+    keys = [key for key in sorted(rows.keys()) if error.place is not None and error.place.holds(key)]
+    if not keys:
+        return ""
+    more = f" and {len(keys) - NAMED_MAX} more" if len(keys) > NAMED_MAX else ""
+    return f"; now there are below it {', '.join(map(row_keys.describe, keys[:NAMED_MAX]))}{more}"

@@ -1,8 +1,8 @@
 """`worldline why`: what a world waits for, since when, what went wrong last, and the command that unblocks it.
 
-Most of it is in the store and needs no program: status, lease, inbox, open work, dead letters, and which runs a change
-of code has blocked. What a run itself waits for (an event, another run, an answer) is in its state, which needs the
-program. Reasons that need a person come first: a world that cannot go on is never reported as one that only waits.
+All of it is in the store, and no program is needed: status, lease, inbox, open work, dead letters; what a run waits for
+and why one is blocked is in the state, which is data. Reasons that need a person come first: a world that cannot go on
+is never reported as one that only waits.
 """
 
 from __future__ import annotations
@@ -11,25 +11,32 @@ from datetime import datetime
 
 import msgspec
 
-from worldline.base import errors, failures
-from worldline.client import listing, run_list
+from worldline.base import errors
+from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import holders
-from worldline.inspect import queries
+from worldline.inspect import queries, ways_out
 from worldline.inspect.render import when
+from worldline.kernel import operations
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import ENDED, Op, Record, RunStatus
+from worldline.kernel.rows.records import ENDED, Op, Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids
+from worldline.model.trace import Kept, Source
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
+from worldline.roles import lease as world_lease
+from worldline.roles import threads, traces
 from worldline.roles.cluster import placement
+from worldline.roles.world.cycle import no_asyncio
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
+FAILED_SHOWN_MAX = 3
+CODE_SECONDS_MAX = 5.0  # for a workflow's code that is run again to see which arguments it passes
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -43,6 +50,8 @@ class Reason(msgspec.Struct, frozen=True):
     until: datetime | None = None  # the next attempt, or the time a timer fires
     error: str = ""
     command: str = ""
+    trace: str = ""  # where in its code it failed last
+    ways: list[str] = []  # every command that helps, the mildest first, if there is more than one
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -58,6 +67,21 @@ class Run(msgspec.Struct, frozen=True):
     parent: str
     waits: list[str]
     blocked: str
+    pending_cancel: str = ""
+    operations: list[ways_out.Operation] = []
+    ways: list[str] = []
+    trace: str = ""  # where in its code it failed
+    note: str = ""  # what could not be looked at
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A run that failed, and where in its code."""
+
+    run: str
+    step: int
+    time: datetime
+    trace: str
+    command: str
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -66,6 +90,7 @@ class Why(msgspec.Struct, frozen=True):
     height: int
     reasons: list[Reason]
     note: str = ""  # what could not be looked at
+    failed: list[Failed] = []  # what ended so last; nothing waits for it
 
 
 async def why(world: Handle, *, option: str = "") -> Why:
@@ -75,18 +100,20 @@ async def why(world: Handle, *, option: str = "") -> Why:
     head = await world.head()
     opened = [each async for each in queries.open_work(universe, at)]
     asking = Asking(universe, meta.name, option)
-    found = _status(asking, meta.status)
+    found = await _status(asking, at, meta.status)
     unread = await queries.count(universe, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
+        found += await _trial(asking, at)
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
-    found += await _dead(asking, at)
-    found += _runs(asking, machine) if machine is not None else await _blocked(asking, world)
+    kept = await traces.of_world(universe.store.engine, at)
+    found += await _unproved(asking, at) + await _dead(asking, at, kept)
+    found += [] if machine is None else _runs(asking, machine)
     found += [_open(asking, each) for each in opened[:OPEN_SHOWN_MAX]]
     if unread:
         found.append(Reason("inbox", f"{unread} unread inputs"))
     found.sort(key=lambda each: not each.stuck)
-    return Why(meta.name, meta.status.name.lower(), head.height, found, note)
+    return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -101,30 +128,36 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[Reason], str]:
-    """The world's state, if its program is known here and does what the journal says; else why not.
-
-    A fault says why the world cannot go on, unless a worker runs it all the same: then the code here is the wrong one.
+    """The world's state, if its stored bytes are right; else why not, which counts unless a worker runs it all the
+    same.
     """
     try:
         return await world.machine(), [], ""
-    except errors.NotFound:
-        return None, [], "what its runs wait for is in its state, which needs its program: name it with --app FILE"
-    except failures.Diverged as error:
-        what = "it cannot be run with the code here, which does not do what the journal says; host what wrote it"
-        command = asking.command(f"replay {asking.name} --prove")
-        fault = Reason("diverged", what, True, error=error.report, command=command)
-        return None, [fault], f"its program here does not do what the journal says: {error.report}"
     except errors.Corrupt as error:
         what = "it cannot be run: stored bytes are not what was written; restore the store from a backup"
         fault = Reason("damaged", what, True, error=str(error), command=asking.command(f"verify {asking.name}"))
         return None, [fault], f"its state cannot be read: {error}"
 
 
-def _status(asking: Asking, status: Status) -> list[Reason]:
+async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reason]:
     if status is Status.ACTIVE:
         return []
     name = status.name.lower()
+    deaths = await queries.quarantined(asking.universe, at) if status is Status.PAUSED else 0
+    if deaths:
+        what = f"it is quarantined: {world_lease.quarantine_reason(deaths)}; fix the cause, then resume it"
+        return [Reason("quarantined", what, True, command=asking.command(f"resume {asking.name}"))]
     return [Reason(name, f"it is {name}", True, command=asking.command(f"resume {asking.name}"))]
+
+
+async def _trial(asking: Asking, at: ids.Address) -> list[Reason]:
+    """That its next input has cost processes already."""
+    deaths = await queries.step_deaths(asking.universe, at)
+    if not deaths:
+        return []
+    times = "once" if deaths == 1 else f"{deaths} times in a row"
+    what = f"{times} a process died, hung or ran out of memory in the step over its next input; it is tried again"
+    return [Reason("trial", what)]
 
 
 async def _running(asking: Asking, at: ids.Address, fault: list[Reason]) -> list[Reason]:
@@ -166,16 +199,39 @@ async def _refused(asking: Asking, at: ids.Address, running: ids.WorkerId | None
     return found
 
 
-async def _dead(asking: Asking, at: ids.Address) -> list[Reason]:
+async def _unproved(asking: Asking, at: ids.Address) -> list[Reason]:
+    """What workers found when they ran its journal again in the background. It goes on all the same."""
+    command = asking.command(f"replay {asking.name} --prove")
+    return [
+        Reason("unproved", f"it goes on, but worker {each.name} could not prove it", error=each.why, command=command)
+        for each in await holders.divergences_of(asking.universe.store, at)
+    ]
+
+
+async def _dead(asking: Asking, at: ids.Address, kept: list[Kept]) -> list[Reason]:
     found: list[Reason] = []
+    by_step = {each.step: each.traces for each in kept}
     total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
     async for letter in listing.letters(asking.universe, at):
         row = queries.dead_row(letter, asking.name)
         more = f" (one of {total})" if total > 1 else ""
         command = asking.command(f"dead retry {asking.name} {row.id}")
-        found.append(Reason("dead", f"dead letter {row.id}{more}", True, "", row.time, None, row.reason, command))
+        trace = traces.find(by_step.get(row.step, []), Source.HANDLER)
+        what = f"dead letter {row.id}{more}"
+        found.append(Reason("dead", what, True, "", row.time, None, row.reason, command, trace))
         if len(found) >= DEAD_SHOWN_MAX:
             break
+    return found
+
+
+def _failed(asking: Asking, kept: list[Kept]) -> list[Failed]:
+    """The runs that failed last."""
+    found: list[Failed] = []
+    for each in kept:
+        for trace in each.traces:
+            if trace.source is Source.RUN and len(found) < FAILED_SHOWN_MAX:
+                command = asking.command(f"runs show {asking.name} {trace.subject}")
+                found.append(Failed(trace.subject, each.step, when(each.time_us), trace.text, command))
     return found
 
 
@@ -189,15 +245,16 @@ def _open(asking: Asking, opened: works.Open) -> Reason:
     match work.state:
         case WorkState.PARKED:
             what = f"{name}, parked after {work.attempt} attempts"
-            return Reason("parked", what, True, run, since, None, work.error, retry)
+            ways = ways_out.of_effect(asking.command, short, parked=True)
+            return Reason("parked", what, True, run, since, None, work.error, retry, work.trace, ways)
         case WorkState.CLAIMED:
             what = f"{name}, attempt {work.attempt} is running on worker {work.worker.hex()[:8]}"
-            return Reason("running", what, False, run, since, None, work.error)
+            return Reason("running", what, False, run, since, None, work.error, trace=work.trace)
         case WorkState.SETTLED:
             return Reason("answered", f"{name}, answered; the answer waits in the inbox", False, run, since)
         case _ if work.attempt:
             what = f"{name}, attempt {work.attempt} failed"
-            return Reason("retrying", what, False, run, since, due, work.error, retry)
+            return Reason("retrying", what, False, run, since, due, work.error, retry, work.trace)
         case _:
             return Reason("effect", f"{name}, not tried yet", False, run, since, due)
 
@@ -210,26 +267,24 @@ def _runs(asking: Asking, machine: Machine) -> list[Reason]:
     for run in machine.live_runs():
         record = run.record
         if record.status is RunStatus.BLOCKED:
-            found.append(_blocked_run(asking, record.id, record.workflow, _since(record), record.blocked))
+            found.append(
+                _blocked_run(asking, record.id, record.workflow, _since(record), record.blocked, record=record)
+            )
             continue
         found += [_waiting(asking, record, op) for op in record.ops if op.outcome is None and op.kind in _WAITS]
     return found
 
 
-def _blocked_run(asking: Asking, run: str, workflow: str, since: datetime, why: str) -> Reason:
+def _blocked_run(
+    asking: Asking, run: str, workflow: str, since: datetime, why: str, *, record: Record | None = None
+) -> Reason:
     what = f"run {run} ({workflow}) is blocked: the code does not fit its record"
-    command = asking.command(f"runs cancel {asking.name} {run}")
-    return Reason("blocked", what, True, run, since, None, why, command)
-
-
-async def _blocked(asking: Asking, world: Handle) -> list[Reason]:
-    """The blocked runs that the journal tells of."""
-    try:
-        told, _ = await run_list.from_journal(world)
-    except errors.Corrupt:
-        return []  # said already
-    blocked = [each for each in told if each.status is RunStatus.BLOCKED]
-    return [_blocked_run(asking, each.id, each.workflow, when(each.started_us), each.blocked) for each in blocked]
+    ways = [asking.command(f"runs {each} {asking.name} {run}") for each in ("retry", "reset", "terminate")]
+    if record is not None:
+        ways = ways_out.of_run(asking.command, asking.name, record)
+        waiting = ways_out.pending_cancel(record)
+        what += f"; {waiting}" if waiting else ""
+    return Reason("blocked", what, True, run, since, None, why, ways[0], ways=ways)
 
 
 def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
@@ -248,19 +303,7 @@ _WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND)
 
 
 def _describe(record: Record, op: Op) -> str:
-    match op.kind:
-        case OpKind.WAIT:
-            return f"event {op.name}"
-        case OpKind.ASK:
-            return f"an answer of world {op.name}"
-        case OpKind.SEND:
-            return f"world {op.name} to take a message"
-        case OpKind.CHILD | OpKind.START:
-            return f"run {_child(record, op)} ({op.name})"
-        case OpKind.EFFECT:
-            return f"effect {op.name}"
-        case _:
-            return f"timer {op.name}"
+    return operations.describe(op.kind, op.name, run=record.id, number=record.ops.index(op))
 
 
 def _child(record: Record, op: Op) -> str:
@@ -272,30 +315,17 @@ def _since(record: Record) -> datetime:
 
 
 async def list_runs(world: Handle) -> list[Run]:
-    """A world's runs, the newest first: from its state if its program is known here, else from its journal."""
-    told, _ = await run_list.from_journal(world)
-    try:
-        machine = await world.machine()
-    except (errors.NotFound, failures.Diverged):
-        return [_run(each) for each in told]
-    ends = {each.id: each.ended_us for each in told}
-    records = sorted((run.record for run in machine.runs.values()), key=lambda each: each.number, reverse=True)
-    return [_run_of(record, ends.get(record.id)) for record in records]
+    """A world's runs, the newest first, from its state."""
+    return [_run_of(record, world.name) for record in (await listing.runs(world))[0]]
 
 
-def _run(run: run_list.Listed) -> Run:
-    return Run(
-        run.id, run.workflow, run.status.name.lower(), when(run.started_us), _when(run.ended_us), run.args, run.data,
-        run.parent, [], run.blocked,
-    )  # fmt: skip
-
-
-def _run_of(record: Record, ended_us: int | None) -> Run:
+def _run_of(record: Record, name: str = "WORLD") -> Run:
     waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
-    ended = _when(ended_us) if record.status in ENDED else None
+    ended = when(record.ended_us) if record.status in ENDED else None
     return Run(
         record.id, record.workflow, record.status.name.lower(), when(record.started_us), ended, record.args,
-        record.data, record.parent, waits, record.blocked,
+        record.data, record.parent, waits, record.blocked, ways_out.pending_cancel(record),
+        ways_out.operations(record), ways_out.of_run("worldline {}".format, name, record),
     )  # fmt: skip
 
 
@@ -304,7 +334,31 @@ def _when(time_us: int | None) -> datetime | None:
 
 
 async def find_run(world: Handle, run_id: str) -> Run:
+    """One run, with the arguments that its code passes now where they are others. For that its code runs here, in a
+    thread of its own and for a while at most; unless this process hosts the world.
+    """
     for run in await list_runs(world):
+        if run.id == run_id and run.status == "failed":
+            trace = await traces.of_run(world.universe.store.engine, await world.address(), run_id)
+            return msgspec.structs.replace(run, trace=trace)
         if run.id == run_id:
-            return run
+            differing, note = await _differences(world, run_id)
+            shown = [
+                msgspec.structs.replace(each, differs=differing.get(each.number - 1, "")) for each in run.operations
+            ]
+            return msgspec.structs.replace(run, operations=shown, note=note)
     raise errors.NotFound(f"world {world.name!r} has no run {run_id!r}")
+
+
+async def _differences(world: Handle, run_id: str) -> tuple[dict[int, str], str]:
+    """By operation; and why they are not known. The machine is one of its own: code that does not return keeps it."""
+    if world.universe.host is not None:
+        return {}, ""
+    machine = await world.machine(at=(await world.head()).height)
+    try:
+        found = await threads.run_within(
+            CODE_SECONDS_MAX, ways_out.differences, machine, run_id, initializer=no_asyncio.refuse_asyncio
+        )
+    except threads.Overdue as error:
+        return {}, f"the arguments that its code passes now are not known: {error}"
+    return found, ""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from worldline.base import errors, failures
+from worldline.base.failures import CancelKind
 from worldline.codec import structs
-from worldline.kernel import runs, schedules, state, values, work
+from worldline.kernel import runs, schedules, snapshots, state, values, work
+from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import coroutines
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import ENDED, Parked, Run, RunStatus
-from worldline.kernel.state import Machine, Pending
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import ENDED, Parked, Pending, RunStatus
+from worldline.kernel.runs import Run
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -60,11 +65,10 @@ class RetryEffect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChangeProgram(msgspec.Struct, frozen=True, array_like=True):
-    """The world continues under other code. `blocked`: the runs that the new code does not fit, and why."""
+    """The world continues under other code."""
 
     before: bytes
     after: bytes
-    blocked: dict[str, str]
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
@@ -76,8 +80,9 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     data: bytes = b""
 
 
-def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
-    handler = _COMMANDS.get(item.command)
+def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = False) -> str:
+    """Do what a command says. `trusted`: run no user code, not even to see whether arguments fit."""
+    handler = _start_unseen if trusted and item.command == RUN else _COMMANDS.get(item.command)
     if handler is None:
         reason = f"no command {item.command!r}"
         machine.draft(Kind.UNDECODABLE_INPUT, values.dump([reason]))
@@ -96,7 +101,11 @@ def take(machine: Machine, item: inbox.Control, data: bytes) -> str:
     return ""
 
 
-def _run(machine: Machine, data: bytes) -> bytes:
+def _start_unseen(machine: Machine, data: bytes) -> bytes:
+    return _run(machine, data, unseen=True)
+
+
+def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
     wanted = structs.decode(StartRun, data)
     known = machine.runs.get(wanted.run)
     if known is not None:
@@ -104,7 +113,8 @@ def _run(machine: Machine, data: bytes) -> bytes:
     flow = machine.program.workflows.get(wanted.workflow)
     if flow is None:
         raise errors.NotFound(f"program {machine.program.name!r} has no workflow {wanted.workflow!r}")
-    flow.signature.unpack(wanted.args)
+    if not unseen:
+        flow.signature.unpack(wanted.args)
     ids.check_name(wanted.run, "a run's id")
     work.start_run(
         machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named
@@ -125,60 +135,41 @@ def _cancel(machine: Machine, data: bytes) -> bytes:
     if run is None:
         raise errors.NotFound(f"no run {wanted.run!r}")
     if run.record.status not in ENDED:
-        work.interrupt(machine, run, 0, wanted.reason)
+        work.interrupt(machine, run, 0, wanted.reason, CancelKind.USER)
     return structs.encode(Standing(run.record.id, run.record.status, attached=True, data=run.record.data))
 
 
 def _program(machine: Machine, data: bytes) -> bytes:
-    """Continue under this machine's program: block the runs it does not fit, unblock those that it fits again."""
-    wanted = structs.decode(ChangeProgram, data)
-    for run in machine.live_runs():
-        record = run.record
-        report = wanted.blocked.get(record.id)
-        if report is not None:
-            coroutines.block(machine, run, report)
-        elif record.status is RunStatus.BLOCKED:
-            run.unblock()  # when it continues, it also gets the events that came while it was blocked
-            machine.mark_run(run)
-            machine.now.ready.append(record.id)
+    """Continue under this machine's program. Runs that were blocked are tried again, now; every other run gets the new
+    code when it next continues, and is blocked then if that does not fit.
+    """
+    structs.decode(ChangeProgram, data)
+    machine.origin.changed_program(machine.program.hash, step=machine.now.context.step)
     machine.draft(Kind.PROGRAM_CHANGED, data)
+    for run in machine.live_runs():
+        if run.record.status is RunStatus.BLOCKED:
+            run.unblock()  # when it continues, it also gets the events that came while it was blocked
+            machine.now.ready.append(run.record.id)
     return values.NONE
 
 
-def fits(machine: Machine) -> dict[str, str]:
-    """The live runs that this machine's program does not fit, and the divergence of each."""
+def misfits(machine: Machine, at: ids.Address) -> dict[str, str]:
+    """The live runs that this machine's program does not fit, and the divergence of each: what would be blocked when
+    they continue. They are tried on a copy, so nothing of the machine changes.
+    """
+    copy = snapshots.copy_of(machine, at)
     found: dict[str, str] = {}
-    for run in machine.live_runs():
-        try:
-            coroutines.rebuild(machine, run)
-            _check_arguments(machine, run)
-        except failures.Diverged as error:
-            found[run.record.id] = runs.storable(error.report)
-        except MemoryError as error:
-            raise errors.CannotStep("the process has no memory left to try its program", lasting=False) from error
+    try:
+        for run in copy.live_runs():
+            try:
+                coroutines.rebuild(copy, run)
+            except failures.Diverged as error:
+                found[run.record.id] = runs.storable(error.report)
+    except MemoryError as error:
+        raise errors.CannotStep("the process has no memory left to try its program", lasting=False) from error
+    finally:
+        copy.close()
     return found
-
-
-def _check_arguments(machine: Machine, run: Run) -> None:
-    """`Diverged` if an effect that the run waits for does not take its arguments any more: it could only fail."""
-    asked = [(each.op, each.params) for each in machine.unsent if each.run == run.record.id]
-    for number, op in enumerate(run.record.ops):
-        pending = machine.open.get((op.step, op.ordinal)) if op.outcome is None else None
-        if pending is not None and pending.kind is WorkKind.EFFECT:
-            asked.append((number, pending.params))
-    for number, params in asked:
-        op = run.record.ops[number]
-        effect = machine.program.find_effect(op.name) if op.kind is OpKind.EFFECT else None
-        if effect is None:
-            continue
-        try:
-            effect.signature.unpack(work.unpack_effect(params)[0])
-        except (errors.DecodeError, errors.BadInput) as error:
-            raise failures.Diverged(
-                f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
-                f"  journal: {runs.describe(op)}\n"
-                f"  code:    its arguments do not fit {effect.name}() any more: {error}"
-            ) from error
 
 
 def _schedule(machine: Machine, data: bytes) -> bytes:
@@ -194,13 +185,13 @@ def _give_up(machine: Machine, data: bytes) -> bytes:
     the timer of a schedule, the schedule is removed.
     """
     wanted = structs.decode(GiveUp, data)
-    pending = machine.find_open(ids.IntentId(wanted.intent))
+    pending = machine.work.find_open(ids.IntentId(wanted.intent))
     if pending is None or pending.kind is not WorkKind.TIMER:
         raise errors.NotFound(f"no timer {wanted.intent.hex()} is set")
     if not pending.run and pending.name.startswith(state.SCHEDULE_TIMER):
         schedules.remove(machine, state.schedule_id(pending.name))
         return values.NONE
-    machine.give_up(pending.step, pending.ordinal)
+    machine.work.give_up(pending)
     run = machine.runs.get(pending.run)
     if run is None:
         return values.NONE
@@ -208,8 +199,7 @@ def _give_up(machine: Machine, data: bytes) -> bytes:
         outcome = runs.failed("cancelled", wanted.reason, status=ReceiptStatus.CANCELLED)
         work.arrive(machine, pending.run, pending.op, outcome)
     else:
-        run.touch(b"unlimited", pending.op.to_bytes(4, "big"))
-        machine.mark_run(run)
+        run.opened(pending.op, None)
     return values.NONE
 
 
@@ -219,7 +209,7 @@ def _park(machine: Machine, data: bytes) -> bytes:
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is not None:
         return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
-    pending.park(Parked(wanted.attempts, runs.storable(wanted.error)))
+    machine.runs[pending.run].park(pending.op, Parked(wanted.attempts, runs.storable(wanted.error)))
     return values.NONE
 
 
@@ -229,12 +219,12 @@ def _retry(machine: Machine, data: bytes) -> bytes:
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is None:
         return _too_late(machine, RETRY, wanted.intent, "it is not parked")
-    pending.retry()
+    machine.runs[pending.run].park(pending.op, None)
     return values.NONE
 
 
 def _open_effect(machine: Machine, intent: bytes) -> Pending | None:
-    pending = machine.find_open(ids.IntentId(intent))
+    pending = machine.work.find_open(ids.IntentId(intent))
     return pending if pending is not None and pending.kind is WorkKind.EFFECT else None
 
 
@@ -247,6 +237,21 @@ def _continue(machine: Machine, data: bytes) -> bytes:  # noqa: ARG001 - every s
     return values.NONE
 
 
+def _on_run(change: Callable[[Machine, bytes], Run]) -> Callable[[Machine, bytes], bytes]:
+    """A way out of a run: the answer is how the run stands then."""
+
+    def handle(machine: Machine, data: bytes) -> bytes:
+        record = change(machine, data).record
+        return structs.encode(Standing(record.id, record.status, attached=True, data=record.data))
+
+    return handle
+
+
+def _answer_effect(machine: Machine, data: bytes) -> bytes:
+    ways_out.answer_effect(machine, data)
+    return values.NONE
+
+
 _COMMANDS: dict[str, Any] = {
     RUN: _run,
     CANCEL: _cancel,
@@ -254,6 +259,14 @@ _COMMANDS: dict[str, Any] = {
     PROGRAM: _program,
     GIVE_UP: _give_up,
     CONTINUE: _continue,
+    fork.FORKED: fork.forked,
+    revert.REVERT: revert.revert,
+    witness.WITNESS: witness.witness,
     PARK: _park,
     RETRY: _retry,
+    ways_out.RETRY: _on_run(ways_out.retry),
+    ways_out.RESET: _on_run(ways_out.reset),
+    ways_out.TERMINATE: _on_run(ways_out.terminate),
+    ways_out.ANSWER: _on_run(ways_out.answer),
+    ways_out.ANSWER_EFFECT: _answer_effect,
 }

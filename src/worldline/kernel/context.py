@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from worldline.base import errors, failures, limits
+from worldline.base.failures import CancelKind
 from worldline.kernel.operations import All, OpKind, Scope
 from worldline.model import step as steps
 
@@ -91,6 +92,18 @@ class RunningWorkflow(Protocol):
 
     def child_id(self, number: int) -> str: ...
     def cancel_op(self, number: int, reason: str) -> None: ...
+
+    def end_op(self, number: int, reason: str, kind: CancelKind) -> bool:
+        """Cancel an operation. True if it is a run, which may take its time to end."""
+
+    def unfit(self, number: int, error: errors.DecodeError) -> BaseException:
+        """An operation's answer does not fit the type that the code has for it. Returns what is raised for that: what
+        stops the run, which is blocked then.
+        """
+
+    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:
+        """The operations of a scope that failed and whose failure its block did not get: their numbers, and why."""
+
     def new_scope(self, *, shield: bool) -> Scope: ...
     def enter_scope(self, scope: Scope) -> None: ...
     def leave_scope(self, scope: Scope) -> None: ...
@@ -118,6 +131,10 @@ class Strayed(BaseException):
     """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it. It
     is raised once: code that catches it all the same continues under `Closing` until it awaits something.
     """
+
+
+class Interrupted(BaseException):
+    """Raised in user code by the host, because its step does not return. Nothing of the step is journaled."""
 
 
 class Dropped(GeneratorExit):
@@ -192,6 +209,15 @@ class Nowhere:
     def child_id(self, number: int) -> str:
         return f"/{number}"
 
+    def end_op(self, *given: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def unfit(self, number: int, error: errors.DecodeError) -> BaseException:  # noqa: ARG002
+        return error
+
+    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:  # noqa: ARG002
+        return []
+
     def new_scope(self, *, shield: bool) -> Scope:
         self._scope_count += 1
         return Scope(self._scope_count, shield=shield)
@@ -224,7 +250,13 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
                 coroutine.close()
             if coroutine.cr_frame is None:  # type: ignore[attr-defined]
                 return
-        abandoned = _Abandoned(coroutine)
-        abandoned.itself = abandoned
+        abandon(coroutine)
     finally:
         current.reset(token)
+
+
+def abandon(coroutine: Coroutine[Any, Any, Any] | None) -> None:
+    """Leave a coroutine as it is, for ever."""
+    if coroutine is not None:
+        abandoned = _Abandoned(coroutine)
+        abandoned.itself = abandoned

@@ -5,91 +5,146 @@ Runs that can continue are taken in the order in which their operations got outc
 
 from __future__ import annotations
 
+import msgspec
+
 from worldline.base import errors, failures
+from worldline.base.failures import CancelKind
 from worldline.codec import structs
 from worldline.kernel import context, events, failure, runs, user_errors, values, work
-from worldline.kernel.execution import coroutines, waits
+from worldline.kernel.execution import coroutines, tracebacks, waits
 from worldline.kernel.execution.workflow_calls import WorkflowCalls
-from worldline.kernel.operations import OUTLIVE, All, ContinueAsNew, First
-from worldline.kernel.runs import Resume, Run, RunStatus
+from worldline.kernel.operations import OUTLIVE, All, Closing, ContinueAsNew, First, Joined, OpKind
+from worldline.kernel.rows.records import Interrupt, Resume, RunStatus
+from worldline.kernel.runs import Run
 from worldline.kernel.state import Ended, Machine
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.trace import Source
+
+_KEPT = (*OUTLIVE, OpKind.CHILD)  # not given up when the code stops waiting: the code itself ends a child, and waits
+_WAITS = (All, First, Joined)
+_AWAITS = (*_WAITS, Closing)
+_RUNNING, _OK = RunStatus.RUNNING, ReceiptStatus.OK
+_FAILURE, _PARENT = CancelKind.FAILURE, CancelKind.PARENT
 
 
 def drain(machine: Machine) -> None:
     """Let every run continue that can, until all wait; or until the step is full, then the others continue in the
-    next.
+    next. Runs that wait briefly for what they have cancelled continue when no other can.
     """
     now = machine.now
-    while now.ready:
+    while now.ready or now.patient:
         if now.full:
             machine.continue_later()
             return
-        run = machine.runs.get(now.ready.popleft())
-        if run is None or run.record.status is not RunStatus.RUNNING:
+        last = not now.ready
+        run = machine.runs.get(now.patient.pop(0) if last else now.ready.popleft())
+        if run is None or run.record.status is not _RUNNING:
             continue
         now.take_turn()
         try:
-            _advance(machine, run)
+            _advance(machine, run, last=last)
         except failures.Diverged as error:
             coroutines.block(machine, run, error.report)
 
 
-def _advance(machine: Machine, run: Run) -> None:
+def _advance(machine: Machine, run: Run, *, last: bool) -> None:
+    """Let a run continue until it waits. `last`: nothing else can happen in this step now."""
     now = machine.now
+    if now.given_blocks:
+        coroutines.check_given(machine, run)
     if run.coroutine is None:
         coroutines.rebuild(machine, run)
-        waits.check_all(machine, run)
-    if run.waiting is None:  # a new run: everything up to its first await
-        run.begin(now.context.time_us)
+        if not run.record.turning:
+            waits.check_all(machine, run)
+    if run.record.turning:
+        _turn_live(machine, run)
+    elif run.waiting is None:  # a new run: everything up to its first await
+        run.begin(now.context.time_us, machine.origin.salts)
         _feed(machine, run, None)
     while run.live and run.waiting is not None:
-        resume = _next(machine, run)
+        resume = _next(machine, run, last=last)
         if resume is None:
             return
         if now.full:
             now.ready.append(run.record.id)
             return
+        last = False
         now.take_turn()
         _apply(machine, run, resume)
+        if machine.origin.salts:
+            resume = msgspec.structs.replace(resume, salts=machine.origin.salts)
         run.resumed(resume)
         _feed(machine, run, resume)
 
 
-def _next(machine: Machine, run: Run) -> Resume | None:
+def _turn_live(machine: Machine, run: Run) -> None:
+    """A run was reset: make the last feeding that it has kept again. It turns live where its operations end."""
+    log = run.record.log
+    run.at(log[-1] if log else None, turning=True)
+    _feed(machine, run, log[-1] if log else None)
+    if run.live:
+        waits.check_all(machine, run)
+
+
+def _next(machine: Machine, run: Run, *, last: bool) -> Resume | None:
     """What the run is fed with now, or None while it has to wait."""
     time_us = machine.now.context.time_us
-    for interrupt in run.record.interrupts:
-        if run.inside(interrupt.scope) and not run.shielded(interrupt.scope):
-            return Resume(time_us, scope=interrupt.scope, reason=interrupt.reason)
-    ops = run.record.ops
     waiting = run.waiting
-    assert isinstance(waiting, All | First)
-    if isinstance(waiting, All) and run.is_pending(waiting.ops):
+    if type(waiting) is Closing:
+        return _closed(machine, run, waiting, last=last)
+    for interrupt in run.record.interrupts if run.record.interrupts.items else ():
+        if run.inside(interrupt.scope) and not run.shielded(interrupt.scope):
+            return Resume(time_us, scope=interrupt.scope, reason=interrupt.reason, kind=interrupt.kind)
+    ops = run.record.ops
+    if run.scopes and not run.checked:
+        found = run.find_failure()
+        if found is not None:
+            scope, number = found
+            reason = runs.storable(f"{ops[number].name} failed")
+            return Resume(time_us, failed=number, scope=scope, reason=reason, kind=_FAILURE)
+    assert isinstance(waiting, _WAITS)
+    first = type(waiting) is First
+    if not first and run.is_pending(waiting.ops):
         return None
+    if type(waiting) is Joined:
+        return Resume(time_us) if all(ops[number].outcome is not None for number in waiting.ops) else None
     done = 0
     for number in waiting.ops:
         outcome = ops[number].outcome
         if outcome is not None:
-            if outcome.status is not ReceiptStatus.OK:
+            if outcome.status is not _OK:
                 return Resume(time_us, failed=number)
             done += 1
-    enough = 1 if isinstance(waiting, First) else len(waiting.ops)
-    return Resume(time_us) if done >= enough else None
+    return Resume(time_us) if done >= (1 if first else len(waiting.ops)) else None
+
+
+def _closed(machine: Machine, run: Run, waiting: Closing, *, last: bool) -> Resume | None:
+    """What a run that waits for what it has cancelled is fed with now. No cancellation is delivered meanwhile."""
+    now = machine.now
+    ops = run.record.ops
+    if all(ops[number].outcome is not None for number in waiting.ops):
+        return Resume(now.context.time_us)
+    if waiting.timer >= 0 and ops[waiting.timer].outcome is not None:
+        return Resume(now.context.time_us, waited=True)
+    if waiting.brief:
+        if last:
+            return Resume(now.context.time_us, waited=True)
+        now.patient.append(run.record.id)
+    return None
 
 
 def _apply(machine: Machine, run: Run, resume: Resume) -> None:
     """What a feeding changes besides: a delivered interrupt is removed, and operations that the run does not wait for
-    any more are given up.
+    any more are given up. What belongs to a scope is up to its code, and so are runs.
     """
     waiting = run.waiting
-    assert isinstance(waiting, All | First)
-    if resume.scope >= 0:
-        run.interrupted(resume.scope, resume.reason)
-    if resume.scope >= 0 or resume.failed >= 0:
+    assert isinstance(waiting, _AWAITS)
+    if resume.scope >= 0 and resume.failed < 0:
+        run.interrupted(Interrupt(resume.scope, resume.reason, resume.kind))
+    if (resume.scope >= 0 or resume.failed >= 0) and not isinstance(waiting, Joined):
         for number in waiting.ops:
-            if run.record.ops[number].kind not in OUTLIVE:
+            if run.record.ops[number].kind not in _KEPT:
                 work.cancel_op(machine, run, number, resume.reason or "another operation failed")
 
 
@@ -106,15 +161,16 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
         _finish(machine, run, stop.value, calls)
     except ContinueAsNew as again:
         if run.continuing is None:  # raised by the code itself, with what it likes
-            _end(machine, run, RunStatus.FAILED, _failure_of(again))
+            _fail(machine, run, again)
         else:
             _continue(machine, run, *run.continuing)
     except failures.Cancelled as cancelled:
-        _end(machine, run, RunStatus.CANCELLED, runs.failure("cancelled", user_errors.text_of(cancelled)))
+        _end(machine, run, RunStatus.CANCELLED, _cancellation(cancelled))
     except BaseException as error:  # whatever the user's code raises is the run's result
-        if user_errors.let_pass(error):
+        # It has departed from its record before it turned live, or got an answer that does not fit.
+        if user_errors.let_pass(error) or run.rebuilding or run.strayed:
             raise
-        _end(machine, run, RunStatus.FAILED, _failure_of(error))
+        _fail(machine, run, error)
     finally:
         context.current.reset(token)
 
@@ -134,12 +190,24 @@ def _finish(machine: Machine, run: Run, result: object, calls: WorkflowCalls) ->
         _end(machine, run, RunStatus.FINISHED, data)
 
 
+def terminate(machine: Machine, run: Run, data: bytes) -> None:
+    """End a run without its code: it is cancelled at once, with this failure."""
+    _end(machine, run, RunStatus.CANCELLED, data)
+
+
+def _fail(machine: Machine, run: Run, error: BaseException) -> None:
+    """User code raised: that is the run's end."""
+    message = user_errors.message_of(error)
+    tracebacks.record(machine, Source.RUN, run.record.id, error, message)
+    why = runs.failure(user_errors.code_of(error), message, data=failure.data_of(error))
+    _end(machine, run, RunStatus.FAILED, why)
+
+
 def _end(machine: Machine, run: Run, status: RunStatus, data: bytes) -> None:
     """Record a run's end, answer the operations that wait for it, and drop what it does not need any more."""
     _cancel_ops(machine, run, "the run has ended")
-    machine.release_held(run)
-    run.end(status, data)
-    machine.mark_run(run)
+    machine.work.release_held(run.record)
+    run.end(status, data, time_us=machine.now.context.time_us)
     record = run.record
     machine.draft(Kind.RUN_FINISHED, structs.encode(Ended(record.id, status, data)), correlation=record.id)
     followers = run.clear()
@@ -154,9 +222,8 @@ def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
     _cancel_ops(machine, run, "continued as new")
     for child in machine.live_runs():
         child.detach(record.id)
-    machine.release_held(run)
+    machine.work.release_held(run.record)
     machine.start_over(run, workflow, args)
-    machine.mark_run(run)
     machine.draft(Kind.RUN_STARTED, values.pack([record.id, record.workflow, record.args]), correlation=record.id)
     machine.now.ready.append(record.id)
 
@@ -167,6 +234,8 @@ def _cancel_ops(machine: Machine, run: Run, reason: str) -> None:
             work.cancel_op(machine, run, number, reason)
 
 
-def _failure_of(error: BaseException) -> bytes:
-    """What user code raised, as it is journaled."""
-    return runs.failure(user_errors.code_of(error), user_errors.message_of(error), data=failure.data_of(error))
+def _cancellation(cancelled: failures.Cancelled) -> bytes:
+    """A cancellation that no code of the run has caught, as it is journaled."""
+    kind = getattr(cancelled, "kind", None)
+    kind = kind if type(kind) is CancelKind else CancelKind.USER
+    return runs.failure("cancelled", user_errors.text_of(cancelled), data={"kind": kind.name.lower()})

@@ -7,7 +7,8 @@ taken after them, in order, each as a transaction of its own.
 
 from __future__ import annotations
 
-from typing import Any
+import types
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -16,17 +17,24 @@ from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
 from worldline.kernel import failure, runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import reducers
-from worldline.kernel.execution import coroutines, stack, waits
+from worldline.kernel.execution import coroutines, stack, tracebacks, waits
 from worldline.kernel.execution.handler_calls import HandlerCalls
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import Held, Outcome, Run, RunStatus
-from worldline.kernel.state import EVENTS_BYTES_MAX, UNREAD, Machine, Schedule
+from worldline.kernel.rows import cells
+from worldline.kernel.rows.current_step import EVENTS_BYTES_MAX
+from worldline.kernel.rows.records import UNREAD, Held, Outcome, RunStatus, Schedule
+from worldline.kernel.runs import Run
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.trace import Source
 
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
+CHANGED_BYTES_MAX = limits.STEP_BYTES_MAX // 2  # of the cells that one event changes
+
+_UNDONE = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -74,21 +82,21 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
         return take(machine, values.schema_name(Envelope), values.dump(envelope))
     answer, dead = _dispatch(machine, item.name, data, to=item.headers.get("to", ""))
     if item.headers.get("ask"):
-        _send_reply(machine, item, answer or Answer(False, runs.failure("rejected", dead or "no handler answers it")))
+        send_reply(machine, item, answer or Answer(False, runs.failure("rejected", dead or "no handler answers it")))
         dead = ""
     drain_raised(machine)
     return dead
 
 
 def scheduled(machine: Machine, schedule: Schedule) -> None:
-    """A schedule has fired: raise its event, or start its workflow."""
+    """A schedule has fired: its event is raised, or its workflow started."""
     spec = schedule.spec
     if not spec.starts:
         machine.now.raised.append((spec.name, spec.data))
-        drain_raised(machine)
     elif spec.name in machine.program.workflows:
         run_id = schedules.run_id(machine, schedule)
-        seed = digest.hash_parts(b"schedule", machine.state, run_id.encode())
+        count = machine.run_count.to_bytes(8, "big")
+        seed = digest.hash_parts(b"schedule", machine.seed, run_id.encode(), count)
         work.start_run(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
     else:
         why = f"schedule {schedule.id!r}: program {machine.program.name!r} has no workflow {spec.name!r} any more"
@@ -148,51 +156,59 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     message = user_errors.message_of(cause)
     why = runs.failure(user_errors.code_of(cause), message, data=failure.data_of(cause))
     machine.draft(Kind.HANDLER_FAILED, why)
-    return Answer(False, why), f"{failed.handler.reducer}.{failed.handler.method} raised {message}"
+    handler = f"{failed.handler.reducer}.{failed.handler.method}"
+    tracebacks.record(machine, Source.HANDLER, handler, cause, message)
+    return Answer(False, why), f"{handler} raised {message}"
 
 
 def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
     """Run all handlers of an event; then, only if all succeeded, do what they asked for."""
-    before: dict[tuple[str, str], bytes | None] = {}
+    before: dict[tuple[str, str], tuple[int, bytes] | None] = {}
     asked: list[HandlerCalls] = []
     answer = None
     try:
         for handler in handlers:
             event = values.load(handler.event, data)
-            # One event may be raised twice in a step and have several handlers: each call draws its own.
-            which = machine.now.events.to_bytes(4, "big"), handler.reducer.encode(), handler.method.encode()
-            seed = (machine.state, *which, data)
-            calls = HandlerCalls(machine, seed)
+            calls = HandlerCalls(machine, handler)
             asked.append(calls)
             result = _call(machine, handler, event, calls, before)
             if handler.is_request:
                 answer = Answer(True, _answer(handler, result))
+        _count_changes(machine, handlers[-1] if handlers else None, before)
     except (errors.DecodeError, _Failed):
         _roll_back(machine, before)
         raise
-    for key in before:
-        machine.mark_cell(*key, machine.cells[key].data)
+    for key, was in before.items():
+        cell = machine.cells[key]
+        if was != (cell.folds, cell.data):
+            cells.mark(machine.ledger, cell, was)
     for calls in asked:
-        _do_asked(machine, calls)
+        if calls.asked:
+            _do_asked(machine, calls)
     return answer
 
 
 def _call(
     machine: Machine, handler: reducers.Handler, event: Any, calls: HandlerCalls,
-    before: dict[tuple[str, str], bytes | None],
+    before: dict[tuple[str, str], tuple[int, bytes] | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
     token = contexts.current.set(calls)
     try:
         key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
-        cell = machine.cells.get(key)
+        cell = machine.cells.get(key) if machine.cells.fetch is None else machine.find_cell(key)
         if key not in before:
-            before[key] = None if cell is None else cell.data
+            before[key] = None if cell is None else (cell.folds, cell.data)
         if cell is None:
-            cell = machine.new_cell(key, reducer.cls())
+            value = reducer.cls()
+            cell = machine.cells.new(key, value, values.dump(value))
         elif cell.value is UNREAD:
-            cell.read(values.load(reducer.cls, cell.data))
+            cell.read(_fitting(reducer, key, cell.data))
+        calls.in_cell(cell)
+        was = cell.data
         result = stack.call(getattr(cell.value, handler.method), event)
+        if type(result) in _UNDONE:
+            _refuse_undone(handler, result)
         calls.check_calls()
         # From here on the cell is what its bytes say, now and not only when it is restored: maps in canonical order,
         # fields of their declared types, nothing shared and nothing besides.
@@ -200,6 +216,8 @@ def _call(
         is_canonical = reducer.is_canonical(value)
         data = reducer.dump(value, is_canonical=is_canonical)
         cell.keep(value if is_canonical else values.load(reducer.cls, data), data)
+        if data != was or calls.drew:
+            cell.folded()
     except BaseException as error:
         if user_errors.let_pass(error):
             raise
@@ -209,6 +227,34 @@ def _call(
     return result
 
 
+def _refuse_undone(handler: reducers.Handler, result: object) -> NoReturn:
+    """A decorator can hide from the declaration that a handler is a coroutine or a generator."""
+    kind = user_errors.name_of(type(result))
+    raise errors.BadInput(
+        f"{handler.reducer}.{handler.method} returned a {kind}, whose code has not run: a handler is a plain def"
+    )
+
+
+def _fitting(reducer: reducers.Reducer, key: tuple[str, str], data: bytes) -> Any:
+    """A cell's value. One that the class does not take any more is kept as it is: no event reaches it until the class
+    fits again.
+    """
+    return reducers.value_of(reducer.cls, reducer.name, key[1], data)
+
+
+def _count_changes(
+    machine: Machine, last: reducers.Handler | None, before: dict[tuple[str, str], tuple[int, bytes] | None]
+) -> None:
+    """Bound what one event changes: its rows are written with this step."""
+    size = 0
+    for key in before:
+        size += min(len(machine.cells[key].data), limits.INLINE_BYTES_MAX)
+    if size > CHANGED_BYTES_MAX and last is not None:
+        error = failures.LimitExceeded(f"an event may change cells of {CHANGED_BYTES_MAX} bytes, not {size}")
+        raise _Failed(error, last)
+    machine.now.count_bytes(size)
+
+
 def _answer(handler: reducers.Handler, result: Any) -> bytes:
     try:
         return values.dump(result)
@@ -216,19 +262,12 @@ def _answer(handler: reducers.Handler, result: Any) -> bytes:
         raise _Failed(error, handler) from error
 
 
-def _roll_back(machine: Machine, before: dict[tuple[str, str], bytes | None]) -> None:
-    for key, data in before.items():
-        if data is None:
+def _roll_back(machine: Machine, before: dict[tuple[str, str], tuple[int, bytes] | None]) -> None:
+    for key, was in before.items():
+        if was is None:
             machine.cells.pop(key, None)
-        else:
-            machine.cells[key].keep(_read(machine.program.reducers[key[0]], data), data)
-
-
-def _read(reducer: reducers.Reducer, data: bytes) -> Any:
-    try:
-        return values.load(reducer.cls, data)
-    except errors.DecodeError:  # then the next event for this cell fails with that, and no other one
-        return UNREAD
+        else:  # its value is read again from its bytes when it is needed
+            machine.cells[key].roll_back(*was)
 
 
 def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
@@ -250,15 +289,10 @@ def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
 
 
 def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
-    """The live runs whose workflow waits for this kind of event, in order of start."""
-    if not machine.live:
-        return []
-    routes = machine.program.routes
-    # What a workflow waits for that the program does not have any more is unknown: its blocked runs keep every event.
-    unknown = [flow for flow in machine.live if flow not in machine.program.workflows]
-    flows = dict.fromkeys([*routes.flows.get(schema, []), *routes.any_flows, *unknown])
-    found = [machine.runs[run_id] for flow in flows for run_id in machine.live.get(flow, {})]
-    return found if len(flows) <= 1 else sorted(found, key=lambda run: run.record.number)
+    """The live runs that wait for this kind of event, or may, in order of start: those of blocked runs, too, whose code
+    may be gone.
+    """
+    return machine.interested(schema) if machine.live else []
 
 
 def _to_run(machine: Machine, schema: str, data: bytes, to: str) -> str:
@@ -281,13 +315,14 @@ def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
     """Give an event to a run: to the wait it satisfies, or into the buffer until one does."""
     if len(run.record.buffer) >= BUFFER_MAX:
         return _reject(machine, f"run {run.record.id!r} has {BUFFER_MAX} events it has not waited for")
-    if run.coroutine is None and run.record.status is RunStatus.RUNNING:
+    if run.record.status is RunStatus.RUNNING and (run.coroutine is None or machine.now.given_blocks):
         try:
-            coroutines.rebuild(machine, run)
+            coroutines.check_given(machine, run)
+            if run.coroutine is None:
+                coroutines.rebuild(machine, run)
         except failures.Diverged as error:
             coroutines.block(machine, run, error.report)
     run.buffer(schema, data)
-    machine.mark_run(run)
     waits.check_all(machine, run)
     return ""
 
@@ -317,7 +352,8 @@ def _key_text(value: object) -> str:
 # --- Requests of other worlds ------------------------------------------------------------------------------------
 
 
-def _send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
+def send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
+    """Answer a question of another world."""
     context = machine.now.context
     data = structs.encode(answer)
     # A reply has no operation of its own: its id is derived from the question's, so a repeat is recognised.
@@ -337,7 +373,7 @@ def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
         asked = ids.IntentId(bytes.fromhex(item.correlation))
     except (errors.DecodeError, ValueError) as error:
         return _reject(machine, f"not a reply: {error}")
-    pending = machine.take_question(asked)
+    pending = machine.work.take_question(asked)
     if pending is None:
         machine.draft(Kind.LATE_ANSWER, values.dump(["reply", item.message, "nothing waits for it"]))
         return ""

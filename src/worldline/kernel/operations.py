@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import enum
 
+from worldline.base.failures import CancelKind
+
+_TIMEOUT = CancelKind.TIMEOUT
+
 
 class OpKind(enum.IntEnum):
     """What a run can ask for. Numbers are stored and never reused."""
@@ -22,6 +26,23 @@ class OpKind(enum.IntEnum):
     VALUE = 8  # something read at once and recorded
     PATCH = 9
     AFTER = 10
+
+
+def describe(kind: OpKind, name: str, *, run: str, number: int) -> str:
+    """What a run waits for with an operation of this number."""
+    match kind:
+        case OpKind.WAIT:
+            return f"event {name}"
+        case OpKind.ASK:
+            return f"an answer of world {name}"
+        case OpKind.SEND:
+            return f"world {name} to take a message"
+        case OpKind.CHILD | OpKind.START:
+            return f"run {run}/{number} ({name})"
+        case OpKind.EFFECT:
+            return f"effect {name}"
+        case _:
+            return f"timer {name}"
 
 
 OUTLIVE = (OpKind.START, OpKind.AFTER)  # operations that continue after the run that asked for them has ended
@@ -51,25 +72,77 @@ class First(Await):
         self.ops = ops
 
 
-class Scope:
-    """One entered `wl.scope`: its number in the run, and the operations that end with it."""
+class Joined(Await):
+    """Resume when all these operations are done, however they ended: the end of a scope."""
 
-    __slots__ = ("children", "number", "shield", "timed_out", "timer")
+    __slots__ = ("ops",)
+
+    def __init__(self, ops: tuple[int, ...]) -> None:
+        self.ops = ops
+
+
+class Closing(Await):
+    """Resume when all these operations, which were cancelled, have ended, or when the operation `timer` is done. With
+    `brief`, resume as soon as nothing else can happen in this step. No cancellation interrupts it.
+    """
+
+    __slots__ = ("brief", "ops", "timer")
+
+    def __init__(self, ops: tuple[int, ...], *, timer: int = -1, brief: bool = False) -> None:
+        self.ops = ops
+        self.timer = timer
+        self.brief = brief
+
+
+class Scope:
+    """One entered `wl.scope`: its number in the run, and the operations that end with it.
+
+    The first failure among these operations that the block does not wait for at that moment cancels the block:
+    `failing` is its number. `heard` are the failures that the block itself got, `given_up` what it cancelled itself.
+    """
+
+    __slots__ = ("children", "failing", "given_up", "heard", "number", "shield", "timed_out", "timer")
 
     def __init__(self, number: int, *, shield: bool) -> None:
         self.number = number
         self.shield = shield
         self.timer = -1
         self.timed_out = False
+        self.failing = -1
         self.children: list[int] = []
+        self.heard: dict[int, None] = {}
+        self.given_up: dict[int, None] = {}
 
     def limit(self, timer: int) -> None:
         """The operation `timer` cancels the scope when its time is up."""
         self.timer = timer
 
-    def end_cancelled(self, reason: str) -> None:
+    def fail(self, number: int) -> None:
+        """The block is cancelled, because this operation has failed."""
+        self.failing = number
+
+    def hear(self, number: int) -> None:
+        """The block got the failure of this operation where it waited for it."""
+        self.heard[number] = None
+
+    def give_up(self, number: int) -> None:
+        """The block has cancelled this operation: that it ends as cancelled is no failure."""
+        self.given_up[number] = None
+
+    def end_cancelled(self, kind: CancelKind) -> None:
         """The block was left because the scope was cancelled."""
-        self.timed_out = reason == "timeout" and self.timer >= 0
+        self.timed_out = kind is _TIMEOUT and self.timer >= 0
+
+
+def is_shielded(scopes: list[Scope], number: int) -> bool:
+    """Whether a cancellation of one of these scopes, or of the whole run (0), has to wait for a shield inside it."""
+    inner = scopes
+    if number > 0:
+        position = next((index for index, each in enumerate(scopes) if each.number == number), None)
+        if position is None:
+            return False
+        inner = scopes[position + 1 :]
+    return any(each.shield for each in inner)
 
 
 class ContinueAsNew(BaseException):

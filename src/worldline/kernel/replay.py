@@ -7,31 +7,39 @@ derive what the journal has: the same entries, the same state digest. The first 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from worldline.base import errors, failures
 from worldline.codec import canonical, structs
+from worldline.codec.differences import differences, path_text
 from worldline.kernel import step as kernel_step
 from worldline.kernel import values
-from worldline.kernel.state import Machine
+from worldline.kernel.execution import reports
+from worldline.kernel.state import Blocked, Machine
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
+
+_TEXT_CHARACTERS_MAX: Final = 300
 
 Load = Callable[[payload.Payload], bytes]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first difference between code and journal: the height, and what each of them has there."""
+    """The first difference between code and journal: the height, and what each of them has there. `field`: the first
+    field in which these differ, if it can be told.
+    """
 
     height: int
     step: int
     journal: str
     code: str
+    field: str = ""
 
     def __str__(self) -> str:
-        return f"at height {self.height} (step {self.step}):\n  journal: {self.journal}\n  code:    {self.code}"
+        said = f"at height {self.height} (step {self.step}):\n  journal: {self.journal}\n  code:    {self.code}"
+        return f"{said}\n  field:   {self.field}" if self.field else said
 
 
 def steps(entries: Sequence[journal.Entry]) -> Iterator[list[journal.Entry]]:
@@ -46,15 +54,22 @@ def steps(entries: Sequence[journal.Entry]) -> Iterator[list[journal.Entry]]:
         raise errors.DecodeError(f"the journal ends inside step {current[0].step}")
 
 
-def input_of(first: journal.Entry, load: Load) -> step.Input:
-    """The input that a step's first entry records."""
+def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
+    """The input that a step's first entry records, and whether user code must not get it."""
+    first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
         error, digest = values.load(tuple[str, bytes], first.payload)
         return step.Input(None, b"", first.stamp, raw_digest=digest, error=error)
     if first.kind not in journal.INPUTS:
         raise errors.DecodeError(f"height {first.height}: a step cannot begin with {first.kind.name}")
     carried = payload_of(first)
-    return step.Input(item_of(first), b"" if carried is None else load(carried), first.stamp)
+    data = b"" if carried is None else load(carried)
+    return step.Input(item_of(first), data, first.stamp, poison=_poison_of(entries))
+
+
+def _poison_of(entries: Sequence[journal.Entry]) -> str:
+    behind = next((entry for entry in entries[1:3] if entry.kind is not Kind.CLOCK), None)
+    return values.load(str, behind.payload) if behind is not None and behind.kind is Kind.POISON else ""
 
 
 def context_of(entries: Sequence[journal.Entry], address: ids.Address) -> step.Context:
@@ -76,26 +91,44 @@ def payload_of(entry: journal.Entry) -> payload.Payload | None:
     return getattr(item_of(entry), "payload", None)
 
 
+def blocks_of(entries: Sequence[journal.Entry]) -> dict[str, str]:
+    """The runs that a step blocked, and the reports. Whether a run's code fits its record shows when it is rebuilt, and
+    that depends on what was in memory: so it is part of what a step is given. Whether an answer fits shows whenever the
+    run gets it: that must come out again.
+    """
+    found = [structs.decode(Blocked, entry.payload) for entry in entries if entry.kind is Kind.RUN_BLOCKED]
+    return {each.run: each.report for each in found if not each.unfit}
+
+
 def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
     """Replay one step. Returns the first difference, if there is one."""
-    first, last = entries[0], entries[-1]
+    return compare(entries, stepped_again(machine, entries, address, load))
+
+
+def stepped_again(
+    machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load
+) -> step.Stepped:  # fmt: skip
+    """Give a step's input to the machine once more."""
+    given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
     try:
-        stepped = kernel_step.step(machine, input_of(first, load), context_of(entries, address))
+        return kernel_step.step(machine, given, context_of(entries, address))
     finally:
         machine.end_replay()
-    return compare(entries, stepped, last)
 
 
-def compare(entries: Sequence[journal.Entry], stepped: step.Stepped, last: journal.Entry) -> Difference | None:
+def compare(entries: Sequence[journal.Entry], stepped: step.Stepped) -> Difference | None:
+    """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
+    last = entries[-1]
     for index, entry in enumerate(entries):
         if index >= len(stepped.drafts):
             return Difference(entry.height, entry.step, describe(entry.kind, entry.payload), "nothing")
         draft = stepped.drafts[index]
         if (entry.kind, entry.correlation, entry.payload) != (draft.kind, draft.correlation, draft.payload):
             return Difference(
-                entry.height, entry.step, describe(entry.kind, entry.payload), describe(draft.kind, draft.payload)
-            )
+                entry.height, entry.step, describe(entry.kind, entry.payload), describe(draft.kind, draft.payload),
+                _differing(entry, draft),
+            )  # fmt: skip
     if len(stepped.drafts) > len(entries):
         extra = stepped.drafts[len(entries)]
         return Difference(last.height + 1, last.step, "nothing", describe(extra.kind, extra.payload))
@@ -111,11 +144,71 @@ def check(machine: Machine, entries: Sequence[journal.Entry], address: ids.Addre
         raise failures.Diverged(f"the code does not do what the journal says, {difference}")
 
 
+def _differing(entry: journal.Entry, draft: journal.Draft) -> str:
+    if entry.kind is not draft.kind:
+        return f"kind: {entry.kind.name.lower()} -> {draft.kind.name.lower()}"
+    if entry.payload != draft.payload:
+        return first_field(entry.payload, draft.payload, names=_NAMES.get(entry.kind, ()))
+    return f"correlation: {entry.correlation!r} -> {draft.correlation!r}"
+
+
+def first_field(before: bytes, after: bytes, *, names: Sequence[str] = ()) -> str:
+    """The first field in which two values differ, for people. Values inside of values are looked into. `names`: of the
+    fields, if the values are lists.
+    """
+    found = differences(_opened(before), _opened(after))
+    if not found:
+        return ""
+    field = found[0]
+    first, *rest = field.path or ("value",)
+    path = (names[first] if isinstance(first, int) and first < len(names) else first, *rest)
+    left = "nothing" if field.change == "added" else _cut(repr(field.left))
+    right = "nothing" if field.change == "removed" else _cut(repr(field.right))
+    return f"{path_text(path)}: {left} -> {right}"
+
+
+def _opened(value: Any) -> Any:
+    """A value with the bytes in it decoded, if they hold something that has fields or is text."""
+    if isinstance(value, bytes):
+        try:
+            inner = canonical.decode(value)
+        except errors.DecodeError:
+            return value
+        return _opened(inner) if isinstance(inner, dict | list | str) else value
+    if isinstance(value, list):
+        return [_opened(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _opened(each) for key, each in value.items()}
+    return value
+
+
+_WORK: Final = ("ordinal", "name", "run", "operation", "arguments", "delay_us")
+_NAMES: Final[dict[Kind, Sequence[str]]] = {
+    Kind.EVENT_RAISED: ("event", "data"),
+    Kind.EFFECT_REQUESTED: _WORK,
+    Kind.TIMER_SET: _WORK,
+    Kind.TIMER_CANCELLED: ("of_step", "ordinal", "name"),
+    Kind.EFFECT_CANCELLED: ("of_step", "ordinal", "name"),
+    Kind.MESSAGE_SENT: ("ordinal", "to", "event", "data"),
+    Kind.RUN_STARTED: ("run", "workflow", "arguments"),
+    Kind.RUN_FINISHED: ("run", "status", "result"),
+    Kind.HANDLER_FAILED: ("code", "message", "attempts", "data"),
+    Kind.ANSWERED: ("ok", "answer"),
+    Kind.REVERTED: ("step", "height"),
+    Kind.WITNESSED: ("step", "root"),
+}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARACTERS_MAX else text[:_TEXT_CHARACTERS_MAX] + "..."
+
+
 def describe(kind: Kind, data: bytes) -> str:
     """An entry for people."""
+    if kind is Kind.RUN_BLOCKED:
+        return f"{kind.name.lower()}: {reports.finding(structs.decode(Blocked, data).report)}"
     try:
         value: Any = canonical.decode(data) if data else None
     except errors.DecodeError:
         value = data.hex()
-    text = repr(value)
-    return f"{kind.name.lower()} {text if len(text) <= 300 else text[:300] + '...'}"
+    return f"{kind.name.lower()} {_cut(repr(value))}"

@@ -5,166 +5,79 @@ of resumptions (`log`) that fed outcomes into it. A coroutine can be rebuilt fro
 again and feeding it the same; the warm coroutine in `Run` is a cache. Rebuilding compares every operation issued with
 the one recorded, so code that no longer does the same is found at the first difference.
 
-A run's digest chains over its operations, outcomes and end, so a step costs what it changes. Times are not in it.
-
-Records are changed by the methods here alone: one method is one transition.
+Each of these is a row of the world's state (`model/row_keys.py`), so a step costs what it changes, however long the run
+is. Records are changed by the methods here alone: one method is one transition, and notes the rows that it changes.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
-import msgspec
-
-from worldline.codec import canonical, digest
-from worldline.kernel import context, user_errors
-from worldline.kernel.operations import Await, OpKind, Scope
+from worldline.base import errors
+from worldline.base.failures import CancelKind
+from worldline.codec import canonical, digest, structs
+from worldline.kernel import context, operations, user_errors
+from worldline.kernel.operations import All, Await, OpKind, Scope
+from worldline.kernel.rows.ledger import Ledger, Write
+from worldline.kernel.rows.records import (
+    Buffered,
+    Failure,
+    Follower,
+    Interrupt,
+    Op,
+    Outcome,
+    Parked,
+    Pending,
+    Record,
+    Resume,
+    RunStatus,
+)  # fmt: skip
+from worldline.kernel.rows.run_rows import RunRows
 from worldline.model.inbox import ReceiptStatus
 
 CHILD_ID_CHARACTERS_MAX = 160
+DIFFERING_KEPT_MAX = 100
+OPS_END = 2**62  # behind every operation
+TRACES_MAX = 16  # of failures that a run has not been fed with yet
 SCOPE_TIMER = "scope:"  # the name of a timer that is a scope's timeout, before the scope's number
+_OK, _CANCELLED = ReceiptStatus.OK, ReceiptStatus.CANCELLED
+_LIVE = (RunStatus.RUNNING, RunStatus.BLOCKED)
 
 
-class RunStatus(enum.IntEnum):
-    RUNNING = 1
-    FINISHED = 2
-    FAILED = 3
-    CANCELLED = 4
-    BLOCKED = 5  # the code no longer fits the record; continues when it does again
+class FailureTraces:
+    """Tracebacks of operations that fail, until the code is fed with the failures. A run that is rebuilt has none."""
 
+    __slots__ = ("_kept",)
 
-ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[bytes, str]] = {}  # by operation: its failure, and the traceback beside it
 
+    def keep(self, number: int, data: bytes, trace: str) -> None:
+        """An operation is about to fail; the traceback is shown to the code that is fed with the failure."""
+        self._kept[number] = (data, trace)
+        while len(self._kept) > TRACES_MAX:
+            del self._kept[next(iter(self._kept))]
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why something failed, as it is journaled: a code, a message and plain data, never an exception."""
-
-    code: str
-    message: str
-    attempts: int = 0
-    data: dict[str, Any] = {}
-
-
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to an operation: canonical data if OK, else a `Failure`."""
-
-    status: ReceiptStatus
-    data: bytes
-
-
-class Op(msgspec.Struct, array_like=True):
-    """One operation. (step, ordinal) identifies its open work; the digest is that of its parameters."""
-
-    kind: OpKind
-    name: str
-    digest: bytes
-    step: int = 0
-    ordinal: int = 0
-    outcome: Outcome | None = None
-
-    def opened(self, step: int, ordinal: int) -> None:
-        """Its work is open, and identified by this step and ordinal."""
-        self.step = step
-        self.ordinal = ordinal
-
-
-class Resume(msgspec.Struct, frozen=True, array_like=True):
-    """One feeding of the coroutine, at a logical time: with outcomes, with the failure of an operation (`failed`), or
-    with a cancellation of a scope (`scope`, 0 being the whole run) for a reason.
-    """
-
-    time_us: int
-    failed: int = -1
-    scope: int = -1
-    reason: str = ""
-
-
-class Held(msgspec.Struct, frozen=True, array_like=True):
-    """An effect, timer or start of a run that did not fit into its step: it is asked for in the next one."""
-
-    run: str
-    op: int
-    kind: OpKind
-    name: str
-    params: bytes
-    due_us: int
-    id: str = ""  # of a run to be started
-    seed: bytes = b""
-
-
-class Parked(msgspec.Struct, frozen=True, array_like=True):
-    """An effect that is not tried any more: the number of attempts, and what the last of them failed with."""
-
-    attempts: int
-    error: str
-
-
-class Buffered(msgspec.Struct, frozen=True, array_like=True):
-    """An event that came before the run waited for it."""
-
-    schema: str
-    data: bytes
-
-
-class Interrupt(msgspec.Struct, frozen=True, array_like=True):
-    """A cancellation that has not been delivered yet."""
-
-    scope: int
-    reason: str
-
-
-class Follower(msgspec.Struct, frozen=True, array_like=True):
-    """A START operation whose run existed already, started by another operation: it is done when that run ends."""
-
-    run: str
-    op: int
-
-
-class Record(msgspec.Struct, array_like=True):
-    """A run as it is kept in snapshots."""
-
-    id: str
-    workflow: str
-    args: bytes
-    seed: bytes
-    named: bool  # its starter chose the id; other runs are forgotten some time after their end
-    started_us: int
-    status: RunStatus = RunStatus.RUNNING
-    parent: str = ""
-    parent_op: int = -1
-    ops: list[Op] = []
-    log: list[Resume] = []
-    buffer: list[Buffered] = []
-    interrupts: list[Interrupt] = []
-    data: bytes = b""  # the result, or the Failure
-    digest: bytes = b""
-    blocked: str = ""  # the divergence, while BLOCKED
-    number: int = 0  # runs of a world are counted from 1, in the order of their start
-    again: int = 0  # how often it has continued as new
-    origin: bytes = b""  # of a continued run: the digest of what it was first started with
-    followers: list[Follower] = []  # besides its parent
-
-    def numbered(self, number: int) -> None:
-        """It is the youngest run of its world."""
-        self.number = number
-
-    def load_data(self, data: bytes) -> None:
-        """The result, which a snapshot keeps apart if the run is long."""
-        self.data = data
+    def take(self, number: int, outcome: Outcome | None) -> str:
+        """The traceback that came with the failure of an operation, once."""
+        data, trace = self._kept.pop(number, (b"", ""))
+        return trace if outcome is not None and outcome.data == data else ""
 
 
 class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "alarmed", "continuing", "coroutine", "counters", "done", "issued", "made", "patches", "rebuilding", "record",
-        "scope_count", "scopes", "strayed", "time_us", "waiting", "wheres",
+        "_rows", "alarmed", "checked", "continuing", "coroutine", "counters", "differing", "done", "issued", "made",
+        "patches", "rebuilding", "record", "salts", "scope_count", "scopes", "strayed", "time_us", "traces", "turning",
+        "unfit", "waiting", "wheres",
     )  # fmt: skip
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, ledger: Ledger, *, is_new: bool = False) -> None:
         self.record = record
+        self._rows = RunRows(record, ledger, is_new=is_new)
+        self.traces = FailureTraces()
         self.cool()
 
     def cool(self) -> None:
@@ -175,8 +88,9 @@ class Run:
         self.done = -1  # the first operations of `waiting` that are known to be done; -1: not checked yet
         self.issued = 0
         self.alarmed = False  # an operation has failed since `waiting` was last checked
+        self.checked = False  # no operation has failed since its scopes were last checked
         self.rebuilding = False
-        self.time_us = self.record.started_us
+        self.time_us, self.salts = self.record.started_us, self.record.salts
         self.scopes: list[Scope] = []
         self.scope_count = 0
         self.counters: dict[tuple[str, str], int] = {}
@@ -184,18 +98,30 @@ class Run:
         self.patches: dict[str, bool] = {}
         self.made: list[Any] = []
         self.continuing: tuple[str, bytes] | None = None  # the workflow and arguments it continues with as new
-        self.strayed = ""  # how its code departs from the record, found while rebuilding
+        self.strayed = ""  # how its code departs from the record, found while rebuilding; or which answer does not fit
+        self.unfit = False  # the last feeding was with an answer that does not fit the code
+        self.differing: dict[int, bytes] = {}  # operations that the code asks for with other arguments now
+        self.turning = False  # the last feeding is made again, and turns live where its operations end
+
+    def abandon(self) -> None:
+        """Leave the warm coroutine as it is, without closing it: not even its `finally` blocks may run."""
+        context.abandon(self.coroutine)
+        self.coroutine = None
 
     def __del__(self) -> None:
         context.close(self.coroutine)
 
     @property
     def live(self) -> bool:
-        return self.record.status in (RunStatus.RUNNING, RunStatus.BLOCKED)
+        return self.record.status in _LIVE
 
-    def touch(self, what: bytes, *parts: bytes) -> None:
-        """Chain a change into the run's digest."""
-        self.record.digest = digest.hash_parts(b"run", self.record.digest, what, *parts)
+    def forgotten(self) -> None:
+        """The world forgets it."""
+        self._rows.forgotten()
+
+    def rows(self) -> Iterator[tuple[bytes, Write]]:
+        """All its rows."""
+        return self._rows.all()
 
     # --- Its coroutine ---------------------------------------------------------------------------------
 
@@ -204,18 +130,22 @@ class Run:
         self.coroutine = coroutine
         self.rebuilding = rebuilding
 
-    def begin(self, time_us: int) -> None:
+    def begin(self, time_us: int, salts: int) -> None:
         """The code runs for the first time."""
-        self.time_us = self.record.started_us = time_us
+        self.time_us, self.salts = time_us, salts
+        self.record.begin(time_us, salts)
+        self._rows.started()
 
-    def at(self, time_us: int) -> None:
-        """Continue at this logical time."""
-        self.time_us = time_us
+    def at(self, resume: Resume | None, *, turning: bool = False) -> None:
+        """Make a feeding again; None: its code begins. `turning`: it is the last one that a reset has kept."""
+        made = (self.record.started_us, self.record.salts) if resume is None else (resume.time_us, resume.salts)
+        self.time_us, self.salts, self.turning = *made, turning
 
     def resumed(self, resume: Resume) -> None:
         """Record a feeding, before it happens."""
         self.record.log.append(resume)
-        self.time_us = resume.time_us
+        self._rows.fed()
+        self.time_us, self.salts = resume.time_us, resume.salts
 
     def wait_for(self, waiting: Await) -> None:
         """The coroutine has yielded this, and was fed to here."""
@@ -226,8 +156,20 @@ class Run:
         """The coroutine was fed everything that the record has."""
         self.rebuilding = False
 
-    def stray(self, report: str) -> str:
-        """The code departs from the record. Returns the first report of that."""
+    def turned(self) -> None:
+        """The code has asked for everything that a reset has kept: from here on it is live."""
+        self.rebuilding = self.turning = False
+        self.record.turned()
+        self._rows.started()
+
+    def differ(self, number: int, params: bytes) -> None:
+        """The code asks for an operation with other arguments than were recorded."""
+        if len(self.differing) < DIFFERING_KEPT_MAX:
+            self.differing[number] = params
+
+    def stray(self, report: str, *, unfit: bool) -> str:
+        """The code departs from the record, or cannot take the answer it is fed. Returns the first report of that."""
+        self.unfit = unfit and not self.strayed
         self.strayed = self.strayed or report
         return self.strayed
 
@@ -256,42 +198,54 @@ class Run:
         self.issued += 1
         return self.issued - 1
 
-    def issue(self, op: Op, label: bytes) -> None:
+    def issue(self, op: Op) -> None:
         """Record an operation that the code issued."""
         self.record.ops.append(op)
-        self.touch(b"issue", bytes([op.kind]), label, op.digest)
+        number = len(self.record.ops) - 1
+        self._rows.issued()
+        if op.outcome is not None:  # a value that was read, or a patch: it is done at once
+            self._rows.done(number)
 
-    def note(self, op: Op, what: bytes, *parts: bytes) -> None:
-        """Record an operation that is done at once: a value that was read, or a patch."""
-        self.record.ops.append(op)
-        self.touch(what, *parts)
+    def opened(self, number: int, pending: Pending | None) -> None:
+        """An operation's work is open; None: it was given up, and the operation gets no outcome by that."""
+        self.record.ops[number].opened(pending)
+        self._rows.opened(number)
+
+    def park(self, number: int, parked: Parked | None) -> None:
+        """An operation's effect is not tried any more; None: it is tried again, or has an outcome."""
+        self.record.ops[number].park(parked)
+        self._rows.parked(number)
 
     def answer(self, number: int, outcome: Outcome) -> None:
-        """An operation is done. If it is a scope's timer, the scope is interrupted."""
-        op = self.record.ops[number]
-        op.outcome = outcome
-        if outcome.status is not ReceiptStatus.OK:
-            self.alarmed = True
-        self.touch(b"outcome", number.to_bytes(4, "big"), bytes([outcome.status]), outcome.data)
-        if op.kind is OpKind.TIMER and op.name.startswith(SCOPE_TIMER):
-            scope = int(op.name.removeprefix(SCOPE_TIMER))
-            if all(each.scope != scope for each in self.record.interrupts):
-                self.record.interrupts.append(Interrupt(scope, "timeout"))
+        """An operation is done, or gets another answer. If it is a scope's timer, the scope is interrupted."""
+        op = self._done(number, outcome)
+        if outcome.status is not _OK:
+            self.alarmed, self.checked = True, False
+        scope = timed_scope(op)
+        if scope and all(each.scope != scope for each in self.record.interrupts):
+            self.record.interrupts.append(timed_out(scope))
 
     def give_up(self, number: int, outcome: Outcome) -> None:
         """An operation is cancelled: the code does not wait for it any more."""
-        self.record.ops[number].outcome = outcome
-        self.alarmed = True
-        self.touch(b"cancel", number.to_bytes(4, "big"))
+        self._done(number, outcome)
+        self.alarmed, self.checked = True, False
+
+    def _done(self, number: int, outcome: Outcome) -> Op:
+        op = self.record.ops[number]
+        is_new = op.outcome is None
+        op.answer(outcome)
+        self._rows.done(number, is_new=is_new)
+        if op.parked is not None:
+            self.park(number, None)
+        return op
 
     def buffer(self, schema: str, data: bytes) -> None:
         """Keep an event until a wait takes it."""
         self.record.buffer.append(Buffered(schema, data))
-        self.touch(b"event", schema.encode(), data)
 
     def take_buffered(self, index: int) -> None:
         """A wait has taken this event of the buffer."""
-        del self.record.buffer[index]
+        self.record.buffer.remove_at(index)
 
     # --- Scopes and cancellations ----------------------------------------------------------------------
 
@@ -301,89 +255,158 @@ class Run:
 
     def shielded(self, scope: int) -> bool:
         """Whether a cancellation of this scope has to wait for a shield inside it."""
-        inner = self.scopes
-        if scope > 0:
-            position = next((index for index, each in enumerate(inner) if each.number == scope), None)
-            if position is None:
-                return False
-            inner = inner[position + 1 :]
-        return any(each.shield for each in inner)
+        return operations.is_shielded(self.scopes, scope)
 
     def inside(self, scope: int) -> bool:
         return scope == 0 or any(each.number == scope for each in self.scopes)
 
-    def interrupt(self, scope: int, reason: str) -> None:
+    def interrupt(self, scope: int, reason: str, kind: CancelKind) -> None:
         """Cancel a scope, or the whole run (0), when no shield is in the way."""
-        text = storable(reason)
-        self.record.interrupts.append(Interrupt(scope, text))
-        self.touch(b"interrupt", scope.to_bytes(4, "big"), text.encode())
+        self.record.interrupts.append(Interrupt(scope, storable(reason), kind))
 
-    def interrupted(self, scope: int, reason: str) -> None:
+    def interrupted(self, interrupt: Interrupt) -> None:
         """The cancellation is delivered."""
-        self.record.interrupts.remove(Interrupt(scope, reason))
+        self.record.interrupts.remove(interrupt)
+
+    def find_failure(self) -> tuple[int, int] | None:
+        """The outermost scope with an operation that has failed, and that operation's number: where neither the block
+        got the failure, nor waits for the operation now, nor has cancelled it, nor a shield is in the way. A scope is
+        cancelled so once.
+        """
+        found, hidden = _find_failure(self)
+        self.checked = found is None and not hidden
+        return found
+
+    def fail_scope(self, scope: int, number: int) -> None:
+        """The code of a scope's block is told that this operation has failed."""
+        for each in (one for one in self.scopes if one.number == scope):
+            each.fail(number)
 
     def forget_interrupts(self, scope: int) -> None:
         """The scope was left: cancellations of it have no meaning any more."""
-        self.record.interrupts = [each for each in self.record.interrupts if each.scope != scope]
+        self.record.interrupts.keep(lambda each: None if each.scope == scope else each)
 
     # --- Its status ------------------------------------------------------------------------------------
 
-    def block(self, report: str) -> None:
-        """The code does not fit the record: keep the run as it is until the program has code that fits."""
+    def block(self, report: str) -> bool:
+        """The code does not fit the record: keep the run as it is until the program has code that fits. A feeding with
+        an answer that does not fit is taken back. Returns whether there was one.
+        """
+        unfit = self.unfit
+        if unfit:
+            self._rows.drop_from(len(self.record.ops), len(self.record.log) - 1)
+            self.record.log.pop()
         self.cool()
-        self.record.status = RunStatus.BLOCKED
-        self.record.blocked = storable(report)
+        self.record.stand(RunStatus.BLOCKED, blocked=storable(report))
+        self._rows.stands()
+        return unfit
 
     def unblock(self) -> None:
         """The program has code that fits again. The coroutine is rebuilt when the run continues."""
-        self.record.status, self.record.blocked = RunStatus.RUNNING, ""
+        self.record.stand(RunStatus.RUNNING)
+        self._rows.stands()
         self.cool()
+
+    def interested(self, interests: list[str] | None) -> None:
+        """The events that its code waits for, which may have changed with the code."""
+        self.record.interested(interests)
+        self._rows.started()
 
     def follow(self, run: str, op: int) -> None:
         """A START operation of another run waits for this one, too."""
         self.record.followers.append(Follower(run, op))
-        self.touch(b"follow", run.encode(), op.to_bytes(4, "big"))
 
-    def detach(self, parent: str) -> None:
-        """Run `parent` continues as new: none of its operations waits for this run any more."""
-        record = self.record
-        if record.parent == parent:
-            record.parent = ""
-        record.followers = [each for each in record.followers if each.run != parent]
+    def detach(self, parent: str, first: int = 0, end: int = OPS_END) -> None:
+        """None of these operations of run `parent` waits for this run any more."""
+        if self.record.detach(parent, first, end):
+            self._rows.started()
 
-    def start_over(self, workflow: str, args: bytes, *, time_us: int, number: int) -> None:
+    def start_over(
+        self, workflow: str, args: bytes, *, time_us: int, number: int, interests: list[str] | None
+    ) -> None:  # fmt: skip
         """Continue as new: the same id, maybe another workflow, nothing recorded yet."""
         record = self.record
-        record.origin = record.origin or origin(record.workflow, record.args)
-        record.workflow = workflow
-        record.args = args
-        record.number = number
-        record.seed = digest.hash_parts(b"again", record.seed)
-        record.again += 1
-        record.ops, record.log, record.interrupts = [], [], []
-        record.started_us = time_us
+        first = record.origin or origin(record.workflow, record.args)
+        record.start_over(
+            workflow, args, origin=first, seed=digest.hash_parts(b"again", record.seed), number=number,
+            interests=interests, time_us=time_us,
+        )  # fmt: skip
+        self._clear_progress()
+        self._rows.started()
         self.cool()
-        record.digest = b""
-        self.touch(b"start", record.id.encode(), workflow.encode(), args, record.seed)
 
-    def end(self, status: RunStatus, data: bytes) -> None:
-        self.record.status = status
-        self.record.data = data
-        self.touch(b"end", bytes([status]), data)
+    def reset(self, first: int, *, returned: list[Buffered], interrupts: list[Interrupt]) -> None:
+        """Drop the operations from this one on, and what the code was fed behind them (`Record.reset`)."""
+        self.cool()
+        fed = feedings_kept(self.record, first)
+        self._rows.drop_from(first, fed)
+        self.record.reset(first, fed, returned=returned, interrupts=interrupts)
+        self._rows.stands()
+        self._rows.started()
+
+    def end(self, status: RunStatus, data: bytes, *, time_us: int) -> None:
+        self.record.stand(status, data, ended_us=time_us)
+        self._rows.stands()
 
     def clear(self) -> list[Follower]:
         """It has ended: keep the result alone. Returns the operations that waited for it, its parent's first."""
         record = self.record
         self.cool()
-        record.ops, record.log, record.buffer, record.interrupts = [], [], [], []
         followers = [Follower(record.parent, record.parent_op), *record.followers]
-        record.followers = []
+        self._clear_progress()
+        self._rows.drop_arrived()
+        record.buffer.forget()
+        record.followers.forget()
         return followers
+
+    def _clear_progress(self) -> None:
+        self._rows.drop_progress()
+        self.record.forget_progress()
+
+
+def _find_failure(run: Run) -> tuple[tuple[int, int] | None, bool]:
+    """`Run.find_failure`; and whether there is a failure that may be found later."""
+    waiting = run.waiting
+    awaited = waiting.ops if type(waiting) is All else ()
+    ops = run.record.ops
+    hidden = False
+    for scope in run.scopes:
+        if scope.failing >= 0:
+            continue
+        for number in scope.children:
+            outcome = ops[number].outcome
+            if outcome is None or outcome.status is _OK or number in scope.heard:
+                continue
+            if outcome.status is _CANCELLED and number in scope.given_up:
+                continue
+            if number not in awaited and not run.shielded(scope.number):
+                return (scope.number, number), hidden
+            hidden = True
+    return None, hidden
+
+
+def feedings_kept(record: Record, first: int) -> int:
+    """How many feedings are left if the operations from this one on are dropped: up to the one that issued it."""
+    if not first:
+        return 0
+    return record.ops[first].fed if first < len(record.ops) else len(record.log)
+
+
+def timed_scope(op: Op) -> int:
+    """The number of the scope that a timer limits; 0 if it limits none."""
+    timed = op.kind is OpKind.TIMER and op.name.startswith(SCOPE_TIMER)
+    return int(op.name.removeprefix(SCOPE_TIMER)) if timed else 0
+
+
+def timed_out(scope: int) -> Interrupt:
+    """The cancellation of a scope whose time is up."""
+    return Interrupt(scope, "timeout", CancelKind.TIMEOUT)
 
 
 def child_id(run: Run, number: int) -> str:
-    """Unique in the world: by the operation, by how often the parent has continued as new, by the parent's own id."""
-    parent, again = run.record.id, run.record.again
+    """Unique in the world: by the operation, by how often the parent had continued as new, by the parent's own id."""
+    record = run.record
+    parent, again = record.id, record.ops[number].again if number < len(record.ops) else record.again
     if len(parent) > CHILD_ID_CHARACTERS_MAX:
         parent = digest.sha256(parent.encode()).hex()[:32]
     return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"
@@ -401,6 +424,14 @@ def failed(
     return Outcome(status, failure(code, message, data=data))
 
 
+def message_of(outcome: Outcome) -> str:
+    """Why an operation failed, for people."""
+    try:
+        return structs.decode(Failure, outcome.data).message
+    except errors.DecodeError:
+        return "no reason was given"
+
+
 def storable(text: str) -> str:
     """Text for the journal: bounded and well-formed."""
     return user_errors.plain_text(text)
@@ -414,13 +445,6 @@ def origin(workflow: str, args: bytes) -> bytes:
 def is_same(record: Record, workflow: str, args: bytes) -> bool:
     """Whether a run was first started with exactly this."""
     return (record.origin or origin(record.workflow, record.args)) == origin(workflow, args)
-
-
-def describe(op: Op) -> str:
-    """An operation, for people."""
-    detail = f" with parameters {op.digest.hex()[:12]}" if op.digest else ""
-    where = f" (step {op.step})" if op.step else ""
-    return f"{op.kind.name.lower()} {op.name!r}{detail}{where}"
 
 
 def outcome_of(record: Record) -> Outcome:

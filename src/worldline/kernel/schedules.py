@@ -20,11 +20,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import digest, structs
 from worldline.kernel import work
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.schedule_spec import Spec
-from worldline.kernel.state import SCHEDULE_TIMER, Machine, Schedule
+from worldline.kernel.rows.records import Schedule
+from worldline.kernel.state import SCHEDULE_TIMER, Machine
 from worldline.model import ids
 
 
@@ -73,18 +73,17 @@ def put(machine: Machine, schedule_id: str, spec: Spec) -> bool:
     if known is not None:
         _disarm(machine, known)
     schedule = Schedule(schedule_id, spec, machine.now.context.store_us)
-    machine.schedules[schedule_id] = schedule
+    machine.put_schedule(schedule)
     _arm(machine, schedule)
     return True
 
 
 def remove(machine: Machine, schedule_id: str) -> bool:
     """False if there is no such schedule."""
-    known = machine.schedules.pop(schedule_id, None)
+    known = machine.remove_schedule(schedule_id)
     if known is None:
         return False
     _disarm(machine, known)
-    machine.mark_schedule(schedule_id, digest.sha256(b""))
     return True
 
 
@@ -128,17 +127,15 @@ def _arm(machine: Machine, schedule: Schedule) -> None:
     if due_us == schedule.due_us:  # it has fired, and the clock was set back a little since
         due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=due_us)
     schedule.arm(due_us)
+    machine.put_schedule(schedule)
     work.ask_for_timer(machine, SCHEDULE_TIMER + schedule.id, due_us)
-    # As with runs, times are not in the digest: two worlds that did the same at other times have equal ones.
-    content = structs.encode(schedule.spec), schedule.fired.to_bytes(8, "big")
-    machine.mark_schedule(schedule.id, digest.hash_parts(b"schedule", *content))
 
 
 def _disarm(machine: Machine, schedule: Schedule) -> None:
-    if schedule.step:
-        machine.give_up(schedule.step, schedule.ordinal)
+    if schedule.work:
+        machine.work.give_up_numbered(schedule.work)
     else:
-        machine.forget_held_timer(SCHEDULE_TIMER + schedule.id)
+        machine.work.forget_held_timer(SCHEDULE_TIMER + schedule.id)
 
 
 def _next_in_step(spec: Spec, *, since_us: int, after_us: int) -> int:

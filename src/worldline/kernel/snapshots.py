@@ -1,199 +1,306 @@
-"""A machine's state as bytes, and back.
+"""A machine's state as bytes, and back: rows, and the nodes of a trie that holds them.
 
-A snapshot is a list of parts. The first is a header: digest, program hash, counters. The others are lists of records,
-packed to a bounded size: cells by their keys; runs by their ids, each followed by what it has recorded if that is long;
-then open work, work that is held back, schedules, ended runs that may be forgotten, runs that continue in the next
-step, and work that is still to be closed. Every record is bounded in every state, so a busy world can always be saved.
-A snapshot carries no world identity, so equal states have equal bytes, and nothing that is only a cache.
+A machine is made of its rows (`model/row_keys.py`) without calling any user code: no cell is decoded into its class,
+and a coroutine is rebuilt when its run next continues. A snapshot is a header, which has the state digest, and a trie
+of all rows (`model/trie`). It carries no world identity, so equal states have equal bytes, and nothing that is only a
+cache. Here a snapshot is whole, as a list of parts: the header, the nodes, and the rows that are blobs of their own. A
+store has each of them under its address, and shares what states have in common.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import msgspec
-
-from worldline.base import errors, limits
-from worldline.codec import canonical, structs
-from worldline.kernel import values
+from worldline.base import errors
+from worldline.base.failures import CancelKind
+from worldline.codec import canonical, digest, structs
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.runs import Buffered, Held, Op, Record, Resume
-from worldline.kernel.state import Cell, Machine, Pending, Schedule
+from worldline.kernel.authoring.schedule_spec import Spec
+from worldline.kernel.operations import OpKind
+from worldline.kernel.rows import ledger
+from worldline.kernel.rows.branch import Branch, Owner, rule_of
+from worldline.kernel.rows.cells import Fetch
+from worldline.kernel.rows.records import (
+    OWN_WORK,
+    UNREAD,
+    Buffered,
+    Cell,
+    Follower,
+    GivenUp,
+    Held,
+    Interrupt,
+    Op,
+    Outcome,
+    Parked,
+    Pending,
+    Record,
+    Resume,
+    RunId,
+    RunStatus,
+    Schedule,
+)  # fmt: skip
+from worldline.kernel.state import Machine
 from worldline.model import ids
-
-VERSION = 1
-PART_BYTES = 1 * limits.MIB
-CHUNK_ITEMS = 1_000
-CHUNK_BYTES = 256 * limits.KIB
-
-T = TypeVar("T")
-
-
-class Tag(enum.IntEnum):
-    """What a record is. Numbers are stored and never reused."""
-
-    CELL = 1
-    RUN = 2
-    OPS = 3  # of the run before, as are the next two
-    LOG = 4
-    BUFFER = 5
-    OPEN = 6
-    HELD = 7
-    SCHEDULES = 8
-    FORGETTABLE = 9
-    LATER = 10
-    RESULT = 11  # of the run before
-    CLOSING = 12
-
-
-class Header(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-    state: bytes
-    program_hash: bytes
-    run_count: int
-
-
-class CellRecord(msgspec.Struct, frozen=True, array_like=True):
-    reducer: str
-    key: str
-    data: bytes
-
-
-_KINDS: dict[Tag, Any] = {
-    Tag.CELL: CellRecord,
-    Tag.RUN: Record,
-    Tag.OPS: list[Op],
-    Tag.LOG: list[Resume],
-    Tag.BUFFER: list[Buffered],
-    Tag.OPEN: list[Pending],
-    Tag.HELD: list[Held],
-    Tag.SCHEDULES: list[Schedule],
-    Tag.FORGETTABLE: list[str],
-    Tag.LATER: list[str],
-    Tag.RESULT: bytes,
-    Tag.CLOSING: list[Pending],
-}
+from worldline.model import row_keys as keys
+from worldline.model.change import Row
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.row_keys import Parsed
+from worldline.model.trie import nodes, walk
+from worldline.model.trie.update import build
+from worldline.model.work import WorkKind
+from worldline.model.world import Policy
 
 
 def save(machine: Machine) -> list[bytes]:
     """The parts of a snapshot. Only between steps."""
-    header = Header(VERSION, machine.state, machine.program.hash, machine.run_count)
-    return [structs.encode(header), *_parts(_records(machine))]
+    assert machine.cells.are_all, "cells that are not in memory would be missing"
+    return parts_of(machine.state, rows_of(machine))
 
 
-def load(
-    program: Program, parts: Sequence[bytes], address: ids.Address, *, strict: bool = False
-) -> tuple[Machine, bytes]:
-    """The machine that a snapshot holds, with the given address; and the hash of the program that saved it."""
-    header = structs.decode(Header, parts[0])
-    if header.version != VERSION:
-        raise errors.DecodeError(f"snapshot version {header.version}; this release reads {VERSION}")
-    machine = Machine(program, strict=strict)
-    records: list[Record] = []
-    for tag, record in _read(parts[1:]):
-        if tag is Tag.CELL:
-            reducer = program.reducers.get(record.reducer)
-            value = None if reducer is None else values.load(reducer.cls, record.data)
-            machine.cells[record.reducer, record.key] = Cell(value, record.data)
-        elif tag is Tag.RUN:
-            records.append(record)
-        elif tag is Tag.RESULT:
-            records[-1].load_data(record)
-        elif tag in _OF_RUN:
-            getattr(records[-1], _OF_RUN[tag]).extend(record)
-        elif tag is Tag.SCHEDULES:
-            machine.schedules.update({each.id: each for each in record})
-        elif tag is Tag.OPEN:
-            for each in record:
-                machine.reopen(each, address)
-        else:
-            getattr(machine, _OF_MACHINE[tag]).extend(record)
-    for run in sorted(records, key=lambda each: each.number):
-        machine.add_run(run)
-    machine.restored(header.state, header.run_count)
-    return machine, header.program_hash
+def rows_of(machine: Machine) -> list[tuple[bytes, Row]]:
+    """Every row of a machine, in the order of their keys; of cells, those that are in memory."""
+    return [(key, ledger.row_of(write())) for key, write in sorted(machine.rows(), key=lambda each: each[0])]
 
 
-_OF_RUN = {Tag.OPS: "ops", Tag.LOG: "log", Tag.BUFFER: "buffer"}
-_OF_MACHINE = {Tag.HELD: "unsent", Tag.FORGETTABLE: "forgettable", Tag.LATER: "later", Tag.CLOSING: "closing"}
+def parts_of(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> list[bytes]:
+    """Rows as the parts of a snapshot. The header is the first."""
+    made = build(rows)
+    header = nodes.encode_header(nodes.Header(state, made.root, made.grown))
+    return [header, *reversed(made.new.values()), *made.blobs.values()]
 
 
-def _records(machine: Machine) -> Iterator[bytes]:
-    for key, cell in sorted(machine.cells.items()):
-        yield _record(Tag.CELL, CellRecord(*key, cell.data))
-    for _, run in sorted(machine.runs.items()):
-        yield from _run(run.record)
-    yield from _chunks(Tag.OPEN, [each for _, each in sorted(machine.open.items())], lambda each: len(each.params))
-    yield from _chunks(Tag.HELD, machine.unsent, lambda each: len(each.params))
-    yield from _chunks(
-        Tag.SCHEDULES, [each for _, each in sorted(machine.schedules.items())], lambda each: len(each.spec.data)
-    )
-    yield from _chunks(Tag.FORGETTABLE, machine.forgettable, len)
-    yield from _chunks(Tag.LATER, machine.later, len)
-    yield from _chunks(Tag.CLOSING, machine.closing, lambda each: len(each.params))
+def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
+    """The state digest and the rows that a snapshot holds, in the order of their keys."""
+    header = nodes.decode_header(parts[0])
+    kept = {digest.sha256(part): part for part in parts[1:]}
+    walking = walk.Walk(header.root)
+    try:
+        nodes.answer(walking, kept.__getitem__)
+    except KeyError as error:
+        raise errors.DecodeError("a part of the snapshot is missing or damaged") from error
+    return header.state, sorted(walking.rows())
 
 
-def _run(record: Record) -> Iterator[bytes]:
-    """A run in one record if it is short, else with the long lists apart."""
-    items = len(record.ops) + len(record.log) + len(record.buffer)
-    size = len(record.data) + sum(map(_op_bytes, record.ops)) + sum(map(_event_bytes, record.buffer))
-    if items <= CHUNK_ITEMS and size <= CHUNK_BYTES:
-        yield _record(Tag.RUN, record)
-        return
-    yield _record(Tag.RUN, msgspec.structs.replace(record, ops=[], log=[], buffer=[], data=b""))
-    yield _record(Tag.RESULT, record.data)
-    yield from _chunks(Tag.OPS, record.ops, _op_bytes)
-    yield from _chunks(Tag.LOG, record.log, lambda each: len(each.reason))
-    yield from _chunks(Tag.BUFFER, record.buffer, _event_bytes)
+def load(program: Program, parts: Sequence[bytes], address: ids.Address, *, strict: bool = False) -> Machine:
+    """The machine that a snapshot holds, with the given address."""
+    state, rows = read(parts)
+    return machine_of(program, state, rows, address, strict=strict)
 
 
-def _op_bytes(op: Op) -> int:
-    return 0 if op.outcome is None else len(op.outcome.data)
+def copy_of(machine: Machine, address: ids.Address) -> Machine:
+    """Another machine of the same state, with the same cells in memory. Only between steps."""
+    rows, fetch = rows_of(machine), machine.cells.fetch
+    return machine_of(machine.program, machine.state, rows, address, strict=machine.strict, fetch=fetch)
 
 
-def _event_bytes(event: Buffered) -> int:
-    return len(event.data)
+def machine_of(
+    program: Program,
+    state: bytes,
+    rows: Iterable[tuple[bytes, Row]],
+    address: ids.Address,
+    *,
+    strict: bool = False,
+    exact: bool = False,
+    fetch: Fetch | None = None,
+) -> Machine:
+    """The machine of these rows, in the order of their keys. No user code runs. With `fetch`, cells may be missing."""
+    machine = Machine(program, strict=strict, exact=exact, fetch=fetch)
+    loading = _Loading(machine, address)
+    for key, row in rows:
+        try:
+            parsed = keys.parse(key)
+            _LOADERS[parsed.kind + parsed.part](
+                loading, parsed, canonical.decode(row.meaning), canonical.decode(row.placement) if row.placement else []
+            )
+        except (errors.DecodeError, ValueError, TypeError, KeyError, IndexError) as error:
+            raise errors.DecodeError(f"{keys.describe(key)}: {error}") from error
+    loading.finish()
+    machine.restored(state)
+    return machine
 
 
-def _chunks(tag: Tag, items: Iterable[T], size_of: Any) -> Iterator[bytes]:
-    chunk: list[T] = []
-    size = 0
-    for item in items:
-        if chunk and (len(chunk) >= CHUNK_ITEMS or size + size_of(item) > CHUNK_BYTES):
-            yield _record(tag, chunk)
-            chunk, size = [], 0
-        chunk.append(item)
-        size += size_of(item)
-    if chunk:
-        yield _record(tag, chunk)
+class _Loading:
+    """A machine while its rows are loaded."""
+
+    def __init__(self, machine: Machine, address: ids.Address) -> None:
+        self.machine = machine
+        self.address = address
+        self.records: dict[str, Record] = {}
+        self.pending: list[Pending] = []
+        self.parked: list[tuple[Record, int, Parked]] = []
+        self.outcomes: list[tuple[Record, int, Outcome]] = []
+
+    def finish(self) -> None:
+        machine = self.machine
+        for record, number, outcome in self.outcomes:
+            if number >= len(record.ops):
+                raise errors.DecodeError(f"run {record.id!r}: an outcome without its operation {number}")
+            record.ops[number].answer(outcome)
+        for record, number, parked in self.parked:
+            asked = record.ops[number].asked if number < len(record.ops) else None
+            if asked is None:
+                raise errors.DecodeError(f"run {record.id!r}: operation {number} is parked, and no effect")
+            asked.park(parked)
+        self._reopen()
+        for record in sorted(self.records.values(), key=lambda each: each.number):
+            machine.load_run(record)
+
+    def _reopen(self) -> None:
+        """The work that is open, in the order in which it was asked for."""
+        pending = self.pending
+        for record in self.records.values():
+            pending += (op.asked for op in record.ops if op.asked is not None and op.outcome is None)
+        for each in sorted(pending, key=lambda each: (each.step, each.ordinal)):
+            self.machine.work.reopen(each, self.address)
+
+    # --- Rows of the world ------------------------------------------------------------------------------
+
+    def run_count(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.counted(*meaning)
+
+    def work_count(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.work.counted(*meaning)
+
+    def program(self, _: Parsed, meaning: Any, placement: Any) -> None:
+        program_hash, seed, *salts = meaning
+        self.machine.origin.load(program_hash, seed, salts, since_step=placement[0] if placement else 0)
+
+    def branch(self, _: Parsed, meaning: Any, placement: Any) -> None:
+        dry, prefix, policy, name, owners, unsettled = meaning
+        self.machine.branched(
+            Branch(
+                self.machine.ledger, dry=dry, prefix=prefix, policy=Policy(policy), name=name, unsettled=unsettled,
+                owners=[Owner(step, *each) for step, each in zip(placement, owners, strict=True)],
+            )
+        )  # fmt: skip
+
+    def rule(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        if self.machine.branch is None:
+            raise errors.DecodeError("a script without a fork")
+        self.machine.branch.load(rule_of(meaning))
+
+    def cell(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        folds, data = meaning
+        reducer, name = key.texts
+        self.machine.cells.add((reducer, name), Cell(keys.cell(reducer, name), UNREAD, data, folds))
+
+    def work(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        self.pending.append(_pending(key.number, meaning, placement))
+
+    def held(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        run, op, kind, name, params, run_id, seed = meaning
+        self.machine.work.unsent.load(
+            key.number, Held(run, op, OpKind(kind), name, params, placement[0], run_id, seed)
+        )  # fmt: skip
+
+    def closing(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        *fields, number = meaning
+        self.machine.work.closing.load(key.number, GivenUp(_pending(number, fields, placement)))
+
+    def later(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.later.load(key.number, RunId(*meaning))
+
+    def forgettable(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.forgettable.load(key.number, RunId(*meaning))
+
+    def schedule(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        spec, fired, work = meaning
+        name = key.texts[0]
+        since_us, due_us = placement
+        self.machine.schedules[name] = Schedule(name, structs.decode(Spec, spec), since_us, due_us, fired, work)
+
+    # --- Rows of runs: the record is made by the row that comes first ----------------------------------------
+
+    def _record(self, key: Parsed) -> Record:
+        run = key.texts[0]
+        record = self.records.get(run)
+        if record is None:
+            record = self.records[run] = Record(run, "", b"", b"", named=False, started_us=0, ops=[], log=[])
+        return record
+
+    def start(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        self._record(key).started_with(meaning, placement[0])
+
+    def status(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        status, data, blocked = meaning
+        self._record(key).stand(RunStatus(status), data, blocked=blocked, ended_us=placement[0])
+
+    def op(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        kind, name, params, fed, again, work, *asked_for = meaning
+        record = self._record(key)
+        number = len(record.ops)
+        if key.number != number:
+            raise errors.DecodeError(f"operation {number} is missing")
+        step, *asked_at = placement
+        op = Op(OpKind(kind), name, params, fed, again, step, work)
+        if work == OWN_WORK:
+            asked_for = asked_for or [_WORK_KINDS[op.kind], name, params]
+            op.opened(_pending(0, [*asked_for, record.id, number, ""], asked_at))
+        record.ops.append(op)
+
+    def outcome(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        status, data = meaning
+        self.outcomes.append((self._record(key), key.number, Outcome(ReceiptStatus(status), data)))
+
+    def park(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.parked.append((self._record(key), key.number, Parked(*meaning)))
+
+    def feeding(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        log = self._record(key).log
+        if key.number != len(log):
+            raise errors.DecodeError(f"feeding {len(log)} is missing")
+        failed, scope, reason, kind, *rest = meaning
+        log.append(Resume(placement[0], failed, scope, reason, CancelKind(kind), *rest))
+
+    def interrupt(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        scope, reason, kind = meaning
+        self._record(key).interrupts.load(key.number, Interrupt(scope, reason, CancelKind(kind)))
+
+    def buffered(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self._record(key).buffer.load(key.number, Buffered(*meaning))
+
+    def follower(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self._record(key).followers.load(key.number, Follower(*meaning))
 
 
-def _record(tag: Tag, record: object) -> bytes:
-    return bytes([tag]) + structs.encode(record)
+_LOADERS: dict[bytes, Callable[[_Loading, Parsed, Any, Any], None]] = {
+    keys.RUN_COUNT: _Loading.run_count,
+    keys.WORK_COUNT: _Loading.work_count,
+    keys.PROGRAM: _Loading.program,
+    keys.BRANCH: _Loading.branch,
+    keys.SCRIPT: _Loading.rule,
+    keys.CELL: _Loading.cell,
+    keys.WORK: _Loading.work,
+    keys.HELD: _Loading.held,
+    keys.CLOSING: _Loading.closing,
+    keys.LATER: _Loading.later,
+    keys.FORGETTABLE: _Loading.forgettable,
+    keys.SCHEDULE: _Loading.schedule,
+    keys.RUN + keys.START: _Loading.start,
+    keys.RUN + keys.STATUS: _Loading.status,
+    keys.PROGRESS + keys.OP: _Loading.op,
+    keys.PROGRESS + keys.OUTCOME: _Loading.outcome,
+    keys.PROGRESS + keys.PARKED: _Loading.park,
+    keys.PROGRESS + keys.FEEDING: _Loading.feeding,
+    keys.PROGRESS + keys.INTERRUPT: _Loading.interrupt,
+    keys.ARRIVED + keys.BUFFERED: _Loading.buffered,
+    keys.ARRIVED + keys.FOLLOWER: _Loading.follower,
+}
 
 
-def _read(parts: Iterable[bytes]) -> Iterator[tuple[Tag, Any]]:
-    for part in parts:
-        found = canonical.decode(part)
-        if not isinstance(found, list):
-            raise errors.DecodeError("a snapshot's part is a list of records")
-        for data in found:
-            if not isinstance(data, bytes) or not data or data[0] not in _KINDS:
-                raise errors.DecodeError("a snapshot's part has a record of no known kind")
-            tag = Tag(data[0])
-            yield tag, structs.decode(_KINDS[tag], data[1:])
+# What an operation asks for, of the kinds whose work ends with the run.
+_WORK_KINDS = {
+    OpKind.EFFECT: WorkKind.EFFECT,
+    OpKind.TIMER: WorkKind.TIMER,
+    OpKind.SEND: WorkKind.MESSAGE,
+    OpKind.ASK: WorkKind.MESSAGE,
+}
 
 
-def _parts(records: Iterable[bytes]) -> Iterator[bytes]:
-    part: list[bytes] = []
-    size = 0
-    for record in records:
-        if part and size + len(record) > PART_BYTES:
-            yield canonical.encode(part)
-            part, size = [], 0
-        part.append(record)
-        size += len(record)
-    if part:
-        yield canonical.encode(part)
+def _pending(number: int, meaning: Any, placement: Any) -> Pending:
+    kind, name, params, run, op, event = meaning
+    step, ordinal, opened_us, due_us, deadline_us = placement
+    return Pending(
+        number, WorkKind(kind), name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event
+    )  # fmt: skip

@@ -10,13 +10,20 @@ from __future__ import annotations
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands, driver, events, runs, schedules, values, work
-from worldline.kernel.runs import Outcome
+from worldline.kernel.branches import fork, witness
+from worldline.kernel.execution import tracebacks
+from worldline.kernel.repair import poison
+from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
-from worldline.model import ids, inbox
+from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.trace import Source
 from worldline.model.work import WorkKind
+
+_TIMER = WorkKind.TIMER
+_CONTROL = Kind.CONTROL
 
 
 def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
@@ -30,72 +37,153 @@ def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.
 
 
 def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
-    now = machine.begin_step(context)
+    now = machine.begin_step(context, given.blocks)
+    letter = None
     if given.item is None:
         data = values.dump([runs.storable(given.error), given.raw_digest])
         machine.draft(Kind.UNDECODABLE_INPUT, data, stamp=given.stamp)
         dead = given.error or "not decodable"
     else:
-        machine.draft(
-            _KINDS[type(given.item)],
+        kind = _KINDS[type(given.item)]
+        now.draft(
+            kind,
             structs.encode(given.item),
             stamp=given.stamp,
             correlation=given.item.correlation,
         )
         if context.behind_us:
             machine.draft(Kind.CLOCK, values.dump(context.behind_us))
-            schedules.clock_set_back(machine)
-        if machine.later:
+        if kind is _CONTROL and _is_witness(given.item):
+            dead = _witness(machine, given)
+        else:
+            dead, letter = _go_on(machine, given)
+    changes, covered, plain = machine.end_step()
+    return steps.Stepped(
+        now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
+        plain, now.traces,
+    )  # fmt: skip
+
+
+def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | None]:
+    """Take an input, and do all that can be done then. Returns why it is a dead letter, and which, if it is one."""
+    now = machine.now
+    dead, letter = "", None
+    if now.context.behind_us:
+        schedules.clock_set_back(machine)
+    if given.poison:
+        poison.draft(machine, given.poison)
+        dead, letter = _settle(machine, given, given.poison)
+    else:
+        if machine.later.items:
             machine.resume_later()
-        dead = _take(machine, given.item, given.data)
-        while now.ready or (machine.unsent and now.has_room):
+        dead = _take(machine, given)
+        if machine.branch is not None and machine.branch.unsettled and not now.reverted:
+            fork.settle_inherited(machine)
+        while now.ready or (machine.work.unsent.items and now.has_room):
             driver.drain(machine)
             work.send_held_back(machine)
-        if machine.closing:
-            machine.close_given_up()
-    machine.end_step()
-    return steps.Stepped(now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead)
+    if machine.work.closing.items:
+        machine.work.close_given_up()
+    return dead, letter
 
 
-def _take(machine: Machine, item: inbox.Item, data: bytes) -> str:
+def _is_witness(item: inbox.Item) -> bool:
+    return isinstance(item, inbox.Control) and item.command == witness.WITNESS
+
+
+def _witness(machine: Machine, given: steps.Input) -> str:
+    """A step that says what the state is, and does nothing else: whatever an earlier step left for the next waits."""
+    item = given.item
+    assert isinstance(item, inbox.Control)
+    if given.poison:
+        poison.draft(machine, given.poison)
+        return poison.reject(machine, given.poison, correlation=item.correlation)
+    return commands.take(machine, item, given.data)
+
+
+def _take(machine: Machine, given: steps.Input) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
+    item, data = given.item, given.data
     if isinstance(item, inbox.Event):
         return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
     if isinstance(item, inbox.Receipt):
+        if given.trace:
+            _keep_trace(machine, item, given)
         return _receipt(machine, item, data)
     if isinstance(item, inbox.TimerFired):
-        return _fired(machine, item)
+        _fired(machine, item)
+        events.drain_raised(machine)
+        return ""
     if isinstance(item, inbox.Message):
         return events.message(machine, item, data)
+    assert item is not None, "what cannot be decoded is journaled as it is"
     return commands.take(machine, item, data)
+
+
+def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.Letter | None]:
+    """Dispatch an input that must not reach user code. Returns why it is a dead letter, and which, if it is one."""
+    item = given.item
+    assert item is not None
+    if isinstance(item, inbox.Event):
+        return poison.reject(machine, why, correlation=item.correlation), None
+    if isinstance(item, inbox.Message) and not poison.is_reply(item):
+        return poison.message(machine, item, why), None
+    if isinstance(item, inbox.TimerFired):
+        _fired(machine, item)
+    elif not isinstance(item, inbox.Control):
+        _take(machine, given)
+    elif item.command == commands.CONTINUE:
+        poison.go_on(machine, why)
+    elif item.command == commands.SCHEDULE:  # what it schedules is decoded by user code
+        return poison.reject(machine, why, correlation=item.correlation), None
+    else:
+        commands.take(machine, item, given.data, trusted=True)
+    poison.block(machine, why)
+    raised = machine.now.raised
+    if not raised:
+        return "", None
+    [(schema, event)] = raised
+    raised.clear()
+    return why, steps.Letter(inbox.Event(schema, payload.EMPTY), event)
 
 
 def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
     intent = ids.IntentId(item.intent)
-    pending = machine.find_open(intent)
-    if pending is None or pending.kind is WorkKind.TIMER:
+    pending = machine.work.find_open(intent)
+    if pending is None or pending.kind is _TIMER:
         machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", item.intent, "nothing waits for it"]))
         return ""
-    machine.settle(intent)
-    work.arrive(machine, pending.run, pending.op, Outcome(item.status, data))
+    machine.work.settle(intent)
+    outcome = Outcome(item.status, data)
+    if pending.name == fork.SHARE:
+        outcome = fork.shared(outcome)
+    work.arrive(machine, pending.run, pending.op, outcome)
     return ""
 
 
-def _fired(machine: Machine, item: inbox.TimerFired) -> str:
+def _keep_trace(machine: Machine, item: inbox.Receipt, given: steps.Input) -> None:
+    """Where the effect failed, for whom reads it: with the step, and with the exception that its run is fed with."""
+    tracebacks.keep(machine, Source.EFFECT, item.intent.hex(), given.trace)
+    pending = machine.work.find_open(ids.IntentId(item.intent))
+    run = None if pending is None else machine.runs.get(pending.run)
+    if pending is not None and run is not None:
+        run.traces.keep(pending.op, given.data, given.trace)
+
+
+def _fired(machine: Machine, item: inbox.TimerFired) -> None:
+    """A timer of a run, or one that raises an event: that is left in `raised`."""
     intent = ids.IntentId(item.intent)
-    pending = machine.find_open(intent)
-    if pending is None or pending.kind is not WorkKind.TIMER or item.due_us < pending.due_us:
+    pending = machine.work.find_open(intent)
+    if pending is None or pending.kind is not _TIMER or item.due_us < pending.due_us:
         machine.draft(Kind.LATE_ANSWER, values.dump(["timer", item.intent, "nothing waits for it"]))
-        return ""
-    machine.settle(intent)
+        return
+    machine.work.settle(intent)
     if pending.event:
         machine.now.raised.append((pending.event, pending.params))
-        events.drain_raised(machine)
     if pending.run:
         work.arrive(machine, pending.run, pending.op, Outcome(ReceiptStatus.OK, values.NONE))
     elif not pending.event:
         events.scheduled(machine, schedules.fired(machine, pending.name))
-    return ""
 
 
 _KINDS: dict[type, Kind] = {

@@ -4,6 +4,8 @@ An exception is an object of the user's: its `__str__`, its `code`, its class an
 wrong, be of any size or have no bytes. The functions here always return plain text that can be journaled: an exact
 `str`, bounded and well-formed. Addresses of objects are removed from it, because a replay must produce the same text.
 
+An `Interrupted` comes from the host, which drops the step whatever user code makes of it.
+
 A `MemoryError` is no part of a world's history: it says that the process had no memory. It passes every guard, and
 `step.step` turns it into `errors.CannotStep`. Code that catches it itself cannot be distinguished from code that met
 none. A `KeyboardInterrupt` passes only where a signal can arrive, which is a test's own thread
@@ -27,7 +29,7 @@ HINT: Final = (
     "put asyncio and other I/O into an @effect"
 )
 
-_OWN: Final = (__file__.rpartition("/kernel/")[0], logging.__file__.rpartition("/logging/")[0], "<")
+_OWN: Final = (f"{__file__.rpartition('/kernel/')[0]}/", f"{logging.__file__.rpartition('/logging/')[0]}/", "<")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _log: Final = logging.getLogger("worldline.failures")
 
@@ -45,6 +47,8 @@ def let_pass(error: BaseException) -> bool:
     user code further out catches it.
     """
     kind = type(error)
+    if issubclass(kind, context.Interrupted):
+        return True
     if issubclass(kind, KeyboardInterrupt):
         return context.interruptible.get()
     if not issubclass(kind, MemoryError):

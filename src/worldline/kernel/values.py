@@ -60,7 +60,7 @@ def pack(value: list[str | bytes | int]) -> bytes:
 
 def bounded(data: bytes, what: str) -> bytes:
     if len(data) > limits.USER_VALUE_BYTES_MAX:
-        raise errors.EncodeError(f"{what} takes {len(data)} bytes; the limit is {limits.USER_VALUE_BYTES_MAX}")
+        raise errors.ValueTooLarge(f"{what} takes {len(data)} bytes; the limit is {limits.USER_VALUE_BYTES_MAX}")
     return data
 
 
@@ -126,7 +126,7 @@ class _Times:
             return built
         self._items += len(built)
         if self._items > limits.CBOR_ITEMS_MAX:
-            raise errors.EncodeError(f"more than {limits.CBOR_ITEMS_MAX} items")
+            raise errors.ValueTooLarge(f"more than {limits.CBOR_ITEMS_MAX} items")
         if kind is dict:
             dot = "." if where else ""
             return {key: self.replaced(item, f"{where}{dot}{key}", depth - 1) for key, item in built.items()}

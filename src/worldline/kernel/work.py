@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from worldline.base import errors
-from worldline.codec import digest, structs
+from worldline.base.failures import CancelKind
+from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values
 from worldline.kernel.authoring import calls
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import Held, Outcome, Record, Run
+from worldline.kernel.rows.records import Held, Op, Outcome, Parked, Record
+from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model import inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -22,8 +26,13 @@ from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
 FOLLOWERS_MAX = 4_096
+DRY = "the world is a dry fork: nothing leaves it; answer it, or fork with live=True"
 
 _EFFECT = tuple[bytes, bytes]
+_EFFECT_OP, _AFTER = OpKind.EFFECT, OpKind.AFTER
+_EFFECT_WORK, _TIMER_WORK = WorkKind.EFFECT, WorkKind.TIMER
+_OUTSIDE = (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER)
+_RUNS = (OpKind.CHILD, OpKind.START)
 
 
 def check_known(program: Program, target: calls.Target) -> None:
@@ -52,10 +61,10 @@ def issued(
 ) -> None:
     """A run issued an operation: do what it asks for."""
     op = run.record.ops[number]
-    if op.kind in (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER):
+    if op.kind in _OUTSIDE:
         due_us = machine.now.context.store_us + delay_us
         ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
-    elif op.kind in (OpKind.CHILD, OpKind.START):
+    elif op.kind in _RUNS:
         seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
         child = run_id or runs.child_id(run, number)
         ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, child, seed))
@@ -65,8 +74,8 @@ def issued(
 
 def ask_for(machine: Machine, held: Held) -> None:
     """Ask for an effect, timer or run now if the step has room for it, else with a step that follows at once."""
-    if machine.unsent or not machine.now.has_room:
-        machine.unsent.append(held)
+    if machine.work.unsent.items or not machine.now.has_room:
+        machine.work.unsent.append(held)
     else:
         _ask_now(machine, held)
 
@@ -78,8 +87,8 @@ def ask_for_timer(machine: Machine, name: str, due_us: int) -> None:
 
 def send_held_back(machine: Machine) -> None:
     """Ask for what earlier steps had no room for, as far as this one has."""
-    while machine.unsent and machine.now.has_room:
-        _ask_now(machine, machine.unsent.popleft())
+    while machine.work.unsent.items and machine.now.has_room:
+        _ask_now(machine, machine.work.unsent.popleft())
 
 
 def _ask_now(machine: Machine, held: Held) -> None:
@@ -87,31 +96,42 @@ def _ask_now(machine: Machine, held: Held) -> None:
     live = run is not None and run.live
     if run is not None and live and run.record.ops[held.op].outcome is not None:
         return  # given up while it was held back
-    if held.kind in (OpKind.CHILD, OpKind.START):
+    if held.kind in _RUNS:
         _start_child(machine, held)
         return
     deadline_us = 0
-    if held.kind is OpKind.EFFECT:
+    kind = held.kind
+    params = held.params
+    if kind is _EFFECT_OP:
+        if machine.branch is not None:
+            if _scripted(machine, held.run, held.op, effect_arguments(params)):
+                return
+            params = _prefixed(params, machine.branch.prefix)
         # The program had the effect when it was issued; while it was held back, the program may have changed. It is
         # asked for all the same: like all work that no program here serves, it waits in its queue for one that does.
         effect = machine.program.find_effect(held.name)
         within_us = None if effect is None else effect.total_timeout_us
         deadline_us = 0 if within_us is None else held.due_us + within_us
-    key = machine.want(
-        WorkKind.EFFECT if held.kind is OpKind.EFFECT else WorkKind.TIMER,
+    parked = DRY if kind is _EFFECT_OP and machine.branch is not None and machine.branch.dry else ""
+    pending = machine.work.want(
+        _EFFECT_WORK if kind is _EFFECT_OP else _TIMER_WORK,
         held.name,
-        held.params,
+        params,
         due_us=held.due_us,
         deadline_us=deadline_us,
         # An event to be raised later belongs to the world: it outlives the run that asked for it.
-        run="" if held.kind is OpKind.AFTER else held.run,
+        run="" if kind is _AFTER else held.run,
         op=held.op,
-        event=held.name if held.kind is OpKind.AFTER else "",
+        event=held.name if kind is _AFTER else "",
+        parked=parked,
     )
     if run is not None and live:
-        run.record.ops[held.op].opened(*key)
-    elif held.kind is OpKind.TIMER:
-        machine.schedule_of(held.name).armed(*key)
+        run.opened(held.op, pending)
+        if parked:
+            run.park(held.op, Parked(0, parked))
+    assert pending.number or live, "a run that ends releases what is held back for it"
+    if run is None and kind is OpKind.TIMER:
+        machine.arm_schedule(held.name, pending.number)
 
 
 def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> None:
@@ -119,8 +139,17 @@ def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) ->
     op = run.record.ops[number]
     context = machine.now.context
     schema, data, run_to = values.load(tuple[str, bytes, str], params)
-    key, intent = machine.want_message(op.name, params, run=run.record.id, op=number)
-    op.opened(*key)
+    branch = machine.branch
+    if branch is not None and op.kind is OpKind.ASK and _scripted(machine, run.record.id, number, {"event": schema}):
+        return
+    if branch is not None and branch.dry and op.kind is OpKind.SEND:
+        _answer_here(machine, run.record.id, number, Outcome(ReceiptStatus.OK, values.NONE))  # it goes nowhere
+        return
+    pending, intent = machine.work.want_message(op.name, params, run=run.record.id, op=number)
+    run.opened(number, pending)
+    if branch is not None and branch.dry:
+        run.park(number, Parked(0, DRY))
+        return
     headers = {"to": run_to} if run_to else {}
     if op.kind is OpKind.ASK:
         headers["ask"] = "1"
@@ -128,8 +157,54 @@ def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) ->
         intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
         payload.EMPTY, headers, correlation=intent.hex(),
     )  # fmt: skip
-    machine.draft(Kind.MESSAGE_SENT, values.pack([key[1], to, schema, data]), correlation=intent.hex())
+    machine.draft(Kind.MESSAGE_SENT, values.pack([pending.ordinal, to, schema, data]), correlation=intent.hex())
     machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
+
+
+# --- Of forks --------------------------------------------------------------------------------------------------
+
+
+def effect_arguments(params: bytes) -> dict[str, Any]:
+    """What an effect was called with, as plain data by name."""
+    arguments, _ = values.load(_EFFECT, params)
+    given = canonical.decode(arguments)
+    return {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, Any]) -> bool:
+    """Whether the script of a fork has answered an operation."""
+    assert machine.branch is not None
+    run = machine.runs.get(run_id)
+    if run is None or not run.live:
+        return False
+    op = run.record.ops[number]
+    outcome = machine.branch.answer(op.name, arguments, ask=op.kind is OpKind.ASK)
+    if outcome is not None:
+        _answer_here(machine, run_id, number, outcome)
+    return outcome is not None
+
+
+def _answer_here(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
+    """An operation of a fork is answered without leaving it."""
+    op = machine.runs[run_id].record.ops[number]
+    scripted(machine, run_id, number, op, outcome)
+    arrive(machine, run_id, number, outcome)
+
+
+def scripted(machine: Machine, run_id: str, number: int, op: Op, outcome: Outcome) -> None:
+    """Journal that a fork has answered an operation itself, with what was asked."""
+    said: list[str | bytes | int] = [
+        run_id, number, int(op.kind), op.name, op.params, int(outcome.status), outcome.data,
+    ]  # fmt: skip
+    machine.draft(Kind.SCRIPTED, values.pack(said), correlation=run_id)
+
+
+def _prefixed(params: bytes, prefix: str) -> bytes:
+    """The parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
+    arguments, options = unpack_effect(params)
+    if not prefix or options.key is None:
+        return params
+    return values.pack([arguments, msgspec.structs.replace(options, key=f"{prefix}{options.key}").pack()])
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------
@@ -149,11 +224,9 @@ def start_run(
     """A new run. Its code runs for the first time later in this step."""
     record = Record(
         run_id, workflow, args, seed, named, machine.now.context.time_us,
-        parent=parent, parent_op=parent_op, ops=[], log=[], buffer=[], interrupts=[], followers=[],
+        parent=parent, parent_op=parent_op, interests=machine.program.interests(workflow), ops=[], log=[],
     )  # fmt: skip
     run = machine.add_run(record)
-    run.touch(b"start", run_id.encode(), workflow.encode(), args, seed)
-    machine.mark_run(run)
     machine.draft(Kind.RUN_STARTED, values.pack([run_id, workflow, args]), correlation=run_id)
     machine.now.ready.append(run_id)
     return run
@@ -187,17 +260,15 @@ def _attach(machine: Machine, known: Run, held: Held) -> None:
         arrive(machine, held.run, held.op, runs.failed("limit_exceeded", why))
     elif held.run:
         known.follow(held.run, held.op)
-        machine.mark_run(known)
 
 
-def interrupt(machine: Machine, run: Run, scope: int, reason: str) -> None:
+def interrupt(machine: Machine, run: Run, scope: int, reason: str, kind: CancelKind) -> None:
     """Cancel a scope of a run, or the whole run (0), when no shield is in the way."""
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
         now = machine.now
         now.begin_change()
-        run.interrupt(scope, reason)
-        machine.mark_run(run)
+        run.interrupt(scope, reason, kind)
         now.ready.append(run.record.id)
         now.end_change()
 
@@ -211,7 +282,6 @@ def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None
     if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
         return
     run.answer(number, outcome)
-    machine.mark_run(run)
     machine.now.ready.append(run_id)
 
 
@@ -224,10 +294,27 @@ def cancel_op(machine: Machine, run: Run, number: int, reason: str) -> None:
     now = machine.now
     now.begin_change()
     run.give_up(number, outcome)
-    if op.kind in (OpKind.CHILD, OpKind.START):
-        child = machine.child_of(run, number)
-        if child is not None:
-            interrupt(machine, child, 0, reason)
-    if op.step:
-        machine.give_up(op.step, op.ordinal)
+    if op.kind in _RUNS:
+        _cancel_child(machine, machine.child_of(run, number), reason, CancelKind.PARENT)
+    machine.work.give_up_of(op)
     now.end_change()
+
+
+def end_op(machine: Machine, run: Run, number: int, reason: str, kind: CancelKind) -> None:
+    """Cancel an operation. A child is told to end, and the operation is done when it has ended; anything else, and a
+    child that has not begun, is given up.
+    """
+    op = run.record.ops[number]
+    if run.rebuilding or op.outcome is not None:
+        return
+    child = machine.child_of(run, number) if op.kind is OpKind.CHILD else None
+    if child is None or not child.live:
+        cancel_op(machine, run, number, reason)
+    else:
+        _cancel_child(machine, child, reason, kind)
+
+
+def _cancel_child(machine: Machine, child: Run | None, reason: str, kind: CancelKind) -> None:
+    """Once: a run that was cancelled before is left to clean up."""
+    if child is not None and not child.record.was_cancelled:
+        interrupt(machine, child, 0, reason, kind)

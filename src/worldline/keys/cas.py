@@ -3,7 +3,7 @@
 Per what:      universe and sha256
 Changes:       the bytes never; the generation when a blob is used again
 Key:           (UNIVERSE, u, CAS, sha256)
-Value:         Blob(size, generation, inline bytes or object name)
+Value:         Blob(size, generation; inline bytes, or the object's name, or the nonce of its chunks)
 Present:       from the moment the bytes are safe until garbage collection
 """
 

@@ -20,8 +20,8 @@ from worldline.model import ids
 
 T = TypeVar("T")
 
-FORMAT_MAJOR = 1
-FORMAT_MINOR = 2  # 1: the journal may have CLOCK entries; 2: ready hints are appended (HINT), not rewritten (READY)
+FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
+FORMAT_MINOR = 0
 
 
 class Root(enum.IntEnum):
@@ -46,6 +46,8 @@ class InUniverse(enum.IntEnum):
     DUE = 8
     READY = 9  # ready hints until format 1.1; nothing reads or writes it now
     HINT = 10
+    CHUNK = 15
+    UPLOAD = 16
 
 
 class InWorld(enum.IntEnum):
@@ -58,11 +60,13 @@ class InWorld(enum.IntEnum):
     BASELINE = 7
     SNAPSHOT = 8
     SEGMENT = 9  # reserved for compaction
-    LINEAGE = 10  # reserved for forks
-    RETAIN = 11  # reserved for forks
+    LINEAGE = 10
+    RETAIN = 11
     INBOX = 12
     SEEN = 13
     DEAD = 14
+    TRIAL = 15
+    TRACE = 20
 
 
 class InWorker(enum.IntEnum):
@@ -97,6 +101,12 @@ class ValueKind(enum.IntEnum):
     WORKER = 22
     HELD = 23
     HINT = 24
+    TRIAL = 25
+    LINEAGE = 26
+    PIN = 27
+    CHUNK = 30
+    UPLOAD = 31
+    TRACE = 40
 
 
 class Value(Generic[T]):

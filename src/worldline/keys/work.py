@@ -80,7 +80,7 @@ def open_intent(at: ids.Address, key: bytes) -> ids.IntentId:
 def due_key(at: ids.Address, intent: ids.IntentId, *, queue: str, due_us: int) -> bytes:
     assert due_us >= 0
     where = tuples.pack_uuid(at.world) + tuples.pack_uuid(intent)
-    return _queue(at.universe, queue) + tuples.pack((due_us,)) + where
+    return _queue(at.universe, queue) + tuples.pack_number(due_us) + where
 
 
 def queue_prefix(universe: ids.UniverseId, queue: str) -> bytes:

@@ -1,27 +1,47 @@
-"""Reading and writing blobs of any size: the CAS records, the object store and a local cache put together.
+"""Reading and writing blobs of any size: the CAS records, chunks, the object store and a local cache put together.
+
+Where a body goes depends on its size and on what the store was opened with. Small ones are in their record. With an
+object store, all others are objects; without one, those of up to `in_store_bytes_max` are chunks in the store itself.
+The record says where a body is, so what was put in one way is read in any other.
 
 `put` is safe to repeat and to race: equal bytes have equal addresses, each upload has a name of its own, and the first
-record that is published wins; the loser's object is left for garbage collection. A blob that is there already is
-raised to the present generation, so that a collection which began before cannot take it from under the caller.
+record that is published wins. The loser's object is left for garbage collection; its chunks it deletes itself, and
+chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation, so
+that a collection which began before cannot take it from under the caller.
 
-`get` trusts nothing: bytes from the record, the cache or the object store are all checked against their address before
-they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared between
-universes, and what one of them holds must not be readable in another.
+`get` trusts nothing: bytes from the record, chunks, the cache or the object store are all checked against their address
+before they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared
+between universes, and what one of them holds must not be readable in another.
 """
 
 from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.codec import digest
 from worldline.keys import cas as keys
-from worldline.layers import cas, universes
+from worldline.layers import cas, chunks, universes
 from worldline.model import blob, ids, payload
 from worldline.store import kv, transact
 from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import interface as objects
 
 READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
+
+
+class BadBlob(errors.Corrupt):
+    """One of many blobs cannot be read. `address`: which."""
+
+    code = "bad_blob"
+
+    def __init__(self, address: bytes, why: str) -> None:
+        super().__init__(f"blob {address.hex()}: {why}")
+        self.address = address
+        self.why = why
 
 
 class Blobs:
@@ -35,12 +55,14 @@ class Blobs:
         universe: ids.UniverseId,
         *,
         cache: blob_cache.BlobCache | None = None,
+        in_store_bytes_max: int = 0,
     ) -> None:
         self._engine = engine
         self._objects = store
         self._env = env
         self._universe = universe
         self._cache = cache
+        self._in_store_bytes_max = in_store_bytes_max  # 0: what is not small is an object
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
         """Durable and readable on return. A caller that names the address gets `DigestMismatch` if it is wrong."""
@@ -49,27 +71,46 @@ class Blobs:
         of = cas.address(data)
         if expected is not None and of != expected:
             raise errors.DigestMismatch("a blob being put", expected=expected, actual=of)
-        uploaded: str | None = None
-
-        async def attempt() -> transact.Done[None] | transact.Write[None]:
-            nonlocal uploaded
-            read = await self._engine.read(cas.get(self._universe, of), universes.get_generation(self._universe))
-            raw, generation = read.value(0), universes.decode_generation(read.value(1))
-            batch = kv.Batch()
-            if raw is None:
-                if uploaded is None and not cas.is_small(data):
-                    uploaded = await self._upload(of, data)
-                cas.publish(batch, self._universe, of, _record(data, generation, uploaded))
-            elif not cas.touch(batch, self._universe, of, raw, generation=generation):
-                return transact.Done(None)
-            return transact.Write(batch, lambda _: None)
-
-        await transact.run(self._engine, self._env, attempt)
+        putting = _Putting(of, data)
+        try:
+            published = await transact.run(self._engine, self._env, lambda: self._attempt(putting))
+        except errors.Error:
+            await self._give_up(putting)
+            raise
+        if not published:
+            await self._give_up(putting)
         return of
+
+    async def put_many(self, bodies: Sequence[bytes]) -> None:
+        """The same for many, in few commits. They become readable in their order: what refers to others stands behind
+        them.
+        """
+        for group in _groups(bodies):
+            if cas.is_small(group[0]):
+                of = [cas.address(data) for data in group]
+                await transact.run(self._engine, self._env, functools.partial(self._attempt_many, of, group))
+            else:
+                await self.put(group[0])
 
     async def get(self, of: bytes) -> bytes:
         """The bytes behind an address, verified. `NotFound` if there are none, `Corrupt` if they are bad or gone."""
-        record = await self._find(of)
+        return await self._load(of, await self._find(of))
+
+    async def get_many(self, addresses: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The same for many, in few reads. `BadBlob` says which of them cannot be read."""
+        found: dict[bytes, bytes] = {}
+        for start in range(0, len(addresses), limits.BLOBS_READ_MAX):
+            page = addresses[start : start + limits.BLOBS_READ_MAX]
+            read = await self._engine.read(*(cas.get(self._universe, of) for of in page))
+            for index, of in enumerate(page):
+                try:
+                    record = cas.decode(of, read.value(index))
+                    found[of] = record.inline if record.inline is not None else await self._load(of, record)
+                except (errors.NotFound, errors.Corrupt) as error:
+                    raise BadBlob(of, str(error)) from error
+        return found
+
+    async def _load(self, of: bytes, record: blob.Blob) -> bytes:
         if self._cache is not None and record.object is not None:
             cached = await self._cache.get(of)  # verified there; an entry that is bad is dropped and not returned
             if cached is not None:
@@ -101,29 +142,144 @@ class Blobs:
     async def _find(self, of: bytes) -> blob.Blob:
         return cas.decode(of, (await self._engine.read(cas.get(self._universe, of))).value(0))
 
-    async def _upload(self, of: bytes, data: bytes) -> str:
-        name = keys.object_name(self._universe, of, self._env.random_bytes(limits.ID_BYTES))
-        await self._objects.put(name, data)
-        return name
+    # --- Uploads that were abandoned ---------------------------------------------------------------------------
+
+    async def abandoned(self, *, before_us: int, remove: bool, uploads_max: int = limits.SETTING_COUNT_MAX) -> int:
+        """How many uploads began before this time of the store's and are not published; with `remove`, they go.
+
+        An upload that is still being written, and is that old, begins again. Looks at `uploads_max` at most.
+        """
+        count = looked = 0
+        after = b""
+        while looked < uploads_max:
+            count_max = min(limits.UPLOADS_PAGE, uploads_max - looked)
+            wanted = chunks.uploads_range(self._universe, after=after, count_max=count_max)
+            page = (await self._engine.read(wanted)).page(0)
+            for upload in chunks.decode_uploads(self._universe, page):
+                looked += 1
+                after = upload.key
+                if upload.began_us < before_us:
+                    count += not remove or await self._discard(upload)
+            if not page.more:
+                break
+        return count
+
+    # --- Putting ----------------------------------------------------------------------------------------------
+
+    async def _attempt(self, putting: _Putting) -> transact.Done[bool] | transact.Write[bool]:
+        """The batch that publishes the blob, or raises it to the present generation. Whether it was published."""
+        of, upload = putting.of, putting.upload
+        wanted = [cas.get(self._universe, of), universes.get_generation(self._universe)]
+        read = await self._engine.read(*wanted, *([] if upload is None else [chunks.get_upload(upload)]))
+        raw, generation = read.value(0), universes.decode_generation(read.value(1))
+        batch = kv.Batch()
+        if raw is not None:
+            if not cas.touch(batch, self._universe, of, raw, generation=generation):
+                return transact.Done(False)
+            return transact.Write(batch, lambda _: False)
+        if upload is not None and read.value(2) != upload.raw:
+            probes.hit("blobs.upload-swept")
+            putting.upload = None
+        if await self._place(putting, time_us=read.time_us):
+            again = await self._engine.read(universes.get_generation(self._universe))
+            generation = universes.decode_generation(again.value(0))  # a collection may have begun meanwhile
+        cas.publish(batch, self._universe, of, self._record(batch, putting, generation))
+        return transact.Write(batch, lambda _: True)
+
+    async def _attempt_many(
+        self, addresses: Sequence[bytes], bodies: Sequence[bytes]
+    ) -> transact.Done[None] | transact.Write[None]:
+        wanted = [cas.get(self._universe, of) for of in addresses]
+        read = await self._engine.read(universes.get_generation(self._universe), *wanted)
+        generation = universes.decode_generation(read.value(0))
+        batch = kv.Batch()
+        for index, (of, data) in enumerate(zip(addresses, bodies, strict=True), 1):
+            raw = read.value(index)
+            if raw is not None:
+                cas.touch(batch, self._universe, of, raw, generation=generation)
+            else:
+                cas.publish(batch, self._universe, of, blob.Blob(len(data), generation, inline=data))
+        return transact.Write(batch, lambda _: None) if batch.puts else transact.Done(None)
+
+    async def _place(self, putting: _Putting, *, time_us: int) -> bool:
+        """Write what has to be there before the record is. Whether that took any time."""
+        of, data = putting.of, putting.data
+        if cas.is_small(data):
+            return False
+        if len(data) > self._in_store_bytes_max:
+            if putting.object is not None:
+                return False
+            name = keys.object_name(self._universe, of, self._env.random_bytes(limits.ID_BYTES))
+            await self._objects.put(name, data)
+            putting.object = name
+            return True
+        if chunks.is_one_batch(data) or putting.upload is not None:
+            return False
+        await self._upload(putting, time_us=time_us)
+        return True
+
+    async def _upload(self, putting: _Putting, *, time_us: int) -> None:
+        """Write the chunks of a blob that takes more than one batch. It can be given up from its first batch on."""
+        nonce = self._env.random_bytes(limits.ID_BYTES)
+        batch = kv.Batch()
+        upload = chunks.begin(batch, self._universe, putting.of, nonce, putting.data, time_us=time_us)
+        putting.upload = upload
+        await self._commit(batch)
+        for start in chunks.later_parts(putting.data):
+            batch = kv.Batch()
+            chunks.extend(batch, self._universe, upload, putting.data, start)
+            if not await self._commit(batch):
+                return  # it was swept: the batch that publishes it will conflict, and it begins again
+
+    async def _commit(self, batch: kv.Batch) -> bool:
+        [outcome] = await transact.commit(self._engine, self._env, batch)
+        return isinstance(outcome, kv.Ok)
+
+    def _record(self, batch: kv.Batch, putting: _Putting, generation: int) -> blob.Blob:
+        """The record of a blob, and in the batch what is published together with it."""
+        data = putting.data
+        if cas.is_small(data):
+            return blob.Blob(len(data), generation, inline=data)
+        if putting.object is not None:
+            return blob.Blob(len(data), generation, object=putting.object)
+        if putting.upload is not None:
+            chunks.finish(batch, putting.upload)
+            return blob.Blob(len(data), generation, chunks=putting.upload.nonce)
+        nonce = self._env.random_bytes(limits.ID_BYTES)
+        chunks.put(batch, self._universe, putting.of, nonce, data)
+        return blob.Blob(len(data), generation, chunks=nonce)
+
+    async def _give_up(self, putting: _Putting) -> None:
+        """Delete the chunks of an upload that was not published. If that fails now, they are swept later."""
+        if putting.upload is not None:
+            probes.hit("blobs.upload-given-up")
+            with contextlib.suppress(errors.StoreError):
+                await self._discard(putting.upload)
+
+    async def _discard(self, upload: chunks.Upload) -> bool:
+        batch = kv.Batch()
+        chunks.discard(batch, self._universe, upload)
+        return await self._commit(batch)
+
+    # --- Getting ----------------------------------------------------------------------------------------------
 
     async def _fetch(self, of: bytes, record: blob.Blob) -> bytes:
         """The blob's bytes, verified. One that was collected and put again meanwhile has another object."""
         damaged = 0
         for _ in range(limits.TRANSACT_ATTEMPTS_MAX):
-            if record.object is None:
-                assert record.inline is not None
+            if record.inline is not None:
                 return record.inline  # verified by `_find`
             try:
-                body = await self._objects.get(record.object)
+                body = await self._body(of, record)
             except errors.NotFound as error:
                 found = await self._find(of)
-                if found.object == record.object:
-                    raise errors.Corrupt(f"blob {of.hex()}: its object {record.object} is gone") from error
+                if (found.object, found.chunks) == (record.object, record.chunks):
+                    raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
                 probes.hit("blobs.replaced-while-read")
                 record = found
                 continue
             try:
-                digest.check(body, of, f"object {record.object}")
+                digest.check(body, of, _place(record))
             except errors.DigestMismatch:
                 damaged += 1
                 if damaged == READS_MAX:
@@ -133,8 +289,53 @@ class Blobs:
             return body
         raise errors.Conflicted(f"blob {of.hex()} was replaced again and again while it was read")
 
+    async def _body(self, of: bytes, record: blob.Blob) -> bytes:
+        """The bytes, as they are found. `NotFound` if they are not there, or not all of them."""
+        if record.object is not None:
+            return await self._objects.get(record.object)
+        assert record.chunks is not None
+        found: list[bytes] = []
+        more = True
+        while more:
+            wanted = chunks.read_range(self._universe, of, record.chunks, first=len(found))
+            page = (await self._engine.read(wanted)).page(0)
+            found += chunks.decode(self._universe, of, record.chunks, page, first=len(found))
+            more = page.more
+        body = b"".join(found)
+        if len(body) != record.size:
+            raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
+        return body
 
-def _record(data: bytes, generation: int, uploaded: str | None) -> blob.Blob:
-    if uploaded is None:
-        return blob.Blob(len(data), generation, inline=data)
-    return blob.Blob(len(data), generation, object=uploaded)
+
+def _groups(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Bodies in their order: many small ones that fit into one batch, or a single large one. Each comes once."""
+    group: list[bytes] = []
+    size = 0
+    for data in dict.fromkeys(bodies):
+        is_small = cas.is_small(data)
+        full = len(group) == limits.BLOBS_READ_MAX or size + len(data) > limits.BLOBS_BATCH_BYTES_MAX
+        if group and (full or not is_small):
+            yield group
+            group, size = [], 0
+        if is_small:
+            group.append(data)
+            size += len(data)
+        else:
+            yield [data]
+    if group:
+        yield group
+
+
+def _place(record: blob.Blob) -> str:
+    """Where a body is, for people."""
+    return f"object {record.object}" if record.chunks is None else f"upload {record.chunks.hex()}"
+
+
+class _Putting:
+    """A blob being put, over all attempts: what has been written of it so far."""
+
+    def __init__(self, of: bytes, data: bytes) -> None:
+        self.of = of
+        self.data = data
+        self.object: str | None = None  # its name, once the object is there
+        self.upload: chunks.Upload | None = None  # of chunks; it may have been swept since

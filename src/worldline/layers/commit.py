@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
+from worldline.keys import traces as trace_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, messages, ready, work, worlds
-from worldline.model import ids, inbox
+from worldline.model import ids, inbox, trace
 from worldline.model import work as work_model
 from worldline.store import kv
 
@@ -79,7 +80,7 @@ class Steps(msgspec.Struct, frozen=True):
     consumed; `settled`, a part of it, is work that was answered without the inbox, as its claimant or timer worker last
     saw it. `hints` are the world's own ready hints whose items these steps took. `unfinished` is put into the world's
     own inbox behind everything else: the rest of what these steps began is done by the next step, of this holder or
-    another.
+    another. `traces` are no part of the history: where user code failed, for people.
     """
 
     head_raw: bytes
@@ -94,6 +95,7 @@ class Steps(msgspec.Struct, frozen=True):
     sent: list[Sent] = []
     hints: Sequence[ready.Hint] = ()
     unfinished: inbox.Control | None = None
+    traces: Sequence[trace.Kept] = ()
 
 
 def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
@@ -114,7 +116,16 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
     ready.remove(batch, done.hints)
     if done.unfinished is not None:
         inboxes.enqueue_once(batch, at, done.unfinished)
+    if done.traces:
+        keep_traces(batch, at, done.traces)
     return claimed
+
+
+def keep_traces(batch: kv.Batch, at: ids.Address, steps: Sequence[trace.Kept]) -> None:
+    """Keep where user code failed in these steps, beside the journal."""
+    for key, kept in {trace_keys.trace_key(at, each.step): each for each in steps}.items():
+        assert 0 < len(kept.traces) <= limits.STEP_TRACES_MAX
+        batch.put(key, trace_keys.KEPT.pack(kept))
 
 
 def _change_work(batch: kv.Batch, at: ids.Address, done: Steps) -> list[work.Open]:

@@ -35,6 +35,7 @@ class Unread(msgspec.Struct, frozen=True):
     raw: bytes
     item: inbox.Item | None
     error: str = ""
+    trace: str = ""  # where the effect failed that a receipt is of
 
 
 class Letter(msgspec.Struct, frozen=True):

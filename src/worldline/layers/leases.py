@@ -66,6 +66,7 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
     raw_epoch: bytes
     raw_holder: bytes
+    trial: lease.Trial | None = None  # the world is on trial: its holder before did not release it
 
 
 def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Get]:

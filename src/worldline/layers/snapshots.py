@@ -1,8 +1,13 @@
-"""Snapshots: names for saved states, and the baseline a restore starts from.
+"""Snapshots: names for saved states, the baseline a restore starts from, and the pins of forks.
 
 A snapshot's blob is put into the CAS first; its record is written only afterwards, by the lease holder, and never
 changes. The baseline is one of the snapshots and only ever moves to a later step. Restore reads the baseline's blob,
 then the entries *above* its height, so each height comes from exactly one place.
+
+A fork has no state of its own at first: a restore of it begins at a snapshot of the world that it comes from, and goes
+on with the changes above that. A pin keeps them there, in each world that has some, until the fork has saved a state of
+its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: who drops something old
+expects the counter as it was when the pins were read.
 
 Not here: what a snapshot's blob holds, and dropping old snapshots.
 """
@@ -12,8 +17,9 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import errors
+from worldline.keys import lineage as lineage_keys
 from worldline.keys import snapshots as keys
-from worldline.model import ids, journal, snapshot
+from worldline.model import ids, journal, snapshot, world
 from worldline.store import kv
 
 
@@ -47,6 +53,42 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: Saved) -
         assert batch.puts[key].value == to.raw, "the batch records another snapshot of that step"
     else:
         batch.expect(key, to.raw)
+
+
+def pin(batch: kv.Batch, owner: ids.Address, saved: Saved, lineage: world.Lineage, fork: ids.WorldId) -> None:
+    """Keep for a new fork the snapshot that a restore of it begins at, which is `owner`'s, and the changes above it.
+
+    The snapshot is expected to be still there. The batch that makes the fork has guards of its own.
+    """
+    batch.expect(keys.snapshot_key(owner, saved.record.step), saved.raw)
+    needed = {owner.world: None} | {
+        ids.WorldId(each.world): None for each in lineage.sections if each.height > saved.record.height
+    }
+    for each in needed:
+        at = ids.Address(owner.universe, each)
+        batch.put(lineage_keys.pin_key(at, fork), lineage_keys.PIN.pack(world.Pin(saved.record.step, lineage.height)))
+        batch.add(lineage_keys.pin_count_key(at), 1)
+
+
+def unpin(batch: kv.Batch, fork: ids.Address, lineage: world.Lineage) -> None:
+    """A fork needs nothing of the worlds any more that it comes from."""
+    for each in {ids.WorldId(section.world): None for section in lineage.sections}:
+        at = ids.Address(fork.universe, each)
+        batch.delete(lineage_keys.pin_key(at, fork.world))
+        batch.add(lineage_keys.pin_count_key(at), 1)
+
+
+def get_pin(at: ids.Address, fork: ids.WorldId) -> kv.Get:
+    return kv.Get(lineage_keys.pin_key(at, fork))
+
+
+def pins_range(at: ids.Address, *, count_max: int) -> kv.Range:
+    begin, end = lineage_keys.pins(at)
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode_pins(at: ids.Address, page: kv.Page) -> list[tuple[ids.WorldId, world.Pin]]:
+    return [(lineage_keys.pin_fork(at, key), lineage_keys.PIN.unpack(raw)) for key, raw in page.items]
 
 
 def at_head(head: journal.Head, *, root: bytes, size: int, program_hash: bytes) -> snapshot.Snapshot:

@@ -13,6 +13,7 @@ succeeded by another can change nothing any more.
                 ^                   +--park--> PARKED --retry--> WAITING
                 +------------------------------------------------+
     by hand: WAITING --set_aside--> PARKED, WAITING --move_due--> WAITING
+    in a dry fork: open --> PARKED
     timers:  open --> WAITING --fire--> SETTLED --close--> gone
     A world may close an intent in any state (cancel, or the answer was consumed).
 
@@ -38,6 +39,8 @@ from worldline.model import ids, inbox, work
 from worldline.model.work import WorkKind, WorkState
 from worldline.store import kv
 
+_EFFECT, _MESSAGE = WorkKind.EFFECT, WorkKind.MESSAGE
+_WAITING, _CLAIMED, _PARKED = WorkState.WAITING, WorkState.CLAIMED, WorkState.PARKED
 CLAIMABLE = (WorkState.WAITING, WorkState.CLAIMED)
 ERROR_CHARACTERS_MAX = 1024
 
@@ -60,10 +63,11 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work) -> None:
-    """Ask for an effect or a timer, in the step that journals it."""
+    """Ask for an effect or a timer, in the step that journals it. An effect may be parked from the beginning."""
     _check_new(wanted)
     batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
-    _point(batch, at, intent, wanted)
+    if wanted.state is _WAITING:
+        _point(batch, at, intent, wanted)
 
 
 def open_claimed(
@@ -72,10 +76,10 @@ def open_claimed(
 ) -> Open:  # fmt: skip
     """Ask for an effect and hand it to a co-located adapter in the same commit."""
     _check_new(wanted)
-    assert wanted.kind is WorkKind.EFFECT, "a timer is not claimed"
+    assert wanted.kind is _EFFECT, "a timer is not claimed"
     claimed = msgspec.structs.replace(
         wanted,
-        state=WorkState.CLAIMED,
+        state=_CLAIMED,
         attempt=1,
         token=ids.check_id(token, "a claim token"),
         worker=worker,
@@ -169,7 +173,7 @@ def claim(
     batch: kv.Batch, opened: Open, *, worker: ids.WorkerId, token: ids.Token, now_us: int, until_us: int
 ) -> Open:  # fmt: skip
     """Take a due effect for a while. Guard: the authority as it was read; the token makes the result unique."""
-    assert opened.work.kind is WorkKind.EFFECT, "a timer is not claimed"
+    assert opened.work.kind is _EFFECT, "a timer is not claimed"
     if opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not claimable")
     if opened.work.due_us > now_us:
@@ -177,11 +181,12 @@ def claim(
     assert until_us > now_us
     claimed = msgspec.structs.replace(
         opened.work,
-        state=WorkState.CLAIMED,
+        state=_CLAIMED,
         attempt=opened.work.attempt + 1,
         token=ids.check_id(token, "a claim token"),
         worker=worker,
         due_us=until_us,
+        died=opened.work.died + (opened.work.state is WorkState.CLAIMED),  # a claim that ran out
     )
     return _move(batch, opened, claimed)
 
@@ -196,19 +201,28 @@ def renew(batch: kv.Batch, held: Open, *, until_us: int) -> Open:
     return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us))
 
 
-def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str) -> Open:
+def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str, trace: str = "") -> Open:
     """Give a claim back, to be tried again later. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     waiting = msgspec.structs.replace(
-        held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=due_us, error=_storable(error)
+        held.work,
+        state=WorkState.WAITING,
+        token=b"",
+        worker=b"",
+        due_us=due_us,
+        error=_storable(error),
+        trace=trace,
+        died=0,
     )
     return _move(batch, held, waiting)
 
 
-def park(batch: kv.Batch, held: Open, *, error: str) -> Open:
+def park(batch: kv.Batch, held: Open, *, error: str, trace: str = "") -> Open:
     """Set aside until an operator retries it. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
-    parked = msgspec.structs.replace(held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error))
+    parked = msgspec.structs.replace(
+        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace
+    )
     return _move(batch, held, parked)
 
 
@@ -216,7 +230,8 @@ def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
     """Put parked work back into the queue, with its attempts counted anew. Guard: the authority as it was read."""
     if parked.work.state is not WorkState.PARKED:
         raise errors.Closed(f"intent {parked.intent.hex()} is {parked.work.state.name.lower()}, not parked")
-    return _move(batch, parked, msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us))
+    waiting = msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us, died=0)
+    return _move(batch, parked, waiting)
 
 
 def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open:
@@ -243,13 +258,14 @@ def move_due(batch: kv.Batch, opened: Open, *, now_us: int, due_us: int) -> Open
     return _move(batch, opened, waiting)
 
 
-def settle(batch: kv.Batch, held: Open) -> Open:
+def settle(batch: kv.Batch, held: Open, *, trace: str = "") -> Open:
     """Mark claimed work as answered. The caller appends the one receipt in the same batch.
 
-    Guard: the claim as its holder last wrote it. The record stays, token and all, until the world consumes the answer.
+    Guard: the claim as its holder last wrote it. The record stays, token and all, until the world consumes the answer,
+    and with it `trace`, the traceback of a failure: the receipt, which is journaled, has none.
     """
     _check_claimed(held)
-    return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED))
+    return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED, trace=trace))
 
 
 def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId, now_us: int) -> inbox.TimerFired:
@@ -279,10 +295,14 @@ def settle_in_step(batch: kv.Batch, held: Open) -> None:
     batch.delete(_due_key(held))
 
 
-def take_back(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
-    """Put work whose claimant is known to be dead back into the queue, due now. Guard: the claim as it was read."""
+def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
+    """Put claimed work back into the queue, due now. Guard: the claim as it was read. `died`: its claimant is known to
+    be dead; else that gives it back itself.
+    """
     _check_claimed(held)
-    waiting = msgspec.structs.replace(held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=now_us)
+    waiting = msgspec.structs.replace(
+        held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=now_us, died=held.work.died + died
+    )
     return _move(batch, held, waiting)
 
 
@@ -330,7 +350,7 @@ def repair(
 
 def _is_at_work(opened: Open, now_us: int) -> bool:
     """Whether an adapter has a claim that has not expired."""
-    return opened.work.state is WorkState.CLAIMED and opened.work.due_us > now_us
+    return opened.work.state is _CLAIMED and opened.work.due_us > now_us
 
 
 def _unused_due_us(
@@ -382,12 +402,12 @@ def _storable(error: str) -> str:
 
 
 def _check_new(wanted: work.Work) -> None:
-    assert wanted.kind is not WorkKind.MESSAGE, "a message leaves with its step and is in no queue"
-    assert wanted.state is WorkState.WAITING
+    assert wanted.kind is not _MESSAGE, "a message leaves with its step and is in no queue"
+    assert wanted.state is _WAITING or (wanted.state is _PARKED and wanted.kind is _EFFECT)
     assert wanted.attempt == 0
     assert not wanted.token
 
 
 def _check_claimed(held: Open) -> None:
-    if held.work.state is not WorkState.CLAIMED or not held.work.token:
+    if held.work.state is not _CLAIMED or not held.work.token:
         raise errors.Closed(f"intent {held.intent.hex()} is {held.work.state.name.lower()}, not claimed")

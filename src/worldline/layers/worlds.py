@@ -17,6 +17,7 @@ from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
+from worldline.keys import lineage as lineage_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import worlds as keys
 from worldline.model import ids, journal, lease, snapshot
@@ -110,16 +111,46 @@ def create(
         labels=_check_labels(labels),
         created_us=time_us,
     )
-    raw = keys.META.pack(meta)
-    batch.absent(keys.meta_key(at))
-    batch.put(keys.meta_key(at), raw)
-    batch.absent(keys.name_key(at.universe, name))
-    batch.put(keys.name_key(at.universe, name), keys.NAME.pack(keys.Named(at.world)))
-    batch.put(keys.index_key(at), keys.INDEX.pack(meta))
-    batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(lease.Epoch(0, b"")))
+    made = _new(batch, at, meta)
     batch.put(journal_keys.head_key(at), journal_keys.HEAD.pack(journal.GENESIS))
     batch.put(snapshot_keys.snapshot_key(at, 0), snapshot_keys.SNAPSHOT.pack(baseline))
     batch.put(snapshot_keys.baseline_key(at), snapshot_keys.BASELINE.pack(baseline))
+    return made
+
+
+def fork(
+    batch: kv.Batch,
+    parent: World,
+    at: ids.Address,
+    *,
+    meta: model.WorldMeta,
+    lineage: model.Lineage,
+    head: journal.Head,
+    baseline: snapshot.Snapshot,
+) -> World:
+    """A new world that goes on where the history of another ends at `head`, from its own journal on.
+
+    Guards: the id and the name are free. The parent's meta is expected: a world that is deleted meanwhile is not
+    forked. The caller pins what the fork needs (`snapshots.pin`).
+    """
+    batch.expect(keys.meta_key(parent.at), parent.raw)
+    _check_labels(meta.labels)
+    made = _new(batch, at, meta)
+    batch.put(lineage_keys.lineage_key(at), lineage_keys.LINEAGE.pack(lineage))
+    batch.put(journal_keys.head_key(at), journal_keys.HEAD.pack(head))
+    batch.put(snapshot_keys.baseline_key(at), snapshot_keys.BASELINE.pack(baseline))
+    return made
+
+
+def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> World:
+    """A world's record, its name and its listing, and an epoch that no lease has had."""
+    raw = keys.META.pack(meta)
+    batch.absent(keys.meta_key(at))
+    batch.put(keys.meta_key(at), raw)
+    batch.absent(keys.name_key(at.universe, meta.name))
+    batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.Named(at.world)))
+    batch.put(keys.index_key(at), keys.INDEX.pack(meta))
+    batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(lease.Epoch(0, b"")))
     return World(at, meta, raw)
 
 

@@ -35,9 +35,20 @@ class Kind(enum.IntEnum):
     ANSWERED = 45
     EFFECT_CANCELLED = 46
     CLOCK = 47  # right behind the input: how far the store's time of this step was behind its logical time
+    RUN_BLOCKED = 48  # [run, report, unfit]: its code does not fit its record, or an answer; `kernel/state.py`
+    POISON = 49  # right behind the input, or its CLOCK: why this step runs no user code
+    SCRIPTED = 50  # [run, operation, kind, name, params, status, data]: a fork answers it, by script or as dropped
+    REVERTED = 51  # [step, height]: the state is what it was then
+    QUESTION_CANCELLED = 52  # [step, ordinal, name]: no run waits for the answer any more
+    WITNESSED = 53  # [step, root]: the root of the state at the end of that step, the one before; `kernel/branches`
 
 
 INPUTS = (Kind.EVENT, Kind.EFFECT_RESULT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)
+
+
+_DIGEST_BYTES = limits.DIGEST_BYTES
+_DIGEST_SIZES = (0, limits.DIGEST_BYTES)
+_STAMP_SIZES = (0, limits.STAMP_BYTES)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -70,11 +81,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         if self.height < 1 or self.step < 1:
             raise ValueError("heights and steps count from 1")
-        if len(self.chain) not in (0, limits.DIGEST_BYTES) or len(self.state) not in (0, limits.DIGEST_BYTES):
+        if len(self.chain) not in _DIGEST_SIZES or len(self.state) not in _DIGEST_SIZES:
             raise ValueError("a digest has 32 bytes")
-        if len(self.stamp) not in (0, limits.STAMP_BYTES):
+        if len(self.stamp) not in _STAMP_SIZES:
             raise ValueError("a stamp has 12 bytes")
-        if self.blob and (self.payload or len(self.blob) != limits.DIGEST_BYTES):
+        if self.blob and (self.payload or len(self.blob) != _DIGEST_BYTES):
             raise ValueError("a payload stands here or is named by a sha256")
 
 
@@ -95,7 +106,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if not 0 <= self.step <= self.height:
             raise ValueError("a step has at least one entry, and both count from 0 at a head")
-        if len(self.chain) != limits.DIGEST_BYTES or len(self.state) != limits.DIGEST_BYTES:
+        if not len(self.chain) == len(self.state) == _DIGEST_BYTES:
             raise ValueError("a digest has 32 bytes")
 
 

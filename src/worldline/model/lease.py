@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 
@@ -43,3 +45,25 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     priority: int
     reason: str
     revision: int
+
+
+class Running(enum.IntEnum):
+    """What a holder on trial is doing. Numbers are stored and never reused."""
+
+    NOTHING = 1
+    RESTORE = 2
+    STEP = 3
+
+
+class Trial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The crash budget of a world whose last holder did not release it.
+
+    `step` is that of the head when this was written; `input` the digest of the input that `step_deaths` is about.
+    """
+
+    epoch: int
+    step: int
+    running: Running
+    input: bytes = b""
+    step_deaths: int = 0
+    restore_deaths: int = 0

@@ -23,8 +23,13 @@ ReadBatch = Annotated[
 ]  # one read takes up to two keys of each
 
 
+ON_HANG = ("report", "exit")
+
+
 class WorkerSettings(msgspec.Struct, frozen=True):
-    """How a world worker behaves. None of these changes an outcome; they decide when and how much at a time."""
+    """How a world worker behaves. They decide when and how much at a time; the only ones that decide an outcome are
+    `step_timeout_ms` and `crash_budget`, about code that hangs or ends its process.
+    """
 
     lease_ttl_ms: Annotated[int, msgspec.Meta(ge=2, le=limits.SETTING_MS_MAX)] = 10_000
     heartbeat_ms: Milliseconds = 2_500  # half of `lease_ttl_ms` at most: one heartbeat may be lost
@@ -39,7 +44,14 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     snapshot_entries: Count = 5_000
     snapshot_ms: Milliseconds = 300_000
     snapshot_idle_ms: Milliseconds = 2_000  # a world with live runs is saved when idle, so that new code can be judged
+    # Of one world, in bytes, more or less. Of a larger one only so many cells stay in memory: the others are read from
+    # its saved state when they are needed.
+    cells_memory_max: Count = 256 * 1024 * 1024
     run_outcomes_warn: Count = 10_000
+    step_timeout_ms: Milliseconds = (
+        30_000  # a step that takes longer is interrupted, and counts as a death over its input
+    )
+    crash_budget: Count = 3  # deaths over one input before it is settled without its code; deaths in restores in a row
     labels: dict[str, str] = {}  # said with every heartbeat; what pins and needs of worlds are compared with
 
     def __post_init__(self) -> None:
@@ -57,6 +69,7 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     scan_ms: Milliseconds = 5_000
     concurrency: Count = 256
     claim_batch: ReadBatch = 64
+    dead_attempts_max: Count = 5  # in a row, of an effect with unlimited attempts: then it is parked
 
     def __post_init__(self) -> None:
         _check(self)
@@ -83,6 +96,8 @@ class JanitorSettings(msgspec.Struct, frozen=True):
     turn_ms: Milliseconds = 1_000  # between turns of a round
     round_ms: Milliseconds = 600_000  # between rounds through everything
     worlds_max: ReadBatch = 256  # looked at in one turn
+    # Of each minute: how long a process that runs worlds runs their steps again, to prove them. 0: it does not.
+    prove_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 600
 
     def __post_init__(self) -> None:
         _check(self)
@@ -125,12 +140,15 @@ class Settings(msgspec.Struct, frozen=True):
     janitor: JanitorSettings = msgspec.field(default_factory=JanitorSettings)
     pressure: PressureSettings = msgspec.field(default_factory=PressureSettings)
     cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
-    hang_ms: Milliseconds = 30_000  # how long a cycle may take before it is reported
+    hang_ms: Milliseconds = 30_000  # how long a cycle may take, and the event loop be held up, before it is reported
+    on_hang: str = "report"  # or "exit": end the process when code does not return and cannot be interrupted
     dedupe_window_ms: Milliseconds = 24 * 3_600_000
     host_wait_ms: MillisecondsOrNone = 30_000  # how long a caller waits while no process runs its world; 0: for ever
 
     def __post_init__(self) -> None:
         _check(self)
+        if self.on_hang not in ON_HANG:
+            raise errors.BadInput(f'Settings.on_hang is {self.on_hang!r}; use "report" or "exit"')
 
 
 def given(settings: Settings | None) -> Settings:

@@ -6,16 +6,21 @@ the role commits as one batch and only then acts upon. Nothing here knows how ei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from worldline.model import ids, inbox, journal
+from worldline.model.change import NO_CHANGES, Change
+from worldline.model.trace import Trace
 from worldline.model.work import WorkKind
 
 
 class Input(msgspec.Struct, frozen=True):
     """One inbox item, with the bytes of its payload, wherever they were stored.
 
-    `item` is None for bytes that could not be decoded; `raw_digest` then says which, and `error` why.
+    `item` is None for bytes that could not be decoded; `raw_digest` then says which, and `error` why. `poison`: why it
+    must not reach user code, if it must not; the step journals that right behind the input.
     """
 
     item: inbox.Item | None
@@ -23,6 +28,9 @@ class Input(msgspec.Struct, frozen=True):
     stamp: bytes = b""
     raw_digest: bytes = b""
     error: str = ""
+    blocks: Mapping[str, str] = {}  # of a step that is replayed: the runs that it blocked, and the reports
+    trace: str = ""  # where the effect failed that a receipt is of: shown, never journaled
+    poison: str = ""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -56,6 +64,7 @@ class Wanted(msgspec.Struct, frozen=True):
     due_us: int
     deadline_us: int
     correlation: str
+    parked: str = ""  # why it waits for a person from the beginning
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -68,8 +77,17 @@ class Outgoing(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class Letter(msgspec.Struct, frozen=True):
+    """An event that becomes a dead letter, with the bytes of its payload."""
+
+    event: inbox.Event
+    data: bytes
+
+
 class Stepped(msgspec.Struct, frozen=True):
-    """Everything a step derived, in order. `dead` says why the input was not taken, if it was not."""
+    """Everything a step derived, in order. `dead` says why the input was not taken, if it was not; `letter` is what
+    becomes a dead letter then, if it is not the input itself.
+    """
 
     drafts: list[journal.Draft]
     state: bytes
@@ -78,3 +96,8 @@ class Stepped(msgspec.Struct, frozen=True):
     cancelled: list[Wanted] = []
     outgoing: list[Outgoing] = []
     dead: str = ""
+    letter: Letter | None = None
+    changes: list[Change] = []  # of the state's rows, in the order of `worldline.model.change`
+    covered: bytes = NO_CHANGES  # what the chain covers of them: `change.changes_digest`
+    plain: bytes = b""  # the changes as they may be stored, if nothing more is to be said of them: `change.digests`
+    traces: list[Trace] = []  # where user code failed: no part of the history, and none in a replay

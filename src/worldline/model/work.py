@@ -43,3 +43,5 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     deadline_us: int = 0  # of all attempts together; 0: none
     error: str = ""  # what the last attempt failed with
     correlation: str = ""
+    trace: str = ""  # where in its code the last attempt failed, for people
+    died: int = 0  # attempts in a row whose processes did not say how they ended

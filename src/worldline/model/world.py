@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from worldline.base import limits
+
 
 class Status(enum.IntEnum):
     """What a world takes and does. Numbers are stored and never reused.
@@ -54,6 +56,61 @@ class WorldMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     labels: dict[str, str]
     created_us: int
     revision: int = 0
+    dry: bool = False  # a fork whose effects do not leave it
+
+
+class Policy(enum.IntEnum):
+    """What becomes of the effects and questions that are open where a world is forked or reverted to. Timers are set
+    again under every policy. Numbers are stored and never reused.
+    """
+
+    DROP = 1  # each gets a `cancelled` answer
+    REISSUE = 2  # each is asked for again, by the branch and for the branch
+    SHARE = 3  # each gets the answer that the parent gets
+    SCRIPT = 4  # each gets the script's answer, or a `cancelled` one
+
+
+class Section(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The part of a history that stands in another world's journal: everything up to a height, from where the section
+    before ends. `height` is the end of `step`.
+    """
+
+    world: bytes
+    step: int
+    height: int
+
+
+class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a forked world came from. Never changes.
+
+    `sections`, the oldest first, say in whose journals its history stands up to the fork; its own journal goes on
+    there. `request` is the digest of what was asked for, so that the same request finds the world it has made.
+    """
+
+    parent: bytes
+    parent_name: str  # as it was called then
+    step: int
+    height: int
+    sections: list[Section]
+    policy: Policy
+    live: bool
+    created_us: int
+    request: bytes
+    script: bytes = b""  # the address of the answers that it was given beforehand
+
+    def __post_init__(self) -> None:
+        heights = [each.height for each in self.sections]
+        if not heights or heights[-1] != self.height or heights != sorted(heights):
+            raise ValueError("the sections of a lineage rise to its height")
+        if any(len(each.world) != limits.ID_BYTES for each in self.sections) or len(self.parent) != limits.ID_BYTES:
+            raise ValueError("a world id has 16 bytes")
+
+
+class Pin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A fork needs this world's snapshot at a step, and what was changed above it up to a height."""
+
+    snapshot: int
+    height: int
 
 
 class Schema(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.roles import loop
+from worldline.roles.cluster import proofs
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
@@ -49,6 +50,14 @@ class Effect(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class Diverged(msgspec.Struct, frozen=True):
+    """A world whose code did not do the same again."""
+
+    world: str
+    name: str
+    height: int
+
+
 class Dump(msgspec.Struct, frozen=True):
     """A process, as it stands."""
 
@@ -60,12 +69,13 @@ class Dump(msgspec.Struct, frozen=True):
     worlds_omitted: int
     effects: list[Effect]
     effects_omitted: int
+    diverged: list[Diverged]
     stacks: str = ""
 
 
 def dump(
     loops: Sequence[loop.Loop], worlds: world_worker.WorldWorker | None, adapter: effect_worker.AdapterWorker | None,
-    *, worker: str, name: str, now_us: int,
+    proved: proofs.Proofs | None, *, worker: str, name: str, now_us: int,
 ) -> Dump:  # fmt: skip
     held = [] if worlds is None else sorted(worlds.held, key=lambda each: each.at)
     cycles = [] if worlds is None else list(worlds.under_way().values())
@@ -82,6 +92,7 @@ def dump(
             for each in claims[:LISTED_MAX]
         ],
         max(0, len(claims) - LISTED_MAX),
+        [] if proved is None else _diverged(proved),
     )
 
 
@@ -89,6 +100,11 @@ def _world(each: held_world.HeldWorld) -> World:
     return World(
         each.at.world.hex(), each.name, each.lease.epoch, each.head.height, each.busy, len(each.handed), each.unread
     )
+
+
+def _diverged(proved: proofs.Proofs) -> list[Diverged]:
+    latest = list(proved.diverged.items())[-LISTED_MAX:]
+    return [Diverged(at.world.hex(), each.name, each.height) for at, each in latest]
 
 
 def stacks() -> str:

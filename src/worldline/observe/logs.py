@@ -1,8 +1,8 @@
 """Logs on stderr: one line of text for people, or one JSON object a line for machines.
 
 The roles, the store and a user's own `wl.log` write through `logging`; this only formats it. A record may carry fields
-(`extra={"world": ..., "step": ...}`); the JSON form has them as members, the text form behind the message. A traceback
-is a member of its own, or follows on lines of its own.
+(`extra={"world": ..., "step": ...}`); the JSON form has them as members, the text form behind the message, unless the
+message shows them itself, as those of `wl.log` do. A traceback is a member of its own, or follows on lines of its own.
 
 ::
 
@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import Literal
 
 import msgspec
+
+from worldline.kernel.authoring import log
 
 Form = Literal["json", "text"]
 FORMS: tuple[Form, ...] = ("text", "json")
@@ -69,7 +71,8 @@ class Text(logging.Formatter):
         millis = int(record.created * 1000) % 1000
         line = " ".join(record.getMessage().split())
         said = f"{when}.{millis:03} {record.levelname} {record.name.removeprefix('worldline.')}: {line}"
-        carried = " ".join(f"{name}={value}" for name, value in fields(record).items())
+        shown = getattr(record, log.SHOWN, ())
+        carried = " ".join(f"{name}={value}" for name, value in fields(record).items() if name not in shown)
         if carried:
             said += f"  [{carried}]"
         if record.exc_info is not None and record.exc_info[0] is not None:
@@ -99,18 +102,18 @@ def written(
 
     What a user's `wl.log` says is written from `info` on, at any level of the rest.
     """
-    log, user = logging.getLogger("worldline"), logging.getLogger("worldline.user")
+    all_of_us, user = logging.getLogger("worldline"), log.LOGGER
     handler = _Handler(write)
     handler.setFormatter(Json(always) if form == "json" else Text())
-    before = log.propagate, log.level, user.level
-    log.addHandler(handler)
-    log.propagate = False
-    log.setLevel(level.upper())
-    user.setLevel(min(logging.INFO, log.level))
+    before = all_of_us.propagate, all_of_us.level, user.level
+    all_of_us.addHandler(handler)
+    all_of_us.propagate = False
+    all_of_us.setLevel(level.upper())
+    user.setLevel(min(logging.INFO, all_of_us.level))
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.propagate = before[0]
-        log.setLevel(before[1])
+        all_of_us.removeHandler(handler)
+        all_of_us.propagate = before[0]
+        all_of_us.setLevel(before[1])
         user.setLevel(before[2])

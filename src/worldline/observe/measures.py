@@ -82,7 +82,12 @@ METRICS: dict[str, Metric] = {
         "Worlds dropped from memory: their commit or their lease was lost.", "why"
     ),
     "worldline_worlds_refused_total": _counter("Times a world could not be run here and was left alone.", "why"),
+    "worldline_step_deaths_total": _counter("Steps that did not end in order, held against their inputs.", "how"),
+    "worldline_restore_deaths_total": _counter("Processes that died while they restored a world."),
+    "worldline_quarantines_total": _counter("Worlds paused because processes died while they restored them."),
     "worldline_worlds_held": _gauge("Worlds in memory."),
+    "worldline_cells_in_memory": _gauge("Cells in memory, of all worlds."),
+    "worldline_cold_misses_total": _counter("Cells that were not in memory and that a step had to wait for."),
     "worldline_inputs_waiting": _gauge("Inputs from outside that wait for their step in this process."),
     # Leases, restores, snapshots.
     "worldline_leases_acquired_total": _counter("Leases acquired."),
@@ -94,6 +99,11 @@ METRICS: dict[str, Metric] = {
     "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
     "worldline_snapshot_seconds": _histogram("Saving one snapshot."),
     "worldline_snapshot_bytes": _histogram("Size of a snapshot.", bounds=BYTES),
+    # Proofs in the background.
+    "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),
+    "worldline_proof_seconds": _histogram("One slice of a proof: how long its thread was at work."),
+    "worldline_proofs_diverged_total": _counter("Worlds whose code did not do again what the journal says."),
+    "worldline_worlds_diverged": _gauge("Worlds whose code this process has found not to do the same again."),
     # Effects and timers.
     "worldline_effects_opened_total": _counter("Effects asked for.", "effect"),
     "worldline_effects_cancelled_total": _counter("Effects that their world no longer wanted.", "effect"),
@@ -259,6 +269,7 @@ def _cycled(meter: Meter, fact: telemetry.Cycled) -> None:
     meter.add("worldline_cycles_total", 1)
     meter.observe("worldline_cycle_seconds", _seconds(fact.us))
     meter.observe("worldline_cycle_worlds", fact.worlds)
+    meter.add("worldline_cold_misses_total", fact.misses)
 
 
 def _dropped(meter: Meter, fact: telemetry.Dropped) -> None:
@@ -267,6 +278,15 @@ def _dropped(meter: Meter, fact: telemetry.Dropped) -> None:
 
 def _world_refused(meter: Meter, fact: telemetry.WorldRefused) -> None:
     meter.add("worldline_worlds_refused_total", 1, fact.kind)
+
+
+def _step_died(meter: Meter, fact: telemetry.StepDied) -> None:
+    meter.add("worldline_step_deaths_total", 1, fact.how)
+
+
+def _restore_died(meter: Meter, fact: telemetry.RestoreDied) -> None:
+    meter.add("worldline_restore_deaths_total", 1)
+    meter.add("worldline_quarantines_total", int(fact.quarantined))
 
 
 def _taken(meter: Meter, fact: telemetry.Taken) -> None:
@@ -288,6 +308,16 @@ def _saved(meter: Meter, fact: telemetry.Saved) -> None:
 def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
     del fact
     meter.add("worldline_snapshots_failed_total", 1)
+
+
+def _proved(meter: Meter, fact: telemetry.Proved) -> None:
+    meter.add("worldline_proved_steps_total", fact.steps)
+    meter.observe("worldline_proof_seconds", _seconds(fact.us))
+
+
+def _unproved(meter: Meter, fact: telemetry.Unproved) -> None:
+    del fact
+    meter.add("worldline_proofs_diverged_total", 1)
 
 
 def _beat(meter: Meter, fact: telemetry.Beat) -> None:
@@ -345,10 +375,14 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Cycled: _cycled,
     telemetry.Dropped: _dropped,
     telemetry.WorldRefused: _world_refused,
+    telemetry.StepDied: _step_died,
+    telemetry.RestoreDied: _restore_died,
     telemetry.Taken: _taken,
     telemetry.Released: _released,
     telemetry.Saved: _saved,
     telemetry.SaveFailed: _save_failed,
+    telemetry.Proved: _proved,
+    telemetry.Unproved: _unproved,
     telemetry.Beat: _beat,
     telemetry.SelfFenced: _self_fenced,
     telemetry.Claimed: _claimed,

@@ -27,7 +27,8 @@ from worldline.roles import telemetry
 
 NoticeKind = Literal[
     "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
-    "world_dropped", "world_refused", "self_fenced", "refused", "hang", "role_error",
+    "world_dropped", "world_refused", "world_diverged", "step_died", "restore_died", "self_fenced", "refused", "hang",
+    "role_error",
 ]  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class Notice(msgspec.Struct, frozen=True):
     step: int = 0
     code: str = ""
     detail: int = 0  # the attempt, the epoch, how many worlds: what the kind counts
+    trace: str = ""  # of an effect's failed attempt: where in its code it failed
 
 
 class Journaled(msgspec.Struct, frozen=True):
@@ -137,6 +139,14 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             return [Notice("world_dropped", fact.message, fact.at.world.hex(), code=fact.why)]
         case telemetry.WorldRefused():
             return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
+        case telemetry.Unproved():
+            return [Notice("world_diverged", fact.message, fact.at.world.hex(), detail=fact.height)]
+        case telemetry.StepDied():
+            said = f"a step did not end in order ({fact.how})"
+            return [Notice("step_died", said, fact.at.world.hex(), code=fact.how, detail=fact.deaths)]
+        case telemetry.RestoreDied():
+            said = "a process died while it restored the world" + ("; it is quarantined" if fact.quarantined else "")
+            return [Notice("restore_died", said, fact.at.world.hex(), detail=fact.deaths)]
         case telemetry.SelfFenced():
             return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]
         case telemetry.Refused():
@@ -159,7 +169,7 @@ def _of_attempt(fact: telemetry.Attempted) -> list[Notice]:
         return []
     work = fact.claim.work
     message = f"{work.name}: {fact.message}"
-    return [Notice(kind, message, fact.claim.at.world.hex(), work.step, fact.outcome, work.attempt)]
+    return [Notice(kind, message, fact.claim.at.world.hex(), work.step, fact.outcome, work.attempt, fact.trace)]
 
 
 def _tracing() -> telemetry.Listener | None:

@@ -17,6 +17,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.store import kv
 
 MARGIN = 4  # a part of the TTL, for clocks that do not run equally fast
 SIGNS_MAX = 4_096  # of workers that are remembered; those that were not looked at for longest are forgotten
@@ -27,6 +28,20 @@ class Witness:
         self._env = env
         self._signs: dict[ids.WorkerId, tuple[bytes, int]] = {}  # the bytes, and since when they were seen
         self.is_dead = is_dead  # proof: its process is certainly gone
+
+    async def lives(self, engine: kv.Engine) -> tuple[list[leases.Heartbeat], int]:
+        """Every worker that has a heartbeat, looked at; and the store's time."""
+        lives: list[leases.Heartbeat] = []
+        after: ids.WorkerId | None = None
+        while True:
+            read = await engine.read(leases.workers_range(after=after))
+            found = leases.decode_worker(read.page(0))
+            if found is None:
+                return lives, read.time_us
+            after, sign = found
+            life = self.look(sign)
+            if life is not None:
+                lives.append(life)
 
     def look(self, life: leases.Heartbeat | None) -> leases.Heartbeat | None:
         """A heartbeat that was read just now, marked `stale` if it was seen unchanged for too long."""

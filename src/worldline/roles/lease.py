@@ -6,20 +6,25 @@ batch, commit; a lost race is an expected loss that the caller handles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases, ready, worlds
+from worldline.layers import leases, ready, trial, worlds
 from worldline.layers import work as works
 from worldline.model import ids
+from worldline.model import lease as lease_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
-from worldline.roles import expiry
+from worldline.model.world import Status
+from worldline.roles import expiry, telemetry
 from worldline.store import kv, transact
 
 CLAIMS_PAGE = 256
+RESTORE_DEATHS_MIN = 2  # the first may be another world's: only from then on a world is restored alone
 
 
 async def beat(
@@ -78,21 +83,42 @@ async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, drain
     return await transact.run(engine, env, attempt)
 
 
+class Quarantined(errors.Closed):
+    """Processes in a row died while they restored the world: it is paused from now on, until a person resumes it."""
+
+    def __init__(self, name: str, deaths: int) -> None:
+        self.deaths = deaths
+        super().__init__(f"world {name!r} is quarantined: {quarantine_reason(deaths)}; see `worldline why {name}`")
+
+
+def quarantine_reason(deaths: int) -> str:
+    return f"{deaths} processes in a row died while they restored it"
+
+
 async def acquire(
     engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Heartbeat, others: expiry.Witness,
-    *, anyway: bool = False,
+    *, anyway: bool = False, why_not: Callable[[worlds.World, leases.State], Awaitable[str | None]] | None = None,
+    crash_budget: int = WorkerSettings().crash_budget, telemetry: telemetry.Telemetry = telemetry.NOTHING,
 ) -> leases.Lease:  # fmt: skip
-    """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands.
+    """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands, or
+    `why_not` says why this worker leaves it alone. `Quarantined` if so many processes have died while they restored the
+    world that this one does not try.
 
     `anyway`: wherever it is wanted, because it is not to be run but to be mended.
     """
+    known: trial.Known | None = None
+    found: lease_model.Trial | None = None
 
-    async def attempt() -> transact.Write[leases.Lease]:
+    async def attempt() -> transact.Write[leases.Lease | Quarantined]:
+        nonlocal known, found
         # Our own heartbeat is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
-        read = await engine.read(*leases.reads(at), leases.get_heartbeat(me.worker), worlds.get(at))
+        read = await engine.read(
+            *leases.reads(at), leases.get_heartbeat(me.worker), worlds.get(at), *trial.reads(at)
+        )  # fmt: skip
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         mine = leases.decode_heartbeat(me.worker, read.value(3))
         world = worlds.decode(at, read.value(4))
+        known = trial.decode(at, read.value(5), read.value(6))
         fresh = mine if mine is not None and mine.sign.incarnation == me.sign.incarnation else me
         holder_heartbeat = mine
         proven_dead = False
@@ -101,6 +127,9 @@ async def acquire(
             read = await engine.read(leases.get_heartbeat(other))
             holder_heartbeat = others.look(leases.decode_heartbeat(other, read.value(0)))
             proven_dead = others.is_dead(other)
+        said = None if why_not is None else await why_not(world, state)
+        if said is not None:
+            raise errors.Exists(f"world {at.world.hex()} is {said}")
         void = anyway
         if not anyway and state.assignment is not None and state.assignment.worker != me.worker:
             wanted = ids.WorkerId(state.assignment.worker)
@@ -117,9 +146,44 @@ async def acquire(
             proven_dead=proven_dead,
             assignment_void=void,
         )
-        return transact.Write(batch, lambda _: lease)
+        found = None if anyway else trial.after(known, state, fresh.sign.incarnation)
+        if found is None:
+            return transact.Write(batch, lambda _: lease)
+        if found.restore_deaths >= max(crash_budget, RESTORE_DEATHS_MIN):
+            return _quarantine(env, world, state, known, found)
+        trial.begin(batch, known, found)
+        tried = msgspec.structs.replace(lease, trial=found)
+        return transact.Write(batch, lambda _: tried)
 
-    return await transact.run(engine, env, attempt)
+    acquired = await transact.run(engine, env, attempt)
+    assert known is not None
+    if found is not None:
+        _tell_deaths(telemetry, at, known.trial, found, quarantined=isinstance(acquired, Quarantined))
+    if isinstance(acquired, Quarantined):
+        raise acquired
+    return acquired
+
+
+def _tell_deaths(
+    told: telemetry.Telemetry, at: ids.Address, before: lease_model.Trial | None, after: lease_model.Trial,
+    *, quarantined: bool,
+) -> None:  # fmt: skip
+    if before is not None and after.step_deaths > before.step_deaths:
+        told.tell(telemetry.StepDied(at, "died", after.step_deaths))
+    if before is not None and after.restore_deaths > before.restore_deaths:
+        told.tell(telemetry.RestoreDied(at, after.restore_deaths, quarantined))
+
+
+def _quarantine(
+    env: envs.Env, world: worlds.World, state: leases.State, known: trial.Known, found: lease_model.Trial
+) -> transact.Write[leases.Lease | Quarantined]:
+    """Pause the world instead of taking it. Its trial stays, and says why; `resume` deletes it."""
+    batch = kv.Batch()
+    worlds.change(batch, world, status=Status.PAUSED)
+    leases.revoke(batch, state, token=envs.new_id(env))
+    trial.begin(batch, known, msgspec.structs.replace(found, running=lease_model.Running.NOTHING))
+    why = Quarantined(world.meta.name, found.restore_deaths)
+    return transact.Write(batch, lambda _: why)
 
 
 async def may_take(
@@ -168,15 +232,23 @@ async def standing(
     return [worker for worker in standing if not others.is_dead(worker)]
 
 
-async def release(engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False) -> None:
+async def release(
+    engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False,
+    kept: lease_model.Trial | None = None, mended: bool = False,
+) -> None:  # fmt: skip
     """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is left as it is.
+    A lease that has moved on is left as it is. `kept`: the trial goes on with the next holder, because this one could
+    not run the world. `mended`: it was not taken to be run, and its trial is left as it is.
     """
     read = await engine.read(inboxes.read_range(lease.at, count_max=1))
     unread = bool(read.page(0).items)
     batch = kv.Batch()
     leases.release(batch, lease)
+    if kept is not None:
+        trial.pause(batch, lease.at, kept)
+    elif not mended:
+        trial.clear(batch, lease.at)
     if unread or hint:  # in the same batch, so that a worker which sees the hint can take the world
         ready.leave(batch, lease.at, priority=ready.NORMAL if unread else ready.LATER)
     await transact.commit(engine, env, batch)
@@ -201,7 +273,7 @@ async def take_back_claims(
                 known[claimant] = is_dead(ids.WorkerId(claimant))
             if known[claimant]:
                 batch = kv.Batch()
-                works.take_back(batch, opened, now_us=read.time_us)
+                works.take_back(batch, opened, now_us=read.time_us, died=True)
                 batches.append(batch)
         if batches:
             await transact.commit(engine, env, *batches)  # a conflict means that another process has it already

@@ -10,12 +10,13 @@ from worldline.kernel.authoring.program import Program
 from worldline.model import step
 from worldline.model.work import WorkKind
 
+_TIMER = WorkKind.TIMER
 TIMER_QUEUE = "worldline/timers"
 
 
 def queue_of(program: Program, wanted: step.Wanted) -> str:
     """Timers have a queue of their own; an effect goes to the one it declares, under its program's name."""
-    if wanted.kind is WorkKind.TIMER:
+    if wanted.kind is _TIMER:
         return TIMER_QUEUE
     effect = program.effects.get(wanted.name)
     return effect_queue(program, "default" if effect is None else effect.queue, wanted.name)

@@ -1,29 +1,40 @@
 """Watching a world from outside: its entries as they are committed, and its state at any height.
 
-Nothing here writes. A reader needs no lease and disturbs no writer; it reads the journal, and restores a machine of its
-own that it keeps warm and catches up with what has been added since.
+Nothing here writes. A reader needs no lease and disturbs no writer; it reads rows and changes, keeps the rows, and
+catches up with what has been added since. Of a state in the past, single rows can be read at the cost of these
+(`Past`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 from worldline.base import errors
-from worldline.kernel import replay
+from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.model import ids, journal, payload
+from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored.known_rows import KnownRows
+from worldline.layers.stored.overlay import Overlay
+from worldline.model import ids, journal
 from worldline.model import snapshot as snapshot_model
+from worldline.model.rows import Rows
+from worldline.model.trie.nodes import Header, path_of
 from worldline.roles import restore
 from worldline.store import kv
 
 WAIT_MS = 1_000
 SNAPSHOTS_PAGE = 100
+LOOKUPS_MAX = 1_000  # keys whose paths are followed at once
+
+T = TypeVar("T")
 
 
 async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
@@ -32,7 +43,12 @@ async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
 
 async def entries(engine: kv.Engine, at: ids.Address, *, above: int) -> AsyncIterator[journal.Entry | None]:
     """Every entry above a height, and those to come. None now and then, when nothing has come for a while."""
+    line = await line_of(engine, at)
     while True:
+        if above < line.forked_at:
+            for entry in await restore.read_entries(engine, at, above=above, up_to=line.forked_at):
+                above = entry.height
+                yield entry
         read = await engine.read(journals.get_head(at), journals.read_range(at, above=above))
         top = journals.decode_head(read.value(0))
         if top.height <= above:
@@ -44,8 +60,123 @@ async def entries(engine: kv.Engine, at: ids.Address, *, above: int) -> AsyncIte
             yield entry
 
 
+async def line_of(engine: kv.Engine, at: ids.Address) -> lines.Line:
+    """In whose journals a world's history stands."""
+    return lines.decode(at, (await engine.read(lines.get(at))).value(0))
+
+
+async def saved_below(engine: kv.Engine, line: lines.Line, height: int) -> snapshot_model.Snapshot:
+    """The latest snapshot at or below a height: the world's own, or one of those that it comes from."""
+    return (await owned_below(engine, line, height))[0].record
+
+
+async def owned_below(engine: kv.Engine, line: lines.Line, height: int) -> tuple[snapshot_layer.Saved, ids.Address]:
+    """The same, and whose it is."""
+    for piece in reversed(line.owners()):
+        if piece.above < height:
+            found = await _saved_in(engine, piece.at, height if piece.up_to is None else min(height, piece.up_to))
+            if found is not None and found.record.height > piece.above:
+                return found, piece.at
+    raise errors.NotFound(f"no snapshot at or below height {height} is kept, so its state cannot be read")
+
+
+async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot_layer.Saved | None:
+    """The latest snapshot of one world at or below a height. Steps are never above their heights, so later ones are
+    skipped; most often there are none.
+    """
+    step, count = height, 1
+    while True:
+        read = await engine.read(snapshot_layer.latest_range(at, up_to=step, count_max=count))
+        page = snapshot_layer.decode(at, read.page(0))
+        found = next((each for each in page if each.record.height <= height), None)
+        if found is not None or not read.page(0).more:
+            return found
+        step, count = page[-1].record.step - 1, SNAPSHOTS_PAGE
+
+
+class Past:
+    """A state at the end of a step, of which only the rows are read that are asked for: by their paths, from the last
+    snapshot at or below it. `rows` are these, with what has changed between the snapshot and this step.
+
+    What was not fetched must not be looked for in `rows`.
+    """
+
+    def __init__(
+        self, engine: kv.Engine, blobs: blob_layer.Blobs, executor: Executor, saved: snapshot_model.Snapshot,
+        header: Header,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._blobs = blobs
+        self._executor = executor
+        self._saved = saved
+        self.trie = header.root
+        self._branches: dict[bytes, bytes] = {}
+        self._known = KnownRows()
+        self.rows = Overlay(self._known)
+        self.head = snapshot_layer.head_of(saved, state=header.state)
+
+    async def catch_up(self, line: lines.Line, height: int) -> None:
+        """Go from the snapshot to the last step end at or below a height."""
+        async for steps, loaded in self.above(line, up_to=height):
+            await self.fetch((await self.run(history.named, steps)).bases)
+            self.head = await self.run(history.fold, self.head, steps, self.rows, loaded)
+
+    async def above(
+        self, line: lines.Line, *, up_to: int
+    ) -> AsyncIterator[tuple[list[history.Stored], dict[bytes, bytes]]]:
+        """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
+        async for page in restore.step_pages(self._engine, line, above=self.head.height, up_to=up_to):
+            loaded: dict[bytes, bytes] = {}
+            yield await restore.load_changes(self._blobs, page, loaded), loaded
+
+    async def fetch(self, keys: Iterable[bytes]) -> None:
+        """Read the rows under these keys, those that are not known. Many are read in the order of their paths, so that
+        neighbours in the trie come together.
+        """
+        wanted = self._known.missing(keys)
+        if len(wanted) > LOOKUPS_MAX:
+            wanted = await self.run(functools.partial(sorted, wanted, key=path_of))
+        for start in range(0, len(wanted), LOOKUPS_MAX):
+            page = wanted[start : start + LOOKUPS_MAX]
+            try:
+                found = await saved_state.lookup(self._blobs, self.trie, page, self._branches)
+            except errors.Corrupt as error:
+                raise errors.Corrupt(f"the snapshot at height {self._saved.height}: {error}") from error
+            self._known.take(page, found)
+
+    async def fetch_runs(self, runs: Sequence[str]) -> None:
+        """Read how these runs began, their status and their operations."""
+        for keys in self._known.look_for(runs):
+            await self.fetch(keys)
+
+    async def fetch_all_but_cells(self) -> None:
+        """Read every row that is not a cell: there is no other way to all rows of a group."""
+        if not self._known.has_all_but_cells:
+            loaded = await saved_state.load(self._blobs, self._saved.root, cells_max=0)
+            self._known.take_all_but_cells(await self.run(loaded.rows))
+
+    async def fetch_unlike(self, other: Past) -> list[bytes]:
+        """The keys of rows that may not be the same in another state of the same world, in their order; all others are.
+        They are fetched in both. Costs what is different, and what has changed in both since their snapshots, however
+        many steps lie between them.
+        """
+        found = await saved_state.changed(self._blobs, self.trie, other.trie, self.run)
+        keys = dict.fromkeys(found)
+        for each in (self, other):
+            if each.rows.has_dropped:
+                await each.fetch_all_but_cells()
+            keys |= dict.fromkeys(each.rows.touched())
+        for each in (self, other):
+            await each.fetch(keys)
+        return sorted(keys)
+
+    async def run(self, do: Callable[..., T], *given: Any) -> T:
+        """In the thread that is for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *given)
+
+
 class Reader:
-    """A read-only machine of one world, kept warm."""
+    """The rows of one world, read only and kept up to date, and a machine that is made of them. No user code runs."""
 
     def __init__(
         self, engine: kv.Engine, blobs: blob_layer.Blobs, program: Program, at: ids.Address, executor: Executor
@@ -55,64 +186,92 @@ class Reader:
         self._program = program
         self._at = at
         self._executor = executor
+        self._rows: Rows | None = None
         self._machine: Machine | None = None
         self._head = journal.GENESIS
         self._lock = asyncio.Lock()
 
+    def use(self, program: Program) -> None:
+        """From here on machines are made with this program."""
+        if program is not self._program:
+            self._program = program
+            self._forget()
+
     async def latest(self) -> tuple[Machine, journal.Head]:
         """The machine at the journal's head."""
         async with self._lock:
-            top = await head(self._engine, self._at)
-            if self._machine is None or top.height < self._head.height:
-                restored = await restore.restore(self._engine, self._blobs, self._program, self._at, self._executor)
-                self._machine, self._head = restored.machine, restored.head
-            elif top.height > self._head.height:
-                await self._catch_up(top)
+            await self._read()
+            if self._machine is None:
+                assert self._rows is not None
+                self._machine = await self._run(self._made, self._head, self._rows)
             return self._machine, self._head
+
+    async def rows(self) -> tuple[Rows, journal.Head]:
+        """The rows at the journal's head. They change with the next call."""
+        async with self._lock:
+            await self._read()
+            assert self._rows is not None
+            return self._rows, self._head
 
     async def at_height(self, height: int) -> tuple[Machine, journal.Head]:
         """A machine of its own at the last step end at or below a height."""
+        rows, after = await self.rows_at(height)
+        return await self._run(self._made, after, rows), after
+
+    async def past(self, height: int) -> Past:
+        """The last step end at or below a height, of which single rows can be read."""
+        await self._check(height)
+        line = await line_of(self._engine, self._at)
+        saved = await saved_below(self._engine, line, height)
+        header = await saved_state.header_of(self._blobs, saved.root)
+        found = Past(self._engine, self._blobs, self._executor, saved, header)
+        await found.catch_up(line, height)
+        return found
+
+    async def _check(self, height: int) -> None:
         top = await head(self._engine, self._at)
         if not 0 <= height <= top.height:
             raise errors.BadInput(f"no height {height}: the journal's head is at height {top.height}")
-        baseline = await self._saved_below(height)
+
+    async def rows_at(self, height: int) -> tuple[Rows, journal.Head]:
+        """The rows at the last step end at or below a height."""
+        await self._check(height)
+        baseline = await saved_below(self._engine, await line_of(self._engine, self._at), height)
         material = await restore.gather(self._engine, self._blobs, self._at, baseline=baseline, up_to=height)
-        restored = await asyncio.get_running_loop().run_in_executor(
-            self._executor, restore.build, material, self._program
-        )
-        return restored.machine, restored.head
+        after, rows = await self._run(restore.fold, material)
+        return rows, after
 
-    async def _saved_below(self, height: int) -> snapshot_model.Snapshot:
-        """The latest snapshot at or below a height. Steps are never above their heights, so later ones are skipped."""
-        step = height
-        while True:
-            read = await self._engine.read(snapshot_layer.latest_range(self._at, up_to=step, count_max=SNAPSHOTS_PAGE))
-            page = snapshot_layer.decode(self._at, read.page(0))
-            found = next((each.record for each in page if each.record.height <= height), None)
-            if found is not None:
-                return found
-            if not read.page(0).more:
-                raise errors.NotFound(f"no snapshot at or below height {height} is kept, so its state cannot be read")
-            step = page[-1].record.step - 1
+    async def _read(self) -> None:
+        """Bring the rows up to the journal's head."""
+        top = await head(self._engine, self._at)
+        if self._rows is None or top.height < self._head.height:
+            material = await restore.gather(self._engine, self._blobs, self._at)
+            self._forget()
+            self._head, self._rows = await self._run(restore.fold, material)
+        elif top.height > self._head.height:
+            await self._catch_up(self._rows, top)
 
-    async def _catch_up(self, top: journal.Head) -> None:
-        machine = self._machine
-        assert machine is not None
-        added = await restore.read_entries(self._engine, self._at, above=self._head.height, up_to=top.height)
-        loaded = await restore.load_referenced(self._blobs, added)
+    async def _catch_up(self, rows: Rows, top: journal.Head) -> None:
+        line = lines.Line(self._at)  # what was read reaches into its own journal
+        steps = await restore.read_steps(self._engine, line, above=self._head.height, up_to=top.height)
+        loaded: dict[bytes, bytes] = {}
+        steps = await restore.load_changes(self._blobs, steps, loaded)
+        self._rows = None  # until it is known to have worked
+        after = await self._run(history.fold, self._head, steps, rows, loaded)
+        self._forget()
+        self._head, self._rows = after, rows
 
-        def load(carried: payload.Payload) -> bytes:
-            return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
+    def _made(self, at: journal.Head, rows: Rows) -> Machine:
+        return snapshots.machine_of(self._program, at.state, rows.items(), self._at)
 
-        def run() -> None:
-            for each in replay.steps(added):
-                replay.check(machine, [restore.filled(entry, loaded) for entry in each], self._at, load)
+    async def _run(self, do: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *given)
 
-        self._machine = None  # until it is known to have worked
-        await asyncio.get_running_loop().run_in_executor(self._executor, run)
-        self._machine, self._head = machine, top
-
-    def close(self) -> None:
+    def _forget(self) -> None:
         if self._machine is not None:
             self._machine.close()
             self._machine = None
+
+    def close(self) -> None:
+        self._forget()
+        self._rows = None

@@ -1,29 +1,36 @@
-"""Bringing a world back: baseline, then the entries above it, each height from exactly one place.
+"""Bringing a world back: baseline, then the changes above it, each height from exactly one place.
 
-Reading is done here, on the event loop; the machine is loaded and replayed in the kernel's thread. The chain is
-recomputed over everything that is read, and what the code derives is compared with what the journal has, so a restored
-world is a proven one. If the program has changed since the baseline, the entries above it must still come out the same;
-see `worldline.roles.world.take` for how the change is then adopted.
+Reading is done here, on the event loop; the rows are put together and checked in the kernel's thread. Both digests are
+recomputed over everything that is read. No user code runs: whether the code would do the same again is for
+`worldline.inspect.prove` to say, and a run whose code has changed finds out when it next continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import canonical
 from worldline.kernel import replay, snapshots
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.rows.cells import Fetch
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.model import ids, journal, payload
+from worldline.layers.stored import history, lines, saved_state
+from worldline.model import ids, journal
 from worldline.model import snapshot as snapshot_model
+from worldline.model.change import Row
+from worldline.model.rows import Rows
+from worldline.model.trie.unsaved import Unsaved
+from worldline.model.world import Lineage
 from worldline.store import kv
+
+PAGE_BYTES = 4 * limits.MIB
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -32,21 +39,26 @@ class Restored(msgspec.Struct, frozen=True):
     head_raw: bytes
     baseline: snapshot_model.Snapshot
     baseline_raw: bytes
-    program_hash: bytes  # of the code that wrote the baseline
     entries: int  # above the baseline
+    unsaved: Unsaved  # what has changed since
+    lineage: Lineage | None  # of a fork
 
 
 class Material(msgspec.Struct, frozen=True):
-    """Everything that was read of a world, before any of it is run."""
+    """Everything that was read of a world, before any of it is used: the baseline, the steps above it, and the blobs
+    that their changes need (`loaded`).
+    """
 
     at: ids.Address
     head: journal.Head
     head_raw: bytes
     baseline: snapshot_model.Snapshot
     baseline_raw: bytes
-    parts: list[bytes]
-    entries: list[journal.Entry]
+    base: saved_state.Loaded
+    steps: list[history.Stored]
     loaded: dict[bytes, bytes]
+    lineage: Lineage | None = None
+    bases: dict[bytes, Row] = {}  # cells that were left out of `base`, and that deltas of the steps start from
 
 
 async def restore(
@@ -63,88 +75,207 @@ async def restore(
     return await asyncio.get_running_loop().run_in_executor(executor, build, material, program, strict)
 
 
-def build(material: Material, program: Program, strict: bool = False) -> Restored:
-    """Load the baseline and replay what is above it. `Diverged` if the code does not do what the journal says."""
-    machine, program_hash = snapshots.load(program, material.parts, material.at, strict=strict)
-    verified = journals.verify(snapshot_layer.head_of(material.baseline, state=machine.state), material.entries)
-    if verified.chain != material.head.chain:
-        raise errors.DigestMismatch("the journal's head", expected=material.head.chain, actual=verified.chain)
-
-    def load(carried: payload.Payload) -> bytes:
-        return carried.inline if carried.inline is not None else material.loaded[carried.ref or b""]
-
-    for entries in replay.steps(material.entries):
-        replay.check(machine, [filled(entry, material.loaded) for entry in entries], material.at, load)
+def build(
+    material: Material, program: Program, strict: bool = False, cells_of: Callable[[Unsaved], Fetch] | None = None
+) -> Restored:
+    """Make a machine of the baseline's rows and the changes above it. No user code runs. `cells_of`: where it gets the
+    cells from that were left out.
+    """
+    unsaved = Unsaved(material.base.header)
+    fetch = None
+    if material.base.cold:
+        assert cells_of is not None, "the cells that were left out must be somewhere"
+        unsaved.track()
+        fetch = cells_of(unsaved)
+    head, rows = fold(material, unsaved)
+    machine = snapshots.machine_of(program, head.state, rows.items(), material.at, strict=strict, fetch=fetch)
     return Restored(
         machine,
         material.head,
         material.head_raw,
         material.baseline,
         material.baseline_raw,
-        program_hash,
-        len(material.entries),
+        head.height - material.baseline.height,
+        unsaved,
+        material.lineage,
     )
+
+
+def fold(material: Material, unsaved: Unsaved | None = None) -> tuple[journal.Head, Rows]:
+    """The rows as they stand at the end of what was read, and that end. Both digests of every step are checked.
+    `unsaved` is told what has changed above the baseline.
+    """
+    start, rows = standing(material.baseline, material.base)
+    for key, row in material.bases.items():
+        rows.put(key, row)
+    if unsaved is not None and unsaved.tracked:
+        unsaved.know(rows.keys())
+        head = history.fold(start, material.steps, rows, material.loaded, unsaved.take)
+    else:
+        head = history.fold(start, material.steps, rows, material.loaded)
+    if head.chain != material.head.chain:
+        raise errors.DigestMismatch("the journal's head", expected=material.head.chain, actual=head.chain)
+    return msgspec.structs.replace(material.head, state=head.state), rows
 
 
 async def gather(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, baseline: snapshot_model.Snapshot | None = None,
-    up_to: int | None = None,
+    up_to: int | None = None, cells_max: int | None = None,
 ) -> Material:  # fmt: skip
     """Read a world: from its baseline, or from an earlier snapshot; to its head, or to the step end at or below a
-    height.
+    height. What a fork has of its parent is read from there. `cells_max`: in bytes; if its state may take more memory
+    than this, the cells of the baseline are left out.
     """
-    read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at))
+    read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at))
     baseline_raw, head_raw = read.value(0), read.value(1)
+    lineage = lines.decode_lineage(read.value(2))
+    line = lines.line_of(at, lineage)
     head = journals.decode_head(head_raw)
     start = baseline or snapshot_layer.decode_baseline(baseline_raw)
     assert head_raw is not None
     assert baseline_raw is not None
-    parts = await load_parts(blobs, start.root)
-    entries = await read_entries(engine, at, above=start.height, up_to=head.height if up_to is None else up_to)
+    base = await saved_state.load(blobs, start.root, cells_max=cells_max)
+    top = head.height if up_to is None else up_to
+    try:
+        steps = await read_steps(engine, line, above=start.height, up_to=top)
+    except errors.Corrupt as error:
+        whole = await saved_state.load(blobs, start.root) if base.cold else base
+        why = await _damage(engine, blobs, line, (start, whole), top)
+        raise errors.DecodeError(f"{error}; {why}" if why else str(error)) from error
     if up_to is not None:
-        entries, head = cut(entries, snapshot_layer.head_of(start, state=bytes(limits.DIGEST_BYTES)))
-    loaded = await load_referenced(blobs, entries)
-    return Material(at, head, head_raw, start, baseline_raw, parts, entries, loaded)
+        # A height inside a step means the step end below it.
+        head = steps[-1].head() if steps else snapshot_layer.head_of(start, state=bytes(limits.DIGEST_BYTES))
+    loaded: dict[bytes, bytes] = {}
+    steps = await load_changes(blobs, steps, loaded)
+    bases = await saved_state.lookup(blobs, base.header.root, history.bases(steps)) if base.cold else {}
+    return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases)
 
 
-def cut(entries: list[journal.Entry], start: journal.Head) -> tuple[list[journal.Entry], journal.Head]:
-    """Whole steps only: a height inside a step means the step end below it."""
-    while entries and not entries[-1].chain:
-        entries.pop()
-    if not entries:
-        return [], start
-    last = entries[-1]
-    return entries, journal.Head(last.step, last.height, last.chain, last.state, last.time_us)
+async def read_steps(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[history.Stored]:
+    """Whole steps in (above, up_to]. `above` is the end of a step."""
+    return [step async for page in step_pages(engine, line, above=above, up_to=up_to) for step in page]
 
 
-async def load_parts(blobs: blob_layer.Blobs, root: bytes) -> list[bytes]:
-    digests = canonical.decode(await blobs.get(root))
-    if not isinstance(digests, list):
-        raise errors.DecodeError("a snapshot's root is a list of its parts")
-    return [await blobs.get(each) for each in digests if isinstance(each, bytes)]
+async def step_pages(
+    engine: kv.Engine, line: lines.Line, *, above: int, up_to: int
+) -> AsyncIterator[list[history.Stored]]:  # fmt: skip
+    """The same, page by page."""
+    reader = history.Reader(line, above=above)
+    while reader.height < up_to or not reader.is_whole:
+        page = (await engine.read(reader.wanted(bytes_max=PAGE_BYTES))).page(0)
+        if not page.items:
+            reader.check_end()
+            raise errors.DecodeError(f"height {reader.height + 1} is missing: the head says {up_to}")
+        steps = reader.take(page.items)
+        while steps and steps[-1].height > up_to:
+            steps.pop()
+        if steps:
+            yield steps
 
 
-async def save_parts(blobs: blob_layer.Blobs, parts: list[bytes]) -> tuple[bytes, int]:
-    """Put a snapshot's parts and root into the CAS. Returns the root and the size of it all."""
-    digests = [await blobs.put(part) for part in parts]
-    return await blobs.put(root_bytes(digests)), sum(map(len, parts))
+async def _damage(
+    engine: kv.Engine,
+    blobs: blob_layer.Blobs,
+    line: lines.Line,
+    start: tuple[snapshot_model.Snapshot, saved_state.Loaded],
+    up_to: int,
+) -> str:
+    """Where a journal that cannot be read is damaged: once more, value by value."""
+    head, rows = standing(*start)
+    reader = history.Reader(line, above=head.height)
+    loaded: dict[bytes, bytes] = {}
+    while reader.height < up_to or not reader.is_whole:
+        page = (await engine.read(reader.wanted(bytes_max=PAGE_BYTES))).page(0)
+        if not page.items:
+            return ""
+        at = reader.at
+        for index, item in enumerate(page.items):
+            try:
+                steps = await load_changes(blobs, reader.take([item]), loaded)
+                head = history.fold(head, steps, rows, loaded)
+            except errors.Corrupt as error:
+                why = await explain(blobs, reader, page.items[index:], head, rows)
+                return f"{history.frame_name(at, item[0])}: {why or error}"
+    return ""
 
 
-def root_bytes(digests: list[ids.Digest]) -> bytes:
-    return canonical.encode(list(digests))
+async def explain(
+    blobs: blob_layer.Blobs, reader: history.Reader, items: Sequence[tuple[bytes, bytes]], head: journal.Head,
+    rows: Rows,
+) -> str:  # fmt: skip
+    """What is wrong in a value whose checksum is: `items` begin with it, head and rows are those of the last step
+    before. The digests of what can still be read tell the step, and often the row; nothing if they all hold.
+    """
+    loaded: dict[bytes, bytes] = {}
+    try:
+        for item in items:
+            steps = reader.take([item], checked=False)
+            for step in steps:
+                head = history.fold(head, await load_changes(blobs, [step], loaded), rows, loaded)
+            if steps:
+                return ""
+    except errors.Corrupt as error:
+        return str(error)
+    return ""
 
 
-async def read_entries(engine: kv.Engine, at: ids.Address, *, above: int, up_to: int) -> list[journal.Entry]:
-    """Entries in (above, up_to], page by page."""
+async def load_changes(
+    blobs: blob_layer.Blobs, steps: Sequence[history.Stored], loaded: dict[bytes, bytes]
+) -> list[history.Stored]:
+    """Add the blobs that the changes of these steps need to `loaded`. Returns the steps, with the changes of those in
+    place that are a blob as a whole. `Corrupt` says which step's blob is missing.
+    """
+    found: list[history.Stored] = []
+    for each in steps:
+        step = each
+        if not step.needs_blobs:
+            found.append(step)
+            continue
+        if history.is_apart(step):
+            [address] = history.needed(step)
+            step = step.with_changes(await _load_for(blobs, step, address))
+        for address in history.needed(step):
+            if address not in loaded:
+                loaded[address] = await _load_for(blobs, step, address)
+        found.append(step)
+    return found
+
+
+async def _load_for(blobs: blob_layer.Blobs, step: history.Stored, address: bytes) -> bytes:
+    try:
+        return await blobs.get(address)
+    except (errors.Corrupt, errors.NotFound) as error:
+        raise errors.Corrupt(f"changes of step {step.step}, which ends at height {step.height}: {error}") from error
+
+
+def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[journal.Head, Rows]:
+    """The head that a snapshot was taken at, and the rows of its state: what steps above it are folded into."""
+    return snapshot_layer.head_of(saved, state=base.state), Rows(base.rows())
+
+
+async def read_entries(
+    engine: kv.Engine, at: ids.Address, *, above: int, up_to: int, bytes_max: int = PAGE_BYTES
+) -> list[journal.Entry]:
+    """Entries in (above, up_to], page by page. `bytes_max`: of a page, smaller where few are wanted."""
     entries: list[journal.Entry] = []
+    pieces: Iterator[lines.Piece] | None = None
+    piece = lines.Piece(at, above, None)
     while above < up_to:
-        read = await engine.read(journals.read_range(at, above=above, bytes_max=4 * limits.MIB))
-        page = journals.decode(at, read.page(0).items, above=above)
+        read = await engine.read(lines.get(at), journals.read_range(piece.at, above=above, bytes_max=bytes_max))
+        if pieces is None:
+            pieces = lines.decode(at, read.value(0)).pieces(above)
+            piece = next(pieces)
+            if piece.at != at:
+                continue
+        page = journals.decode(piece.at, read.page(1).items, above=above)
         if not page:
             raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
-        entries += page
+        end = up_to if piece.up_to is None else min(up_to, piece.up_to)
+        entries += [entry for entry in page if entry.height <= end]
         above = page[-1].height
-    return [entry for entry in entries if entry.height <= up_to]
+        if above >= end and end < up_to:
+            above, piece = end, next(pieces)
+    return entries
 
 
 async def load_referenced(blobs: blob_layer.Blobs, entries: list[journal.Entry]) -> dict[bytes, bytes]:

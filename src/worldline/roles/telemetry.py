@@ -80,11 +80,12 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Cycled(msgspec.Struct, frozen=True, gc=False):
-    """One cycle has ended, whatever came of it."""
+    """One cycle has ended, whatever came of it. `misses`: cells that its steps had to wait for."""
 
     worlds: int
     steps: int
     us: int
+    misses: int = 0
 
 
 class Dropped(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +96,7 @@ class Dropped(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
-RefusalKind = Literal["step", "unfit", "cannot_step", "restore", "diverged", "corrupt", "hung"]
+RefusalKind = Literal["step", "unfit", "cannot_step", "restore", "corrupt", "hung"]
 
 
 class WorldRefused(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +106,22 @@ class WorldRefused(msgspec.Struct, frozen=True, gc=False):
     kind: RefusalKind
     message: str
     tries: int
+
+
+class StepDied(msgspec.Struct, frozen=True, gc=False):
+    """A step did not end in order: its process died, it hung, or memory ran out. `deaths`: over its input, in a row."""
+
+    at: ids.Address
+    how: Literal["died", "hung", "memory"]
+    deaths: int
+
+
+class RestoreDied(msgspec.Struct, frozen=True, gc=False):
+    """A process died while it restored a world. `deaths`: in a row. `quarantined`: it is paused from now on."""
+
+    at: ids.Address
+    deaths: int
+    quarantined: bool
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +152,23 @@ class SaveFailed(msgspec.Struct, frozen=True, gc=False):
     """A snapshot could not be made of a world's state. It goes on without."""
 
     at: ids.Address
+    message: str
+
+
+class Proved(msgspec.Struct, frozen=True, gc=False):
+    """Steps of a world were run again in the background, and came out the same."""
+
+    at: ids.Address
+    steps: int
+    us: int
+
+
+class Unproved(msgspec.Struct, frozen=True, gc=False):
+    """A world's code, run again, does not do what the journal says, or does not return. The world goes on."""
+
+    at: ids.Address
+    name: str
+    height: int
     message: str
 
 
@@ -171,6 +205,7 @@ class Attempted(msgspec.Struct, frozen=True):
     message: str
     began_wall_us: int
     ended_wall_us: int
+    trace: str = ""  # where in its code it failed
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
@@ -224,8 +259,9 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (
-    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Beat
-    | SelfFenced | Claimed | Attempted | Answered | Fired | Stored | Hung | Lagged | Troubled
+    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Proved
+    | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
+    | Stored | Hung | Lagged | Troubled
 )  # fmt: skip
 
 Listener = Callable[[Fact], None]

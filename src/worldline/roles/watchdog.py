@@ -2,8 +2,8 @@
 
 A cycle hangs if a handler or a workflow never returns: its worlds get no further, while the process looks alive. The
 loop is held up by an effect that blocks it instead of awaiting: then everything in the process is late. Both are told,
-each hang once, and nothing is done about them here: no step can be cut short, and what it derived must not be lost. How
-the worker then gives its other worlds away is in `worldline.roles.world.stalls`.
+each hang once, and nothing is done about them here. How a worker gives its other worlds away meanwhile is in
+`worldline.roles.world.stalls`; how a step is given up, in `worldline.host.hang_watch`.
 """
 
 from __future__ import annotations

@@ -17,16 +17,18 @@ import msgspec
 
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
-from worldline.sim.check import checkers, lateness
+from worldline.layers import chunks
+from worldline.sim.check import aftermath, checkers, forks, lateness, trials
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.hosts.rogue import Rogue
-from worldline.sim.load import hostile, programs, scenarios, workloads
+from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
 SECONDS_MAX = 3_000.0
+CHUNK_BYTES = 4_096
 NOTHING = workloads.Plan(worlds=[], ops=[], pause_ms=0)
 
 
@@ -70,7 +72,7 @@ def run(
         loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
     )  # fmt: skip
     script = None if scenario is None else scenario.script
-    with _calm(), ablations.patched(without), _verified(audit), scenarios.scripted(script):
+    with _calm(), ablations.patched(without), _verified(audit), _small_chunks(), scenarios.scripted(script):
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
@@ -99,6 +101,7 @@ def run(
 def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
+        fragile=profile.fragile, forks=profile.forks,
         timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
@@ -108,7 +111,10 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.outside.on_call.append(audit.called)
     audit.on_entry.append(cluster.history.look)
     hostile.ENDLESS.clear()
-    await cluster.boot([audit.look])
+    fragile.begin()
+    born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
+    cluster.outside.on_call.append(born.called)
+    await cluster.boot([audit.look, trials.Trials(cluster.fragile.budget, audit.broken).look, born.look])
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
     cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()
@@ -118,11 +124,13 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     if not left:
         await lateness.on_time(cluster, checkers.reader(cluster, cluster.calm()), audit)
         left = await cluster.catch_up()
+    if not left:
+        left = await aftermath.mend(cluster, checkers.reader(cluster, cluster.calm()), audit)
     if cluster.driven is not None and not left:
         await cluster.driven.finish()
     cluster.check_roles()
     cluster.stop()
-    await checkers.at_end(cluster, audit, left)
+    await checkers.at_end(cluster, audit, left, born)
 
 
 @contextlib.contextmanager
@@ -137,6 +145,13 @@ def _verified(audit: Audit) -> Iterator[None]:
         return data
 
     with mock.patch.object(blob_layer.Blobs, "get", get):
+        yield
+
+
+@contextlib.contextmanager
+def _small_chunks() -> Iterator[None]:
+    """Blobs that are kept in the store take many batches, between which hosts are stopped."""
+    with mock.patch.object(chunks, "CHUNK", CHUNK_BYTES), mock.patch.object(chunks, "PART", 2 * CHUNK_BYTES):
         yield
 
 

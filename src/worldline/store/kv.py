@@ -32,7 +32,7 @@ the same time may survive it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NewType, Protocol
+from typing import NewType, NoReturn, Protocol
 
 import msgspec
 
@@ -170,14 +170,15 @@ class Batch:
         self.expects[key] = None
 
     def put(self, key: bytes, value: bytes, *, stamp: int | None = None) -> None:
-        self._claim(key)
+        if key in self.puts or key in self.deletes or key in self.counts:
+            self._refuse(key)
         self.puts[key] = Put(key, value, stamp)
 
     def delete(self, key: bytes) -> None:
         """Remove the key if it is there. Deleting the same key twice is deleting it once."""
-        if key not in self.deletes:
-            self._claim(key)
-            self.deletes[key] = None
+        if key in self.puts or key in self.counts:
+            self._refuse(key)
+        self.deletes[key] = None
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         self.ranges.append((begin, end))
@@ -187,7 +188,7 @@ class Batch:
         of another length the first eight bytes count, and what it lacks is zero.
         """
         if key in self.puts or key in self.deletes:
-            raise errors.BatchRefused(f"two writes to key {key.hex()}")
+            self._refuse(key)
         self.counts[key] = self.counts.get(key, 0) + delta
 
     def append(self, prefix: bytes, value: bytes) -> int:
@@ -195,9 +196,9 @@ class Batch:
         self.appends.append(Append(prefix, value))
         return len(self.appends) - 1
 
-    def _claim(self, key: bytes) -> None:
-        if key in self.puts or key in self.deletes or key in self.counts:
-            raise errors.BatchRefused(f"two writes to key {key.hex()}")
+    @staticmethod
+    def _refuse(key: bytes) -> NoReturn:
+        raise errors.BatchRefused(f"two writes to key {key.hex()}")
 
     def __repr__(self) -> str:
         parts = [f"{'absent' if value is None else 'expect'} {key.hex()}" for key, value in self.expects.items()]

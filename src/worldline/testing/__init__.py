@@ -1,11 +1,12 @@
 """Testing worlds: synchronous, in virtual time, with every disturbance that must not make a difference.
 
-`world` makes a world in memory; `crash_everywhere` runs a scenario with a crash at every entry; `replay` runs a journal
-exported from a store on the code as it is now; `simulate` runs a scenario on a whole cluster that breaks. The pytest
-plugin shows the journals of worlds whose test failed.
+`world` makes a world in memory; `crash_everywhere` runs a scenario with a crash at every entry, `everywhere.fork` with
+forks behind every step; `replay` runs a journal exported from a store on the code as it is now; `simulate` runs a
+scenario on a whole cluster that breaks. The pytest plugin shows the journals of worlds whose test failed.
 """
 
 from worldline.kernel.authoring.scripts import Script, Unscripted
+from worldline.testing import everywhere
 from worldline.testing.crashes import crash_everywhere
 from worldline.testing.replay import replay
 from worldline.testing.simulation import Broken, simulate
@@ -22,6 +23,7 @@ __all__ = [
     "TestWorld",
     "Unscripted",
     "crash_everywhere",
+    "everywhere",
     "replay",
     "simulate",
     "world",

@@ -1,12 +1,13 @@
 """One world in memory: the machine, its journal, and every disturbance that must not make a difference.
 
 Each step is done twice and compared, warm coroutines are dropped at random (seeded), and the machine can be thrown away
-at any entry and brought back from the journal. The journal is the only thing that is kept, sealed and chained as in a
+at any entry and brought back from its rows. The journal is the only thing that is kept, sealed and chained as in a
 store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -17,24 +18,41 @@ from worldline.kernel import commands, replay, snapshots
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
-from worldline.layers import cas, export
+from worldline.layers import cas
 from worldline.layers import journal as journals
+from worldline.layers.stored import export, history
+from worldline.layers.stored.lines import Line
 from worldline.model import ids, inbox, journal, payload
 from worldline.model import step as steps
+from worldline.model.change import changes_digest
+from worldline.model.rows import Rows
+from worldline.model.trace import Kept
 from worldline.testing import loopless, twins
 
 DROP_CHANCE = 0.5
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """A world at the end of a step: the head of its journal, and its rows as the parts of a snapshot."""
+
+    head: journal.Head
+    parts: list[bytes]
+
+
 class Life:
+    """`start`: where a fork begins; `before`: the life of the world that it is a fork of."""
+
     def __init__(
-        self, program: Program, at: ids.Address, *, strict: bool = True, twice: bool = True, drops: Random | None = None
-    ) -> None:
+        self, program: Program, at: ids.Address, *, strict: bool = True, twice: bool = True,
+        drops: Random | None = None, before: Life | None = None, start: Standing | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
-        self.at = at
+        self.line = Line(at)
         self.head = journal.GENESIS
         self.entries: list[journal.Entry] = []  # sealed, as a store would have them
         self.blobs: dict[bytes, bytes] = {}
+        self.changed: list[export.Changed] = []  # of each step
+        self.traces: list[Kept] = []  # where user code failed
         self.crash_at: list[int] = []
         self.crashes = 0
         self._strict = strict
@@ -42,8 +60,33 @@ class Life:
         self._drops = drops
         self.machine = Machine(program, strict=strict)
         self._saved = snapshots.save(self.machine)
-        self._baseline = (self.head, self._saved)
+        self._baselines = [Standing(self.head, self._saved)]  # the last one is where a replay begins
         self._blocked: dict[str, str] = {}  # runs that are expected to be
+        if before is not None and start is not None:
+            self._inherit(before, start)
+
+    @property
+    def at(self) -> ids.Address:
+        return self.line.at
+
+    @property
+    def baseline(self) -> Standing:
+        """Where a replay begins: other code, or another world, has done what is below."""
+        return self._baselines[-1]
+
+    def _inherit(self, before: Life, start: Standing) -> None:
+        """The history up to a fork is the parent's. Its steps are not made again under the fork's address."""
+        head = start.head
+        self.line = Line(self.at, before.line.up_to(step=head.step, height=head.height))
+        self.head = head
+        self.entries = [each for each in before.entries if each.height <= head.height]
+        self.blobs = dict(before.blobs)
+        self.changed = before.changed[: head.step]
+        self._baselines = [each for each in before._baselines if each.head.height < head.height]
+        self._baselines.append(start)
+        self._blocked = dict(before._blocked)
+        self._saved = start.parts
+        self.machine = snapshots.load(self.program, start.parts, self.at, strict=self._strict)
 
     # --- Stepping ------------------------------------------------------------------------------------------
 
@@ -53,19 +96,25 @@ class Life:
             self.blobs[digest.sha256(data)] = data
         return cas.as_payload(data)
 
-    def step(self, item: inbox.Item | None, data: bytes, *, time_us: int, error: str = "") -> steps.Stepped:
+    def step(
+        self, item: inbox.Item | None, data: bytes, *, time_us: int, error: str = "", trace: str = ""
+    ) -> steps.Stepped:  # fmt: skip
         """Consume one input and journal the step. `Diverged` if doing it again comes out differently."""
-        given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error)
+        given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error, trace=trace)
         logical_us = max(self.head.time_us, time_us)
         context = steps.Context(self.at, self.head.step + 1, logical_us, behind_us=logical_us - time_us)
-        stepped, entries, after = self._do(self.machine, given, context)
-        if any(entries[0].height <= height < after.height for height in self.crash_at):
+        stepped, sealed = self._do(self.machine, given, context)
+        after = sealed.after
+        if any(sealed.entries[0].height <= height < after.height for height in self.crash_at):
             self.restore()  # before the commit: the step is lost and done again
-            stepped, entries, after = self._do(self.machine, given, context)
+            stepped, sealed = self._do(self.machine, given, context)
         if self._twice:
-            self._again(given, context, stepped)
-        self.blobs |= {at: each.payload for each in stepped.drafts if (at := journal.blob_of(each.payload))}
-        self.entries += entries
+            self._again(msgspec.structs.replace(given, trace=""), context, stepped)  # which no journal has
+        if stepped.traces:
+            self.traces.append(Kept(context.step, context.time_us, stepped.traces))
+        self.blobs |= {digest.sha256(each): each for each in sealed.large}
+        self.entries += sealed.entries
+        self.changed.append(export.Changed(sealed.changes[0], changes_digest(stepped.changes)))
         self.head = after
         if after.height in self.crash_at:
             self.restore()
@@ -74,24 +123,28 @@ class Life:
 
     def _do(
         self, machine: Machine, given: steps.Input, context: steps.Context
-    ) -> tuple[steps.Stepped, list[journal.Entry], journal.Head]:
+    ) -> tuple[steps.Stepped, journals.Sealed]:
         with loopless.loopless():
             stepped = kernel_step.step(machine, given, context)
-        sealed = journals.seal(self.head, stepped.drafts, state=stepped.state, time_us=context.time_us)
-        return stepped, sealed.entries, sealed.after
+        sealed = journals.seal(
+            self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=context.time_us,
+            covered=stepped.covered, plain=stepped.plain,
+        )  # fmt: skip
+        return stepped, sealed
 
     def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
-        twin, _ = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
+        twin = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
         try:
-            again, _, _ = self._do(twin, given, context)
+            again, _ = self._do(twin, given, context)
             found = twins.difference((self.machine, stepped), (twin, again), height=self.head.height + 1)
         finally:
             twin.close()
         if found:
             what = replay.describe(stepped.drafts[0].kind, stepped.drafts[0].payload)
             raise failures.Diverged(f"step {context.step}, done twice, does not come out the same; {found}\n({what})")
+        self._blocked |= twins.unfit(stepped)
         report = twins.blocked(self.machine, self._blocked)
         if report:
             raise failures.Diverged(f"step {context.step} found a run that its own code does not fit:\n{report}")
@@ -107,29 +160,37 @@ class Life:
     # --- Bringing back -------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Throw the machine away and bring the world back from its journal."""
+        """Throw the machine away and bring the world back from its rows, without running any of its code."""
         self.machine.close()
-        self.machine = self._start()
-        for entries in replay.steps(self._above()):
-            self._check(self.machine, entries)
+        self.machine = self.at_height(self.head.height)
         self.crashes += 1
 
     def at_height(self, height: int) -> Machine:
         """A machine of its own, as the world was at the last step end at or below a height."""
-        machine = self._start()
-        for entries in replay.steps(self._above()):
-            if entries[-1].height > height:
-                break
-            self._check(machine, entries)
-        return machine
+        head, rows = self._folded(height)
+        return snapshots.machine_of(self.program, head.state, rows.items(), self.at, strict=self._strict)
+
+    def standing_at(self, height: int) -> Standing:
+        """The world at the last step end at or below a height. No code of it runs."""
+        head, rows = self._folded(height)
+        return Standing(head, snapshots.parts_of(head.state, rows.items()))
+
+    def _folded(self, height: int) -> tuple[journal.Head, Rows]:
+        index = max(number for number, each in enumerate(self._baselines) if not number or each.head.height <= height)
+        state, rows = snapshots.read(self._baselines[index].parts)
+        found = Rows(rows)
+        stored = [each for each in self._export("", index).steps() if each.height <= height]
+        head = msgspec.structs.replace(self._baselines[index].head, state=state)
+        return history.fold(head, stored, found, self.blobs), found
 
     def prove(self) -> int:
         """Replay everything, each step also from a snapshot of the step before. Returns how many steps that were."""
-        journals.verify(self._baseline[0], self.export("").entries)
+        exported = self.export("")
+        journals.verify(self.baseline.head, exported.entries, [each.digest for each in exported.changed])
         machine = self._start()
         count = 0
         for count, entries in enumerate(replay.steps(self._above()), 1):  # noqa: B007 - the last one counts
-            copy, _ = snapshots.load(self.program, snapshots.save(machine), self.at, strict=self._strict)
+            copy = snapshots.load(self.program, snapshots.save(machine), self.at, strict=self._strict)
             for each in (machine, copy):
                 self._check(each, entries)
             copy.close()
@@ -139,24 +200,41 @@ class Life:
             raise failures.Diverged("the journal, replayed from its beginning, leads to another state")
         return count
 
-    def adopt(self, program: Program) -> commands.ChangeProgram:
-        """Go on under other code, as a world does whose program was edited. Returns what is to be journaled next."""
+    def replayed(self) -> Iterator[tuple[list[journal.Entry], Machine]]:
+        """Every step above the baseline, and the machine behind it. `Diverged` at the first difference."""
+        machine = self._start()
+        try:
+            for entries in replay.steps(self._above()):
+                self._check(machine, entries)
+                yield entries, machine
+        finally:
+            machine.close()
+
+    def branch(self, at: ids.Address, height: int) -> Life:
+        """The life of a fork of another address, at the last step end at or below a height. It has not begun yet."""
+        return Life(
+            self.program, at, strict=self._strict, twice=self._twice, before=self, start=self.standing_at(height)
+        )  # fmt: skip
+
+    def adopt(self, program: Program) -> tuple[commands.ChangeProgram, dict[str, str]]:
+        """Go on under other code, as a world does whose program was edited. Returns what is to be journaled next, and
+        the runs that the code does not fit.
+        """
         parts = snapshots.save(self.machine)
         self.machine.close()
         before, self.program = self.program, program
-        self.machine, _ = snapshots.load(program, parts, self.at, strict=self._strict)
+        self.machine = snapshots.load(program, parts, self.at, strict=self._strict)
         with loopless.loopless():
-            blocked = commands.fits(self.machine)
-        self._saved = snapshots.save(self.machine)
-        self._blocked = dict(blocked)
-        return commands.ChangeProgram(before.hash, program.hash, blocked)
+            self._blocked = commands.misfits(self.machine, self.at)
+        self._saved = parts
+        return commands.ChangeProgram(before.hash, program.hash), self._blocked
 
     def rebase(self) -> None:
         """Nothing below is replayed any more: other code has done it."""
-        self._baseline = (self.head, snapshots.save(self.machine))
+        self._baselines.append(Standing(self.head, snapshots.save(self.machine)))
 
-    def export(self, name: str) -> export.Exported:
-        head, parts = self._baseline
+    def _export(self, name: str, baseline: int) -> export.Exported:
+        head, parts = self._baselines[baseline].head, self._baselines[baseline].parts
         return export.Exported(
             name=name,
             program=self.program.name,
@@ -164,15 +242,19 @@ class Life:
             at=self.at,
             entries=[each for each in self.entries if each.height > head.height],
             blobs=self.blobs,
+            changed=self.changed[head.step :],
             start=head,
             parts=parts if head.height else (),
         )
 
-    def filled(self) -> list[journal.Entry]:
-        """All entries, payloads in place."""
+    def export(self, name: str) -> export.Exported:
+        return self._export(name, len(self._baselines) - 1)
+
+    def filled(self, *, above: int = 0) -> list[journal.Entry]:
+        """The entries above a height, payloads in place."""
         return [
             msgspec.structs.replace(each, payload=self.blobs[each.blob], blob=b"") if each.blob else each
-            for each in self.entries
+            for each in self.entries[above:]
         ]
 
     def load(self, carried: payload.Payload) -> bytes:
@@ -183,9 +265,8 @@ class Life:
             replay.check(machine, entries, self.at, self.load)
 
     def _start(self) -> Machine:
-        machine, _ = snapshots.load(self.program, self._baseline[1], self.at, strict=self._strict)
-        return machine
+        return snapshots.load(self.program, self.baseline.parts, self.at, strict=self._strict)
 
     def _above(self) -> list[journal.Entry]:
         """The entries above the baseline, payloads in place."""
-        return [each for each in self.filled() if each.height > self._baseline[0].height]
+        return self.filled(above=self.baseline.head.height)

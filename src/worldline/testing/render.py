@@ -9,7 +9,7 @@ from worldline.base import errors
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay
 from worldline.kernel.events import Answer
-from worldline.kernel.runs import Failure
+from worldline.kernel.rows.records import Failure
 from worldline.kernel.state import Ended
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind

@@ -9,7 +9,7 @@ from worldline.kernel import replay as replays
 from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
-from worldline.layers import export
+from worldline.layers.stored import export
 from worldline.model import payload
 from worldline.testing import loopless
 
@@ -25,7 +25,7 @@ def replay(path: str | Path, program: Program, /) -> int:
         raise errors.BadInput(f"{path} is the journal of a {exported.program!r} world, not of {program.name!r}")
     machine = Machine(program)
     if exported.parts:
-        machine, _ = snapshots.load(program, exported.parts, exported.at)
+        machine = snapshots.load(program, exported.parts, exported.at)
 
     def load(carried: payload.Payload) -> bytes:
         return carried.inline if carried.inline is not None else exported.blobs[carried.ref or b""]

@@ -16,14 +16,17 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, runs, work
+from worldline.kernel import commands, failure, replay, runs, values, work
 from worldline.kernel.authoring import scripts
+from worldline.kernel.branches import fork
+from worldline.kernel.execution import tracebacks
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import policy as policies
+from worldline.roles.effects import shared_answers
 from worldline.testing.life import Life
 
 STEPS_MAX = 100_000
@@ -41,17 +44,37 @@ class Asked(msgspec.Struct):
     wanted: steps.Wanted
     attempt: int = 0
     parked: str = ""
+    trace: str = ""  # where the last attempt failed
+    looked: int = 0  # of an answer that is shared: up to this height, the other world has none
+
+    def judged_by(self, policy: policies.Policy) -> Callable[[BaseException], failure.Verdict]:
+        """What becomes of an attempt that raises; where it did is kept."""
+
+        def judge(error: BaseException) -> failure.Verdict:
+            verdict = policy.judge(error)
+            self.trace = tracebacks.of_attempt(error, verdict.message)
+            return verdict
+
+        return judge
 
 
 class Actor:
     """One world on the stage, with the script of its effects."""
 
-    def __init__(self, name: str, life: Life, script: scripts.Script) -> None:
+    def __init__(self, name: str, life: Life, reading: scripts.Reading, random: Random) -> None:
         self.name = name
         self.life = life
-        self.reading = scripts.Reading(script)
+        self.reading = reading
+        self.random = random
         self.asked: dict[ids.IntentId, Asked] = {}
         self.dead: list[str] = []
+        self.sharing: list[Callable[[], None]] = []  # forks that wait for an answer that this world gets
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing leaves it."""
+        branch = self.life.machine.branch
+        return branch is not None and branch.dry
 
 
 class Stage:
@@ -64,12 +87,23 @@ class Stage:
         self._count = 0
 
     def add(self, name: str, life: Life, script: scripts.Script) -> Actor:
-        if name in self.actors:
-            raise errors.Exists(f"there is a world named {name!r} already")
         for each in script.effects:
             if life.program.find_effect(each) is None:
                 raise errors.BadInput(f"the script answers {each}(), which program {life.program.name!r} does not have")
-        actor = self.actors[name] = Actor(name, life, script)
+        return self._add(Actor(name, life, scripts.Reading(script), self._random))
+
+    def fork(self, name: str, life: Life, reading: scripts.Reading, said: fork.Forked) -> Actor:
+        """A world that begins as a fork. Its first step says so, as in a store. It draws nothing that others would."""
+        actor = self._add(Actor(name, life, reading, Random(name)))
+        data = structs.encode(said)
+        stepped = self.step(actor, inbox.Control(fork.FORKED, life.carry(data)), data)
+        assert not stepped.dead, stepped.dead
+        return actor
+
+    def _add(self, actor: Actor) -> Actor:
+        if actor.name in self.actors:
+            raise errors.Exists(f"there is a world named {actor.name!r} already")
+        self.actors[actor.name] = actor
         return actor
 
     def reach(self, time_us: int) -> None:
@@ -90,9 +124,11 @@ class Stage:
             do()
         raise Restless(f"{STEPS_MAX} things have happened and there is no end; does something start itself over?")
 
-    def step(self, actor: Actor, item: inbox.Item | None, data: bytes, *, error: str = "") -> steps.Stepped:
-        """Give a world an input, and take up what it asks for."""
-        stepped = actor.life.step(item, data, time_us=self.now_us, error=error)
+    def step(
+        self, actor: Actor, item: inbox.Item | None, data: bytes, *, error: str = "", trace: str = ""
+    ) -> steps.Stepped:  # fmt: skip
+        """Give a world an input, and take up what it asks for. `trace`: where the effect failed that it answers."""
+        stepped = actor.life.step(item, data, time_us=self.now_us, error=error, trace=trace)
         for wanted in stepped.wanted:
             self._take_up(actor, wanted)
         for intent in stepped.closed:
@@ -105,14 +141,23 @@ class Stage:
             actor.dead.append(stepped.dead)
         if actor.life.machine.unfinished:
             self._at(self.now_us, lambda: self._go_on(actor))
+        if actor.sharing:
+            for look in actor.sharing:
+                self._at(self.now_us, look)
+            actor.sharing = []
         self.check(actor)
         return stepped
 
     def check(self, actor: Actor) -> None:
-        """What is open inside and what is known outside must be the same: queues can be derived from the state."""
-        machine = actor.life.machine
-        inside = {intent for intent, key in machine.by_intent.items() if machine.open[key].kind is not WorkKind.MESSAGE}
-        inside |= {machine.wanted_again(each, actor.life.at).intent for each in machine.closing}
+        """What is open inside and what is known outside must be the same: queues can be derived from the state. What a
+        fork has inherited and not settled is its parent's.
+        """
+        work, branch = actor.life.machine.work, actor.life.machine.branch
+        inside = {
+            intent for intent, pending in work.open.items()
+            if pending.kind is not WorkKind.MESSAGE and (branch is None or not branch.is_inherited(pending))
+        }  # fmt: skip
+        inside |= {work.wanted_again(each.pending, actor.life.at).intent for each in work.closing}
         assert inside == set(actor.asked), "a world's open work is not what it asked for"
 
     def _go_on(self, actor: Actor) -> None:
@@ -120,9 +165,9 @@ class Stage:
         if actor.life.machine.unfinished:
             self.step(actor, inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
 
-    def _at(self, time_us: int, do: Callable[[], None], *, effect: bool = False) -> None:
+    def _at(self, time_us: int, do: Callable[[], None], *, effect_of: Actor | None = None) -> None:
         self._count += 1
-        turn = self._random.randrange(2**32) if effect and self._shuffle else 0
+        turn = effect_of.random.randrange(2**32) if effect_of is not None and self._shuffle else 0
         heapq.heappush(self._due, (time_us, turn, self._count, do))
 
     # --- Effects and timers ----------------------------------------------------------------------------------
@@ -131,8 +176,12 @@ class Stage:
         actor.asked[wanted.intent] = asked = Asked(wanted)
         if wanted.kind is WorkKind.TIMER:
             self._at(wanted.due_us, lambda: self._fire(actor, asked))
+        elif wanted.name == fork.SHARE:
+            self._at(wanted.due_us, lambda: self._look(actor, asked))
+        elif wanted.parked and not actor.reading.answers(wanted.name):
+            asked.parked = wanted.parked
         else:
-            self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect=True)
+            self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect_of=actor)
 
     def _is_open(self, actor: Actor, asked: Asked) -> bool:
         return actor.asked.get(asked.wanted.intent) is asked
@@ -154,7 +203,7 @@ class Stage:
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)
         try:
-            answer = actor.reading.attempt(effect, arguments, policy.judge)
+            answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy))
         finally:
             attempts.current.reset(token)
         timeout_us = policy.timeout_us
@@ -162,7 +211,9 @@ class Stage:
             message = "the attempt took too long"
             answer = scripts.Scripted(False, code="timeout", message=message, timed_out=True, after_us=timeout_us)
         if answer.after_us is not None:
-            self._at(self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect=True)
+            self._at(
+                self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect_of=actor
+            )
 
     def _conclude(self, actor: Actor, asked: Asked, policy: policies.Policy, answer: scripts.Scripted) -> None:
         """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
@@ -176,30 +227,62 @@ class Stage:
         out_of_time = bool(deadline_us) and due_us >= deadline_us
         out_of_attempts = policy.attempts is not None and asked.attempt >= policy.attempts
         if not answer.final and not out_of_time and not out_of_attempts:
-            self._at(due_us, lambda: self._attempt(actor, asked), effect=True)
+            self._at(due_us, lambda: self._attempt(actor, asked), effect_of=actor)
         elif policy.park and not answer.final:
             asked.parked = answer.message
             park = structs.encode(commands.ParkEffect(asked.wanted.intent, asked.attempt, answer.message))
             self.step(actor, inbox.Control(commands.PARK, actor.life.carry(park)), park)
         else:
             status = ReceiptStatus.TIMEOUT if answer.timed_out or out_of_time else ReceiptStatus.ERROR
-            failure = runs.failure(answer.code, answer.message, attempts=asked.attempt, data=answer.failed_with)
-            self._answer(actor, asked, status, failure)
+            failed = runs.failure(answer.code, answer.message, attempts=asked.attempt, data=answer.failed_with)
+            self._answer(actor, asked, status, failed)
+
+    def _look(self, actor: Actor, asked: Asked) -> None:
+        """A fork looks for the answer in its parent's journal, now and after each step of the parent."""
+        if not self._is_open(actor, asked):
+            return
+        arguments, _ = work.unpack_effect(asked.wanted.params)
+        shared = values.load(shared_answers.Shared, arguments)
+        parent = next(each for each in self.actors.values() if each.life.at.world == shared.world)
+        asked.attempt = 1
+        for step in replay.steps(parent.life.filled(above=max(shared.above, asked.looked))):
+            needed = shared_answers.needed(step, shared)
+            if needed is not None:
+                found = shared_answers.said(step, parent.life.load(needed), shared)
+                self._answer(actor, asked, ReceiptStatus.OK, values.dump(found))
+                return
+        asked.looked = parent.life.head.height
+        parent.sharing.append(lambda: self._look(actor, asked))
+
+    @staticmethod
+    def parked(actor: Actor, name: str) -> list[ids.IntentId]:
+        """The parked effects of this name, and the questions of a dry fork to the world of this name."""
+        return [
+            intent for intent, pending in actor.life.machine.work.open.items() if pending.parked is not None
+            and pending.name == name and (intent not in actor.asked or actor.asked[intent].parked)
+        ]  # fmt: skip
 
     def retry(self, actor: Actor, name: str) -> int:
         """Try parked effects of this name again, as a person would with `worldline effect retry`."""
+        if actor.is_dry:
+            raise errors.Closed(
+                f"world {actor.name!r} is a dry fork, and nothing leaves it: answer the effect with answer(), or fork "
+                f"with live=True"
+            )
         chosen = [each for each in actor.asked.values() if each.parked and each.wanted.name == name]
         for asked in chosen:
             asked.attempt, asked.parked = 0, ""
             again = structs.encode(commands.RetryEffect(asked.wanted.intent))
             self.step(actor, inbox.Control(commands.RETRY, actor.life.carry(again)), again)
-            self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect=True)
+            self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect_of=actor)
         return len(chosen)
 
     def _answer(self, actor: Actor, asked: Asked, status: ReceiptStatus, data: bytes) -> None:
         wanted = asked.wanted
         carried = actor.life.carry(data)
-        self.step(actor, inbox.Receipt(wanted.intent, status, carried, asked.attempt, wanted.correlation), data)
+        trace = asked.trace if status is not ReceiptStatus.OK else ""
+        receipt = inbox.Receipt(wanted.intent, status, carried, asked.attempt, wanted.correlation)
+        self.step(actor, receipt, data, trace=trace)
 
     # --- Messages ----------------------------------------------------------------------------------------------
 

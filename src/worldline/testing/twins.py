@@ -10,10 +10,12 @@ from collections.abc import Container
 from typing import Any
 
 from worldline.base import errors
-from worldline.codec import canonical
+from worldline.codec import canonical, structs
 from worldline.kernel import replay, snapshots
-from worldline.kernel.runs import RunStatus
-from worldline.kernel.state import Machine
+from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.state import Blocked, Machine
+from worldline.model import row_keys
+from worldline.model.journal import Kind
 from worldline.model.step import Stepped
 
 
@@ -34,6 +36,14 @@ def blocked(machine: Machine, expected: Container[str] = ()) -> str:
     """The divergence of a run that its own code no longer fits, if there is one that was not expected."""
     runs = [run.record for run in machine.live_runs() if run.record.status is RunStatus.BLOCKED]
     return next((record.blocked for record in runs if record.id not in expected), "")
+
+
+def unfit(stepped: Stepped) -> dict[str, str]:
+    """The runs that a step blocked because of an answer that does not fit the code now, and the reports: that is no
+    fault of the code that asked.
+    """
+    blocks = [structs.decode(Blocked, each.payload) for each in stepped.drafts if each.kind is Kind.RUN_BLOCKED]
+    return {each.run: each.report for each in blocks if each.unfit}
 
 
 def _runs(first: Machine, second: Machine) -> str:
@@ -63,8 +73,7 @@ def _cells(first: Machine, second: Machine) -> str:
     for key in sorted({**first.cells, **second.cells}):
         sides = [None if (cell := each.cells.get(key)) is None else cell.data for each in (first, second)]
         if sides[0] != sides[1]:
-            name = key[0] + (f"[{key[1]!r}]" if key[1] else "")
-            return f"cell {name}:\n  first: {_value(sides[0])!r}\n  again: {_value(sides[1])!r}"
+            return f"cell {row_keys.cell_name(*key)}:\n  first: {_value(sides[0])!r}\n  again: {_value(sides[1])!r}"
     return ""
 
 

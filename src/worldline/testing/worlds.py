@@ -19,27 +19,32 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from worldline.base import errors, failures
 from worldline.client import answers
-from worldline.codec import digest, structs
+from worldline.client.branches.rules import Given
+from worldline.client.world import Effects
+from worldline.codec import canonical, digest, structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import reducers, schedule_spec
-from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, to_us
+from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
 from worldline.kernel.operations import OpKind
-from worldline.kernel.runs import ENDED, Failure, RunStatus
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import ENDED, Failure, RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.state import Machine
-from worldline.layers import export
+from worldline.layers.stored import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
-from worldline.testing import render, stage
-from worldline.testing.life import Life
+from worldline.model.trace import Kept, Source
+from worldline.roles import traces
+from worldline.testing import forks, render, stage
+from worldline.testing.life import Life, Standing
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -101,11 +106,29 @@ class TestRun(Generic[R_co]):
             return result
         why = structs.decode(Failure, record.data)
         kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
-        raise kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
+        error = kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
+        raise traces.note(error, traces.find_run(self._world.traces[::-1], self.id))
 
     def cancel(self, reason: str = "") -> None:
         """Cancel it where it waits."""
         self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
+
+    def retry(self) -> None:
+        """If it is blocked, try it again under the code that there is now."""
+        self._world.command(ways_out.RETRY, ways_out.RetryRun(self.id))
+
+    def reset(self, *, to: int | Literal["start"] = "start") -> None:
+        """Drop its operations from this one on, counted from 1, and let it go on from there under the code now."""
+        self._world.command(ways_out.RESET, ways_out.reset_run(self.id, to))
+
+    def terminate(self, reason: str = "") -> None:
+        """End it at once. None of its code runs any more, and what it waits for is ended, too."""
+        self._world.command(ways_out.TERMINATE, ways_out.TerminateRun(self.id, reason))
+
+    def answer(self, op: int, value: object = None, /, *, error: str | None = None) -> None:
+        """Answer an operation that is open, counted from 1, with a value or an error."""
+        data = b"" if error is not None else values.dump(value)
+        self._world.command(ways_out.ANSWER, ways_out.AnswerRun(self.id, op, data, error))
 
     def __repr__(self) -> str:
         return f"TestRun({self.id!r}, {self.status.name.lower()})"
@@ -116,12 +139,15 @@ class TestWorld:
 
     __test__ = False
 
-    def __init__(self, around: stage.Stage, actor: stage.Actor, options: dict[str, Any]) -> None:
+    def __init__(
+        self, around: stage.Stage, actor: stage.Actor, options: dict[str, Any], *, start_us: int | None = None,
+        made: int = 0,
+    ) -> None:  # fmt: skip
         self._stage = around
         self._actor = actor
         self._options = options
-        self._start_us = around.now_us
-        self._made = 0
+        self._start_us = around.now_us if start_us is None else start_us
+        self._made = made  # ids that were given; those of a fork's runs are not those of its parent's
         for listen in listeners:
             listen(self)
 
@@ -153,7 +179,7 @@ class TestWorld:
         item = inbox.Event(values.schema_name(type(event)), self._actor.life.carry(data), to or "")
         stepped = self.step(item, data)
         if stepped.dead:
-            raise NotTaken(stepped.dead)
+            raise traces.note(NotTaken(stepped.dead), traces.find(stepped.traces, Source.HANDLER))
 
     def ask(self, request: Request[R], /) -> R:
         """Ask the world. `Refused` if that is the answer."""
@@ -161,7 +187,7 @@ class TestWorld:
         data = values.dump(request)
         schema = values.schema_name(type(request))
         item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())
-        answer: R = values.load(reducers.answer_type(type(request)), self._answered(item, data))
+        answer: R = values.load(answer_type(type(request)), self._answered(item, data))
         return answer
 
     def schedule(
@@ -179,10 +205,21 @@ class TestWorld:
         """All schedules, with when each is due next."""
         return schedules.listed(self.machine)
 
-    def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S:
-        """A copy of a reducer's state, now or at a height."""
+    @overload
+    def state(self, *, at: int | None = None) -> dict[str, dict[str, Any]]: ...
+    @overload
+    def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S: ...
+    def state(self, cls: type[S] | None = None, key: str = "", *, at: int | None = None) -> Any:
+        """A copy of a reducer's state, now or at a height. Without a class: all cells as plain data, by reducer and
+        key.
+        """
         machine = self.machine if at is None else self._actor.life.at_height(at)
-        found: S = machine.read_cell(cls, key)
+        found: Any = {}
+        if cls is not None:
+            found = machine.read_cell(cls, key)
+        else:
+            for (reducer, name), cell in sorted(machine.cells.items()):
+                found.setdefault(reducer, {})[name] = canonical.decode(cell.data)
         if at is not None:
             machine.close()
         return found
@@ -192,6 +229,18 @@ class TestWorld:
         count = self._stage.retry(self._actor, effect.name)
         self.play(limit_us=self._stage.now_us)
         return count
+
+    def answer(self, effect: Effect[..., Any] | str, value: object = None, /, *, error: str | None = None) -> int:
+        """Answer parked calls of an effect by hand, as `worldline effect answer` does. Returns how many there were.
+
+        Everything that a dry fork asks for and its script does not answer is parked. With the name of a world:
+        questions to that world.
+        """
+        data = b"" if error is not None else values.dump(value)
+        parked = self._stage.parked(self._actor, effect if isinstance(effect, str) else effect.name)
+        for intent in parked:
+            self.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intent, data, error))
+        return len(parked)
 
     def command(self, name: str, wanted: object) -> bytes:
         data = structs.encode(wanted)
@@ -241,20 +290,48 @@ class TestWorld:
         return self._actor.life.prove()
 
     def adopt(self, program: Program) -> dict[str, str]:
-        """Go on under changed code, as after an edit. Returns the runs that it does not fit, and how."""
+        """Go on under changed code, as after an edit. Returns the runs that it does not fit, and how: each of them is
+        blocked when it next continues.
+        """
         life = self._actor.life
-        change = life.adopt(program)
+        change, blocked = life.adopt(program)
         data = structs.encode(change)
         self._stage.step(self._actor, inbox.Control(commands.PROGRAM, life.carry(data)), data)
         life.rebase()
         self.play(limit_us=self._stage.now_us)
-        return change.blocked
+        return blocked
 
     def also(self, name: str, program: Program, script: Script | None = None) -> TestWorld:
         """Another world on the same stage, so that they can send to and ask each other by name."""
         return _enter(self._stage, name, program, script, self._options)
 
+    def fork(
+        self, name: str | None = None, /, *, at: int | None = None, before: str | None = None,
+        effects: Effects = "drop", script: Given | None = None, live: bool = False,
+    ) -> TestWorld:  # fmt: skip
+        """A world of its own, on the same stage, that goes on where this one is now, at the step end at or below a
+        height, or `before` something happened last: "effect charge", "event Approved".
+
+        `effects`, `script` and `live` are those of `World.fork`. The fork is dry: what it asks for is answered by the
+        script, or waits for `answer()`; a live one's effects are answered as this world's are. Here the script may
+        also have functions and answers that come later.
+        """
+        life = self._actor.life
+        begins = forks.start(life, self.name, at=at, before=before)
+        name = name or f"{self.name}-fork{len(self._stage.actors)}"
+        made = _life(self._stage, name, life.program, self._options, before=life, start=begins)
+        actor = forks.enter(
+            self._stage, self._actor, name, made, effects=effects, script=script, live=live
+        )  # fmt: skip
+        self.play(limit_us=self._stage.now_us)
+        return TestWorld(self._stage, actor, self._options, start_us=self._start_us, made=self._made)
+
     # --- Looking ------------------------------------------------------------------------------------------
+
+    @property
+    def life(self) -> Life:
+        """The machine and its journal."""
+        return self._actor.life
 
     @property
     def machine(self) -> Machine:
@@ -267,6 +344,10 @@ class TestWorld:
     @property
     def head(self) -> journal.Head:
         return self._actor.life.head
+
+    def heads(self) -> dict[str, journal.Head]:
+        """The heads of all worlds on this stage, by name."""
+        return {name: actor.life.head for name, actor in self._stage.actors.items()}
 
     @property
     def name(self) -> str:
@@ -285,6 +366,11 @@ class TestWorld:
         """All entries, large payloads in place."""
         return self._actor.life.filled()
 
+    @property
+    def traces(self) -> list[Kept]:
+        """The tracebacks of user code that failed, by step. They are beside the journal: no digest covers them."""
+        return list(self._actor.life.traces)
+
     def tail(self, count: int = 20) -> str:
         """The last entries, for people."""
         return "\n".join(render.lines(self.journal(), start_us=self._start_us, count=count))
@@ -300,13 +386,16 @@ class TestWorld:
         record = self.machine.runs[run_id].record
         if record.status is RunStatus.BLOCKED:
             return f"run {run_id!r} is blocked: {record.blocked}"
-        parked = [
+        waits = [f"{_WAITS.get(op.kind, op.kind.name.lower())} {op.name}" for op in record.ops if op.outcome is None]
+        hints = ["send() what it waits for"]
+        hints += [
             f"effect {each.wanted.name} is parked: {each.parked}" for each in self._actor.asked.values() if each.parked
         ]
-        waits = [f"{_WAITS.get(op.kind, op.kind.name.lower())} {op.name}" for op in record.ops if op.outcome is None]
+        if self._actor.is_dry and any(each.parked is not None for each in self.machine.work.open.values()):
+            hints = [_DRY]
         return (
             f"run {run_id!r} ({record.workflow}) waits for {', '.join(waits) or 'nothing'}, and nothing more happens "
-            f"by itself; send() what it waits for{''.join(f'; {each}' for each in parked)}"
+            f"by itself; {'; '.join(hints)}"
         )
 
     def close(self) -> None:
@@ -324,7 +413,8 @@ class TestWorld:
         answer = structs.decode(Answer, found[0].payload)
         if answer.ok:
             return answer.data
-        raise answers.error_of(structs.decode(Failure, answer.data))
+        error = answers.error_of(structs.decode(Failure, answer.data))
+        raise traces.note(error, traces.find(stepped.traces, Source.HANDLER))
 
     def __repr__(self) -> str:
         return f"TestWorld({self._actor.name!r}, height {self.head.height})"
@@ -362,17 +452,29 @@ def world(
 def _enter(
     around: stage.Stage, name: str, program: Program, script: Script | None, options: dict[str, Any]
 ) -> TestWorld:
-    number = len(around.actors) + 1
-    life = Life(
-        program,
-        stage.address(number),
-        strict=options["strict"],
-        twice=options["twice"],
-        drops=Random(f"{options['seed']}/{name}") if options["drops"] else None,
-    )
+    life = _life(around, name, program, options)
     return TestWorld(around, around.add(name, life, script or Script()), options)
 
 
+def _life(
+    around: stage.Stage, name: str, program: Program, options: dict[str, Any], *, before: Life | None = None,
+    start: Standing | None = None,
+) -> Life:  # fmt: skip
+    return Life(
+        program,
+        stage.address(len(around.actors) + 1),
+        strict=options["strict"],
+        twice=options["twice"],
+        drops=Random(f"{options['seed']}/{name}") if options["drops"] else None,
+        before=before,
+        start=start,
+    )
+
+
+_DRY = (
+    "the fork is dry, so effects and questions do not leave it: answer() them, give fork() a script=, or fork with "
+    "live=True"
+)
 _WAITS = {
     OpKind.WAIT: "an event",
     OpKind.EFFECT: "effect",

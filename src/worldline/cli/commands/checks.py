@@ -1,7 +1,8 @@
-"""Checking: replay, verify, check, doctor, bench. Each answers a question; a negative answer is exit code 1."""
+"""Checking: replay, prove, verify, check, doctor, bench. Each answers a question; a negative answer is exit code 1."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ from worldline.cli import common, output
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
 from worldline.host import program_files
-from worldline.inspect import doctor, lint, queries, render
+from worldline.inspect import doctor, inclusion, lint, queries, render, state_proof
 from worldline.inspect import prove as proofs
 from worldline.inspect import verify as verification
 from worldline.keys import universes as universe_keys
+from worldline.model import row_keys
 from worldline.store import kv
 
 
 @common.command("replay", app=True)
 @click.argument("world")
 @click.option("--prove", is_flag=True, help="From the very beginning, and every snapshot on the way.")
+@click.option("--from", "since", type=click.IntRange(min=0), metavar="HEIGHT", help="From the snapshot at or below.")
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="Up to this height.")
-async def replay(desk: Desk, *, world: str, prove: bool, at: int | None) -> int:
+async def replay(desk: Desk, *, world: str, prove: bool, since: int | None, at: int | None) -> int:
     """Run a world's journal again and compare every digest."""
     programs = program_files.load_all(desk.place.apps)
     async with desk.open(programs=programs) as universe:
@@ -31,7 +34,9 @@ async def replay(desk: Desk, *, world: str, prove: bool, at: int | None) -> int:
         await desk.program_of(universe, found)
         with desk.out.progress(f"replaying {world}") as progress:
             try:
-                proof = await proofs.prove(found, programs=programs, up_to=at, whole=prove, progress=progress)
+                proof = await proofs.prove(
+                    found, programs=programs, up_to=at, whole=prove, since=since, progress=progress
+                )  # fmt: skip
             except verification.Damaged as error:
                 return _say_damaged(desk, world, error)
     said = {"world": world, "proved": proof.proved, "steps": proof.steps, "holds": proof.holds, **_proof(proof)}
@@ -65,6 +70,79 @@ def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
     said = {"world": world, "holds": False, "height": error.height, "damage": str(error)}
     desk.out.one(said, [f"{world}: {error}"])
     return output.NEGATIVE
+
+
+@common.command("prove")
+@click.argument("world")
+@click.argument("height", type=click.IntRange(min=1), required=False)
+@click.option("--state", "key", metavar="KEY", help='A row of its state: "Reducer[\'key\']", "run ID", or hex.')
+@click.option("--at", type=click.IntRange(min=1), metavar="HEIGHT", help="For the chain digest at this height.")
+@click.option("--out", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the proof to a file.")
+@common.TIMEOUT
+async def prove_(
+    desk: Desk, *, world: str, height: int | None, key: str | None, at: int | None, file: Path | None,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    """Write a proof of one entry, or of one row of the state.
+
+    `tools/check_proof.py` checks it without this package, against the chain digest that `show` says. No code is run.
+    For a row, the world makes a step that says what its state is: a process must host it.
+    """
+    if (height is None) == (key is None):
+        raise errors.BadInput("name a HEIGHT, to prove an entry, or --state KEY, to prove a row of the state")
+    if height is not None:
+        await _prove_entry(desk, world, height, at, file)
+        return
+    if at is not None:
+        raise errors.BadInput("a row is proved as it is now: --at goes with a HEIGHT")
+    await _prove_state(desk, world, key or "", file, timeout)
+
+
+async def _prove_entry(desk: Desk, world: str, height: int, at: int | None, file: Path | None) -> None:
+    async with desk.open(programs=[]) as universe:
+        found = await inclusion.prove_entry(await desk.world(universe, world), height, up_to=at)
+    said = {"world": world, "height": height, "step": found.step, "chain": found.chain.hex(), "file": str(file)}
+    later = f"its step and the digests of {len(found.later)} later ones"
+    lines = [f"height {height} of {world}: {later} written to {file}", f"chain {found.chain.hex()}"]
+    _say_proof(desk, file, found.text(), said, lines)
+
+
+async def _prove_state(desk: Desk, world: str, key: str, file: Path | None, timeout: float | None) -> None:
+    row_keys.named(key)  # what names no row is said before the world is asked
+    async with desk.open(programs=[]) as universe:
+        there = await desk.world(universe, world)
+        witnessed = await state_proof.last_witnessed(there)
+        if witnessed is None:
+            witnessed = await desk.answer(there, state_proof.witness_now(there), timeout)
+        found = await state_proof.prove_state(there, key, witnessed)
+    name, chain = row_keys.describe(found.key), found.entry.chain.hex()
+    said = {
+        "world": world, "key": found.key.hex(), "row": name, "present": found.row is not None,
+        "step": witnessed.step, "height": witnessed.height, "root": witnessed.root.hex(), "chain": chain,
+        "file": str(file),
+    }  # fmt: skip
+    has = "has" if found.row is not None else "does not have"
+    lines = [
+        f"the state of {world} at the end of step {witnessed.step} {has} {name}: proof written to {file}",
+        f"chain {chain}",
+    ]
+    _say_proof(desk, file, found.text(), said, lines)
+
+
+def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], lines: list[str]) -> None:
+    """The proof itself is the answer, unless it goes to a file."""
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    _write(file, text)
+    desk.out.one(said, lines)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise errors.BadInput(f"{file} cannot be written: {error.strerror}") from error
 
 
 @common.command("verify")
@@ -159,14 +237,12 @@ def _report_lines(report: doctor.Report) -> list[str]:
     for finding in report.findings:
         done = "repaired" if finding.repaired else finding.advice or "type `worldline doctor --repair`"
         lines.append(f"{finding.world or report.universe}: {finding.what}; {done}")
-    for program, count in report.unchecked.items():
-        lines.append(f"open work of {count} worlds was not compared: name program {program!r} with --app FILE")
     if report.left_over:
         cleaned = "cleaned" if report.cleaned else "harmless"
         lines.append(f"{report.left_over} keys left over from cancelled work or deleted worlds, {cleaned}")
     if report.uploads:
         removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
-        lines.append(f"{report.uploads} temporary objects of uploads whose process died, {removed}")
+        lines.append(f"{report.uploads} uploads whose process died before they were whole, {removed}")
     verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
     mended = sum(finding.repaired for finding in report.findings)
     return [
@@ -184,6 +260,8 @@ def bench(desk: Desk, *, only: str, seconds: float, cluster: bool) -> int:
     """Measure this machine: throughput, latency, timers, restore."""
     from worldline import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
 
+    if not 0 < seconds < math.inf:
+        raise errors.BadInput(f"--seconds takes a number above 0, not {seconds:g}")
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     store = desk.place.store if desk.place.given else None
     with desk.out.progress("bench") as progress:
@@ -195,4 +273,4 @@ def bench(desk: Desk, *, only: str, seconds: float, cluster: bool) -> int:
     return 0
 
 
-COMMANDS: list[click.Command] = [replay, verify, check, doctor_, bench]
+COMMANDS: list[click.Command] = [replay, prove_, verify, check, doctor_, bench]

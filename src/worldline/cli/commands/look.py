@@ -17,7 +17,6 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
-from worldline.kernel.state import Machine
 from worldline.model.world import Status
 from worldline.roles.hub import Chunk
 
@@ -70,19 +69,19 @@ async def show(desk: Desk, world: str) -> None:
     desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
 
 
-@common.command("why", app=True)
+@common.command("why")
 @click.argument("world")
 async def why(desk: Desk, world: str) -> None:
     """Say what a world waits for, and what to type.
 
     Each reason says since when, what went wrong, when the next attempt is, and the command that helps.
     """
-    async with desk.open() as universe:
+    async with desk.open(programs=[]) as universe:
         found = await reasons.why(await desk.world(universe, world), option=desk.option)
     desk.out.one(found, _why_lines(found))
 
 
-@common.command("state", app=True)
+@common.command("state")
 @click.argument("world")
 @click.argument("reducer", required=False)
 @click.argument("key", required=False)
@@ -90,12 +89,10 @@ async def why(desk: Desk, world: str) -> None:
 async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
     """Show a world's state.
 
-    All cells, those of REDUCER, or the one cell KEY of it.
+    All cells, those of REDUCER, or the one cell KEY of it, as plain data: no program is needed.
     """
-    async with desk.open() as universe:
-        found = await desk.world(universe, world)
-        await desk.program_of(universe, found)
-        cells = await _cells(found, reducer, key, at)
+    async with desk.open(programs=[]) as universe:
+        cells = await _cells(await desk.world(universe, world), reducer, key, at)
     if reducer is not None and key is not None:
         desk.out.one(cells[0].value, [render.canonical_text(cells[0].value)])
         return
@@ -159,26 +156,19 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
 
 
 async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
-    machine = await world.machine(at=at)
-    if reducer is not None and reducer not in machine.program.reducers:
-        known = ", ".join(machine.program.reducers) or "none"
-        meant = suggest.near(reducer, machine.program.reducers)
-        raise errors.NotFound(f"program {machine.program.name!r} has no reducer {reducer!r}; it has {known}{meant}")
     if reducer is not None and key is not None:
-        return [_one_cell(machine, reducer, key)]
-    return [
-        Cell(name, label, render.decoded(cell.data))
-        for (name, label), cell in sorted(machine.cells.items())
-        if reducer in (None, name)
-    ]
-
-
-def _one_cell(machine: Machine, reducer: str, key: str) -> Cell:
-    cell = machine.cells.get((reducer, key))
-    if cell is None:
-        meant = suggest.near(key, (label for name, label in machine.cells if name == reducer))
-        raise errors.NotFound(f"{reducer} has no cell {key!r}{meant}")
-    return Cell(reducer, key, render.decoded(cell.data))
+        data = await world.cell(reducer, key, at=at)
+        if data is not None:
+            return [Cell(reducer, key, render.decoded(data))]
+    cells = await world.cells(at=at)
+    found = [Cell(*name, render.decoded(data)) for name, data in cells.items() if reducer in (None, name[0])]
+    if reducer is not None and not found:
+        known = dict.fromkeys(name for name, _ in cells)
+        said = f"it has {', '.join(known)}" if known else "it has no cells yet"
+        raise errors.NotFound(f"world {world.name!r} has no cell of {reducer!r}; {said}{suggest.near(reducer, known)}")
+    if key is not None:
+        raise errors.NotFound(f"{reducer} has no cell {key!r}{suggest.near(key, (each.key for each in found))}")
+    return found
 
 
 def _holder(holder: queries.Holder | None) -> str:
@@ -199,9 +189,14 @@ def _why_lines(found: reasons.Why) -> list[str]:
             "since": reason.since and output.aged(reason.since),
             "next": reason.until and output.aged(reason.until),
             "error": reason.error,
+            "trace": reason.trace,
             "type": reason.command,
         }
         lines += [f"    {name:<6} {_indented(value)}" for name, value in details.items() if value]
+        lines += [f"    {'or':<6} {way}" for way in reason.ways if way != reason.command]
+    for failed in found.failed:
+        lines.append(f"- run {failed.run} has failed {output.aged(failed.time)}")
+        lines += [f"    trace  {_indented(failed.trace)}", f"    type   {failed.command}"]
     return [*lines, f"({found.note})"] if found.note else lines
 
 

@@ -27,7 +27,7 @@ from worldline.host import program_files
 from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
-from worldline.model.settings import Settings
+from worldline.model.settings import ON_HANG, Settings
 from worldline.roles.cluster import placement
 
 POLL_SECONDS = 0.25
@@ -75,9 +75,25 @@ def _seconds(name: str, what: str) -> Callable[[Function], Function]:
     return click.option(name, type=click.FloatRange(min=0.05), metavar="SECONDS", help=what)
 
 
+def _hangs(function: Function) -> Function:
+    function = click.option(
+        "--crash-budget", type=click.IntRange(min=1), metavar="N",
+        help="Deaths over one input before it is settled without its code.",
+    )(function)  # fmt: skip
+    function = _seconds("--step-timeout", "How long a handler or workflow may run before it is interrupted.")(function)
+    return click.option(
+        "--on-hang", type=click.Choice(ON_HANG), default="exit", show_default=True,
+        help="What to do about code that cannot be interrupted.",
+    )(function)  # fmt: skip
+
+
 _scan = _seconds("--scan", "Between two scans, which find what a lost hint did not announce.")
 _lease_ttl = _seconds("--lease-ttl", "How long a worker without a heartbeat counts as alive.")
 _claim_ttl = _seconds("--claim-ttl", "How long a claim holds without being renewed.")
+_prove = click.option(
+    "--prove-ms", type=click.IntRange(0, 60_000), metavar="N",
+    help="Run steps again to prove them, for N ms of each minute; 0: never.",
+)  # fmt: skip
 _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host that `wl.http.request` may reach.")
 
 
@@ -89,7 +105,9 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 @_named
 @_capacity("Worlds in memory at most.")
 @_lease_ttl
+@_hangs
 @_scan
+@_prove
 @observe.options
 async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
     """Run worlds of the programs in FILE.
@@ -160,7 +178,9 @@ async def janitor(desk: Desk, **options: Any) -> None:
 @_capacity("Worlds in memory at most.")
 @_lease_ttl
 @_claim_ttl
+@_hangs
 @_scan
+@_prove
 @_allow
 @observe.options
 async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
@@ -184,7 +204,8 @@ def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress 
 def _settings(
     *, name: str | None = None, labels: tuple[str, ...] = (), capacity: int | None = None, effects: int | None = None,
     lease_ttl: float | None = None, claim_ttl: float | None = None, scan: float | None = None,
-    turn: float | None = None, round: float | None = None, moves: int | None = None,
+    turn: float | None = None, round: float | None = None, moves: int | None = None, prove_ms: int | None = None,
+    crash_budget: int | None = None, step_timeout: float | None = None, on_hang: str = "report",
 ) -> Settings:  # fmt: skip
     """The defaults, with what was said on the command line."""
     known = Settings()
@@ -199,7 +220,8 @@ def _settings(
     lease_ttl_ms, claim_ttl_ms, scan_ms, turn_ms, round_ms = map(_ms, (lease_ttl, claim_ttl, scan, turn, round))
     worker = _changed(
         known.worker, labels=said, max_worlds_warm=capacity, scan_ms=scan_ms, lease_ttl_ms=lease_ttl_ms,
-        heartbeat_ms=lease_ttl_ms and lease_ttl_ms // HEARTBEATS_PER_TTL,
+        heartbeat_ms=lease_ttl_ms and lease_ttl_ms // HEARTBEATS_PER_TTL, crash_budget=crash_budget,
+        step_timeout_ms=_ms(step_timeout),
     )  # fmt: skip
     adapter = _changed(
         known.adapter, concurrency=effects, scan_ms=scan_ms, claim_ttl_ms=claim_ttl_ms,
@@ -211,7 +233,8 @@ def _settings(
         adapter=adapter,
         timer=_changed(known.timer, scan_ms=scan_ms),
         orchestrator=_changed(known.orchestrator, turn_ms=turn_ms, moves_max=moves),
-        janitor=_changed(known.janitor, turn_ms=turn_ms, round_ms=round_ms),
+        janitor=_changed(known.janitor, turn_ms=turn_ms, round_ms=round_ms, prove_ms=prove_ms),
+        on_hang=on_hang,
     )
 
 

@@ -19,13 +19,12 @@ from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.runs import RunStatus
+from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.model import inbox
 from worldline.model.journal import Kind
 
 DATA = click.option("--data", metavar="JSON|@FILE|-", help="All fields as JSON: here, from a file, or from stdin.")
-TIMEOUT = click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -42,11 +41,13 @@ class Answered(msgspec.Struct, frozen=True):
 @click.argument("world")
 @click.option("--program", "name", metavar="NAME", help="Which program, if the file declares several.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Label it; may be repeated.")
-async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ...]) -> None:
+@click.option("--seed", metavar="WORLD[@HEIGHT]", help="Begin with the state of this world.")
+async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ...], seed: str | None) -> None:
     """Make a new world."""
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
-        await Universe(universe).create(world, program, labels=labels_of(labels))
+        given = labels_of(labels) if labels or seed is None else None
+        await Universe(universe).create(world, program, labels=given, seed=seed)
         at = await Handle(universe, world).address()
     said = {"name": world, "id": at.world.hex(), "program": program.name}
     desk.out.one(said, [f"world {world} of program {program.name}"])
@@ -60,7 +61,7 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
 @click.option("--to", metavar="RUN", help="Send it to this run alone.")
 @click.option("--id", "client_id", metavar="ID", help="The same id again is the same event.")
 @click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
-@TIMEOUT
+@common.TIMEOUT
 async def send(
     desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
     client_id: str | None, waits: bool, timeout: float | None,
@@ -92,7 +93,7 @@ async def send(
 @click.argument("fields", nargs=-1)
 @DATA
 @click.option("--id", "client_id", metavar="ID", help="The same id again is the same question.")
-@TIMEOUT
+@common.TIMEOUT
 async def ask(
     desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
     timeout: float | None,
@@ -119,7 +120,7 @@ async def ask(
 @DATA
 @click.option("--id", "run_id", metavar="ID", help="The same id attaches to the same run.")
 @click.option("--detach", is_flag=True, help="Do not wait for its result.")
-@TIMEOUT
+@common.TIMEOUT
 async def run(
     desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
     detach: bool, timeout: float | None,
@@ -201,7 +202,7 @@ async def _result(world: Handle, wanted: commands.StartRun) -> Any:
     standing = structs.decode(commands.Standing, data)
     if standing.status is RunStatus.BLOCKED:
         raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
-    result: Any = runs.result_of(await runs.ended(world, standing, since=since), None)
+    result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since), None)
     return render.plain(result)
 
 

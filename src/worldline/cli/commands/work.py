@@ -11,19 +11,21 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cli import common, output, suggest
-from worldline.cli.commands import roles
+from worldline.cli.commands import roles, ways_out
 from worldline.cli.common import Desk
+from worldline.client import effect as effects
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.codec import structs
 from worldline.inspect import queries, render, why
+from worldline.inspect import ways_out as inspect_ways
 from worldline.kernel import commands
+from worldline.kernel.rows.records import RunStatus
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
-from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
-from worldline.roles.effects import parking
 from worldline.store import kv, transact
 
 WORK_STATES = [state.name.lower() for state in WorkState]
@@ -44,14 +46,19 @@ class RunShown(msgspec.Struct, frozen=True):
     result: Any
     error: Any
     blocked: str
+    pending_cancel: str
+    operations: list[inspect_ways.Operation]
+    ways: list[str]
+    trace: str
+    note: str
 
 
-@common.command("list", app=True, many=True)
+@common.command("list", many=True)
 @click.argument("world")
 @click.option("--status", type=click.Choice(RUN_STATES), help="Only runs of this status.")
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
-    async with desk.open() as universe:
+    async with desk.open(programs=[]) as universe:
         found = await why.list_runs(await desk.world(universe, world))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
@@ -62,27 +69,51 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
 @click.argument("world")
 @click.argument("run")
 async def show_run(desk: Desk, *, world: str, run: str) -> None:
-    """Show a run: its arguments, what it waits for, its result."""
+    """Show a run: its arguments, its operations, what it waits for, its result.
+
+    With --app FILE, also where the code passes other arguments now.
+    """
     async with desk.open() as universe:
         shown = _shown_run(await _find_run(await desk.world(universe, world), run))
-    said = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "", [])}))
+    desk.out.one(shown, _lines(shown))
 
 
-@common.command("cancel", app=True, asks=True)
+def _operation_lines(found: list[inspect_ways.Operation]) -> list[str]:
+    lines = [f"  {each.number:>4}  {each.what}: {each.state}" for each in found]
+    for index, each in reversed(list(enumerate(found))):
+        if each.differs:
+            lines.insert(index + 1, f"        the code passes now: {each.differs}")
+    return ["operations:", *lines] if lines else []
+
+
+@common.command("cancel", asks=True)
 @click.argument("world")
 @click.argument("run")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="What the run is told.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+@common.TIMEOUT
 async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
     """Cancel a run where it waits. It may still clean up."""
-    async with desk.open() as universe:
+    async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         await found.address()
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
-        await desk.answer(found, asked, timeout)
-    desk.out.one({"world": world, "run": run, "cancelled": True}, [f"run {run} is being cancelled"])
+        answer, _ = await desk.answer(found, asked, timeout)
+    blocked = structs.decode(commands.Standing, answer).status is RunStatus.BLOCKED
+    what = f"run {run} is being cancelled"
+    if blocked:
+        what = f"run {run} is blocked: it is cancelled when it goes on; `worldline runs terminate` ends it at once"
+    desk.out.one({"world": world, "run": run, "cancelled": True, "pending": blocked}, [what])
+
+
+def _lines(shown: RunShown | queries.Work) -> list[str]:
+    """What is known of a run or an effect, and below it where in its code it failed."""
+    apart = ("trace", "operations", "ways")
+    said = {name: getattr(shown, name) for name in shown.__struct_fields__ if name not in apart}
+    lines = output.pairs({name: value for name, value in said.items() if value not in (None, "", [])})
+    if isinstance(shown, RunShown):
+        lines += [*_operation_lines(shown.operations), *(f"type: {way}" for way in shown.ways)]
+    return [*lines, "", *shown.trace.rstrip().splitlines()] if shown.trace else lines
 
 
 async def _find_run(world: Handle, run: str) -> why.Run:
@@ -99,6 +130,7 @@ def _shown_run(run: why.Run) -> RunShown:
     return RunShown(
         run.id, run.workflow, run.status, run.started, run.ended, run.parent, run.waits, render.decoded(run.args),
         render.decoded(run.data) if ok else None, render.failure(run.data) if failed else None, run.blocked,
+        run.pending_cancel, run.operations, run.ways, run.trace, run.note,
     )  # fmt: skip
 
 
@@ -127,8 +159,7 @@ async def show_effect(desk: Desk, *, effect: str) -> None:
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
         [shown] = await queries.work_rows(universe, [opened])
-    said = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    desk.out.one(shown, output.pairs({name: value for name, value in said.items() if value not in (None, "")}))
+    desk.out.one(shown, _lines(shown))
 
 
 @common.command("retry")
@@ -137,15 +168,7 @@ async def retry_effect(desk: Desk, *, effect: str) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
-        world, now_us = await _told(universe, opened.at)
-        if opened.work.state is WorkState.WAITING and opened.work.due_us <= now_us:
-            raise errors.Closed(f"effect {effect} is due already; it is tried as soon as a worker hosts its program")
-        batch = kv.Batch()
-        if opened.work.state is WorkState.PARKED:
-            parking.retry(batch, world, opened, now_us=now_us)
-        else:
-            works.move_due(batch, opened, now_us=now_us, due_us=now_us)
-        await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
+        await effects.retry(universe, opened)
     desk.out.one({"id": opened.intent.hex(), "state": "waiting"}, [f"effect {opened.intent.hex()} is tried again"])
 
 
@@ -155,17 +178,8 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
     """Park an effect before its next attempt. `effect retry` tries it again."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
-        world, now_us = await _told(universe, opened.at)
-        batch = kv.Batch()
-        parking.set_aside(batch, world, opened, now_us=now_us)
-        await _commit(universe, batch, f"effect {effect} changed meanwhile; look at it again")
+        await effects.park(universe, opened)
     desk.out.one({"id": opened.intent.hex(), "state": "parked"}, [f"effect {opened.intent.hex()} is parked"])
-
-
-async def _told(universe: Connection, at: ids.Address) -> tuple[worlds.World, int]:
-    """What is needed to tell a world that one of its effects has changed; and the store's time."""
-    read = await universe.store.engine.read(worlds.get(at))
-    return worlds.decode(at, read.value(0)), read.time_us
 
 
 # --- Timers ----------------------------------------------------------------------------------------------------------
@@ -185,7 +199,7 @@ async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
 @common.command("cancel", asks=True)
 @click.argument("timer")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="What a run that sleeps is told.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+@common.TIMEOUT
 async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | None) -> None:
     """Cancel a timer. A run that sleeps gets an error, a limit is lifted, a schedule ends."""
     async with desk.open(programs=[]) as universe:
@@ -290,10 +304,13 @@ async def _commit(universe: Connection, batch: kv.Batch, lost: str) -> None:
 
 
 COMMANDS: list[click.Command] = [
-    click.Group("runs", commands=[list_runs, show_run, cancel_run], help="List, show and cancel a world's runs."),
     click.Group(
-        "effect", commands=[list_effects, show_effect, retry_effect, park_effect],
-        help="List, show, retry and park open effects.",
+        "runs", commands=[list_runs, show_run, cancel_run, *ways_out.RUNS],
+        help="List, show, cancel and repair a world's runs.",
+    ),
+    click.Group(
+        "effect", commands=[list_effects, show_effect, retry_effect, park_effect, ways_out.answer_effect],
+        help="List, show, retry, park and answer open effects.",
     ),
     roles.RoleGroup(
         "timer", commands=[roles.timer, list_timers, cancel_timer],

@@ -33,6 +33,7 @@ class Worker(msgspec.Struct, frozen=True):
     worlds: int
     capacity: int
     programs: list[str]
+    code: dict[str, str]  # of each program
     labels: dict[str, str]
     last_heartbeat: datetime
 
@@ -44,6 +45,7 @@ async def list_workers(desk: Desk, limit: int) -> None:
         found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
     columns = {
         "NAME": "name", "STATE": "state", "WORLDS": "worlds", "CAPACITY": "capacity", "PROGRAMS": "programs",
+        "CODE": "code",
         "LABELS": "labels", "LAST HEARTBEAT": "last_heartbeat", "ID": "id",
     }  # fmt: skip
     desk.out.many(found, columns, none="no workers here")
@@ -146,6 +148,7 @@ async def _shown(universe: Connection, life: leases.Heartbeat) -> Worker:
         state,
         len(held),
         life.sign.capacity,
+        list(placement.programs_of(life.sign.labels)),
         placement.programs_of(life.sign.labels),
         {name: value for name, value in life.sign.labels.items() if not placement.reserved(name)},
         when(life.sign.heartbeat_us),
@@ -158,4 +161,6 @@ COMMANDS: list[click.Command] = [
         help="Run worlds; list and drain workers. `worldline worker FILE` runs them: see `worker start --help`.",
     ),
 ]  # fmt: skip
-LEASES: list[click.Command] = [click.Group("lease", commands=[revoke, assign, unassign], help="Who may write a world.")]
+LEASES: list[click.Command] = [
+    click.Group("lease", commands=[revoke, assign, unassign], help="Who may write a world."),
+]

@@ -221,8 +221,9 @@ class Blocks:
             case Kind.LATE_ANSWER:
                 text, style = f"late {said.get('what')}: {said.get('reason')}", _QUIET
             case Kind.PROGRAM_CHANGED:
-                blocked = ", ".join(said.get("blocked") or ())
-                text, style = f"program changed{f'; blocked: {blocked}' if blocked else ''}", _CHANGE
+                text, style = "program changed", _CHANGE
+            case Kind.RUN_BLOCKED:
+                text, style = f"blocked: {said.get('report')}", _BAD
             case Kind.ANSWERED if first.kind is Kind.EVENT:
                 bad = said.get("error")
                 text = f"refused: {bad.get('message')}" if bad else f"answered {_short(said.get('answer'))}"

@@ -19,7 +19,6 @@ from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.runs import RunStatus
 
 POLL_SECONDS = 0.25
 
@@ -78,7 +77,7 @@ class Session:
         """Take the worlds that were held before, and say what became of them."""
         assert universe.host is not None
         adopted = runs = 0
-        blocked: list[str] = []
+        unfit: dict[str, str] = {}
         refused: list[str] = []
         for at, name in list(self.show.worlds.items()):
             try:
@@ -90,16 +89,15 @@ class Session:
                 continue  # deleted, or of a program that is no longer in the file
             if hosted is not None:
                 await hosted.quiet()
-                live = hosted.machine.live_runs()
+                found = await universe.host.worlds.misfits(hosted)
                 adopted += 1
-                runs += sum(run.record.status is RunStatus.RUNNING for run in live)
-                blocked += [f"{name}/{run.record.id}" for run in live if run.record.status is RunStatus.BLOCKED]
-        said = f"{adopted} worlds adopted it, {runs} runs go on, {len(blocked)} blocked"
-        if blocked:
-            said += (
-                f" ({', '.join(blocked[:5])}; see `worldline why {blocked[0].partition('/')[0]}{self._desk.option}`)"
-            )
-        return "; ".join([said, *refused[:5]])
+                runs += len(hosted.machine.live_runs()) - len(found)
+                unfit |= {f"{name}/{run}": report for run, report in found.items()}
+        said = f"{adopted} worlds adopted it, {runs} runs go on"
+        if unfit:
+            named = ", ".join(list(unfit)[:5])
+            said += f", {len(unfit)} do not fit and are blocked when they next continue: {named}"
+        return "\n".join(["; ".join([said, *refused[:5]]), *list(unfit.values())[:1]])
 
     async def _watch(
         self, universe: Connection, loaded: program_files.Loaded, *, reload: bool

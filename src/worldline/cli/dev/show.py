@@ -18,10 +18,10 @@ from worldline.cli import entries, output, terminal
 from worldline.cli.dev import blocks
 from worldline.client.connection import Connection
 from worldline.inspect import render
-from worldline.model import ids
+from worldline.model import ids, journal, trace
 from worldline.model.journal import Kind
 from worldline.observe import sinks
-from worldline.roles import hub
+from worldline.roles import hub, traces
 
 QUEUE_MAX = 10_000
 PLACES_MAX = 1_000
@@ -144,16 +144,22 @@ class Show:
         elif self._out.as_json or self._rows:
             return
         elif isinstance(item, sinks.Notice):
-            self._lines(self._blocks.notice(item, now_us))
+            lines = self._blocks.notice(item, now_us)
+            self._lines(lines)
+            if lines:
+                self._trace(item.trace)
         else:
             self._lines(self._blocks.chunk(item[1], now_us))
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
     async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
+        found: list[trace.Trace] = []
+        if any(_fails(entry) for entry in step.entries):
+            found = await traces.of_step(universe.store.engine, step.address, step.entries[0].step)
         if self._out.as_json:
             for entry in step.entries:
-                self._out.json({"world": step.name, **render.entry(entry)})
+                self._out.json({"world": step.name, **render.entry(entry), **_traced(entry, found)})
         elif self._rows:
             names = self._names.setdefault(step.address, entries.Names(step.address))
             await names.learn(universe, step.entries)
@@ -161,6 +167,16 @@ class Show:
                 self._screen.print(text.Text(names.line(entry, step.name), style=_STYLES.get(entry.kind, "")))
         else:
             self._lines(self._blocks.step(step.address, step.name, step.entries))
+        for each in found:
+            # What an effect failed with is part of the traceback of a run that ended with it.
+            if not any(each is not other and each.text.rstrip() in other.text for other in found):
+                self._trace(each.text)
+
+    def _trace(self, given: str) -> None:
+        """Where user code failed, below what is said of it."""
+        if given and not self._out.as_json:
+            lines = "\n".join(f"{2 * INDENT}{line}" for line in given.rstrip().splitlines())
+            self._screen.print(text.Text(lines, style="dim"))
 
     def _lines(self, lines: list[blocks.Line]) -> None:
         if self._out.as_json or self._rows:
@@ -172,6 +188,25 @@ class Show:
                 self._heading = line.block
             if line.text:
                 self._screen.print(text.Text(f"{INDENT}{line.text}", style=line.style))
+
+
+def _fails(entry: journal.Entry) -> bool:
+    """Whether an entry says that user code failed."""
+    if entry.kind is Kind.HANDLER_FAILED:
+        return True
+    return entry.kind in (Kind.RUN_FINISHED, Kind.EFFECT_RESULT) and "error" in render.fields(entry)
+
+
+def _traced(entry: journal.Entry, found: list[trace.Trace]) -> dict[str, str]:
+    """The traceback of a failure, as a field of its entry."""
+    text = ""
+    if entry.kind is Kind.HANDLER_FAILED:
+        text = traces.find(found, trace.Source.HANDLER)
+    elif entry.kind is Kind.RUN_FINISHED:
+        text = traces.find(found, trace.Source.RUN, entry.correlation)
+    elif entry.kind is Kind.EFFECT_RESULT:
+        text = traces.find(found, trace.Source.EFFECT)
+    return {"trace": text} if text else {}
 
 
 async def _pass_on(queue: asyncio.Queue[hub.Live], put: Callable[[hub.Chunk], None]) -> None:

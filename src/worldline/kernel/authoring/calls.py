@@ -7,6 +7,7 @@ kernel installs itself through `context.current`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import types
@@ -133,6 +134,19 @@ _OPTIONS_MIN = 7
 
 class Request(Generic[R_co]):
     """An event that wants a typed answer: `class Withdraw(wl.Request[int])`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        with contextlib.suppress(stored_types.NotYet):  # where it is handled, it is checked again
+            stored_types.check(answer_type(cls), f"the answer to {cls.__name__}")
+
+
+def answer_type(event: type) -> Any:
+    """The type that a request is answered with."""
+    for base in getattr(event, "__orig_bases__", ()):
+        if typing.get_origin(base) is Request:
+            return typing.get_args(base)[0]
+    return Any
 
 
 class Signature:
@@ -352,15 +366,29 @@ class Effect(Target, Generic[P, R]):
         return await answer if inspect.isawaitable(answer) else answer
 
 
+def check_function(function: object, what: str, *, is_async: bool | None) -> None:
+    """Refuse what is no function, generators, and functions that are or are not `async` where the other is needed."""
+    if not callable(function) or not isinstance(getattr(function, "__name__", None), str):
+        raise errors.BadInput(f"{what} must be a function, not {user_errors.name_of(type(function))}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        kind = (
+            "a function that returns its answer" if is_async is None else "an async def" if is_async else "a plain def"
+        )
+        raise errors.BadInput(f"{what} is a generator: what it yields would be lost; make it {kind}, without yield")
+    if is_async and not inspect.iscoroutinefunction(function):
+        raise errors.BadInput(f"{what} must be an async def")
+    if is_async is False and inspect.iscoroutinefunction(function):
+        raise errors.BadInput(
+            f"{what} is an async def, and a handler cannot await; make it a plain def, and start a workflow for the "
+            f"rest: wl.start(...)"
+        )
+
+
 def _made(call: Call[R]) -> Call[R]:
     running = context.current.get()
     if running is not None:
         running.made_call(call)
     return call
-
-
-class NotYet(errors.BadInput):
-    """An annotation names something that is not defined, or not yet: a declaration may stand above its types."""
 
 
 def type_hints(
@@ -375,7 +403,9 @@ def type_hints(
             function = _annotated(function, without)
         return typing.get_type_hints(function, globalns=names, localns=namespace)
     except NameError as error:
-        raise NotYet(f"{function.__name__}(): the annotation {error.name!r} names nothing known") from error
+        raise stored_types.NotYet(
+            f"{function.__name__}(): the annotation {error.name!r} names nothing known"
+        ) from error
     except Exception as error:  # an annotation is an expression of the user's
         why = user_errors.message_of(error)
         raise errors.BadInput(f"{function.__name__}(): its annotations cannot be resolved: {why}") from error

@@ -6,7 +6,6 @@ its own hash. It holds no state and touches nothing; the same object serves host
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from worldline.base import errors
 from worldline.kernel import values
 from worldline.kernel.authoring import http_call, reducers, resources, stored_types
-from worldline.kernel.authoring.calls import Effect, NotYet, Retry, Seconds, Signature, Workflow, to_us
+from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
 from worldline.kernel.authoring.resources import Resource
 from worldline.kernel.code import fingerprint, interests
 from worldline.model import ids
@@ -33,9 +32,10 @@ class Program:
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.reducers: dict[str, reducers.Reducer] = {}
         self.resources: dict[str, Resource[Any]] = {}
-        self._unchecked: list[Signature] = []  # their annotations named types that were not defined yet
+        self._unchecked: list[Callable[[], None]] = []  # their annotations named types that were not defined yet
         self._hash: bytes | None = None
         self._routes: reducers.Routes | None = None
+        self._interests: dict[str, list[str] | None] = {}
 
     @overload
     def effect(self, fn: Callable[P, Awaitable[R]], /) -> Effect[P, R]: ...
@@ -110,6 +110,7 @@ class Program:
 
         def declare(cls: C) -> C:
             made = reducers.declare(cls, key=key, name=name or cls.__name__, namespace=namespace)
+            self._check(lambda: reducers.check(made))
             self._take(self.reducers, made.name, made)
             return cls
 
@@ -153,44 +154,55 @@ class Program:
             self._routes = reducers.routes(self.reducers.values(), waits)
         return self._routes
 
+    def interests(self, workflow: str) -> list[str] | None:
+        """The schemas of the events that a workflow waits for; None if that is unknown."""
+        found = self._interests.get(workflow)
+        if found is None and workflow not in self._interests:
+            routes = self.routes
+            if workflow in self.workflows and workflow not in routes.any_flows:
+                found = sorted(schema for schema, flows in routes.flows.items() if workflow in flows)
+            self._interests[workflow] = found
+        return found
+
     def check(self) -> None:
         """Refuse types that cannot be stored, also those that were not defined yet where they were named."""
-        for signature in self._unchecked:
-            signature.check()
+        for check in self._unchecked:
+            check()
         self._unchecked = []
 
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:
         name = _name(fn, declared.pop("name"), "an effect's name")
+        check_function(fn, f"effect {name}", is_async=None)
         made: Effect[..., Any] = Effect(fn, name, namespace, **declared)
         resources.check_program(f"effect {name}", self.name, made.signature.uses)
-        self._check(made.signature)
+        self._check(made.signature.check)
         return self._take(self.effects, name, made)
 
     def add_workflow(self, fn: Callable[..., Any], namespace: dict[str, Any], name: str) -> Any:
         name = _name(fn, name, "a workflow's name")
-        if not inspect.iscoroutinefunction(fn):
-            raise errors.BadInput(f"workflow {name} must be an async def")
+        check_function(fn, f"workflow {name}", is_async=True)
         made: Workflow[..., Any] = Workflow(fn, name, namespace)
         if made.signature.uses:
             label, resource = next(iter(made.signature.uses.items()))
             raise errors.BadInput(f"workflow {name}: {label!r} is resource {resource.name}; only effects use resources")
-        self._check(made.signature)
+        self._check(made.signature.check)
         return self._take(self.workflows, name, made)
 
     def add_resource(self, fn: Callable[..., Any], timeout_us: int) -> Any:
         made: Resource[Any] = Resource(fn, fn.__name__, self.name, timeout_us=timeout_us)
         return self._take(self.resources, made.name, made)
 
-    def _check(self, signature: Signature) -> None:
+    def _check(self, check: Callable[[], None]) -> None:
         try:
-            signature.check()
-        except NotYet:
-            self._unchecked.append(signature)
+            check()
+        except stored_types.NotYet:
+            self._unchecked.append(check)
 
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:
             raise errors.BadInput(f"program {self.name!r} already has a {type(made).__name__.lower()} named {name!r}")
         self._hash = self._routes = None
+        self._interests = {}
         table[name] = made
         return made
 
@@ -237,7 +249,7 @@ class ResourceDecorator:
 
 
 def _name(fn: Callable[..., Any], given: str, what: str) -> str:
-    return ids.check_name(values.text(given, what), what) if given else fn.__name__
+    return ids.check_name(values.text(given, what), what) if given else getattr(fn, "__name__", "")
 
 
 def _caller_names() -> dict[str, Any]:

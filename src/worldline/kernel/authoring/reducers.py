@@ -18,6 +18,7 @@ from worldline.base import errors
 from worldline.codec import canonical
 from worldline.kernel import values
 from worldline.kernel.authoring import calls, stored_types
+from worldline.model import row_keys
 
 S = TypeVar("S")
 E = TypeVar("E")
@@ -52,7 +53,10 @@ class Reducer(msgspec.Struct, frozen=True):
         """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
         if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
             return False
-        return all(type(getattr(value, name)) is kind for name, kind in self.scalars)
+        for name, kind in self.scalars:  # noqa: SIM110 - for every event: a generator costs more than the check
+            if type(getattr(value, name)) is not kind:
+                return False
+        return True
 
     def dump(self, value: Any, *, is_canonical: bool) -> bytes:
         """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
@@ -73,12 +77,13 @@ class Routes(msgspec.Struct, frozen=True):
 
 def on(fn: Callable[[S, E], R], /) -> Callable[[S, E], R]:
     """Mark a reducer's method as the handler of the event its argument is annotated with."""
+    calls.check_function(fn, f"@wl.on {getattr(fn, '__qualname__', '')}".rstrip(), is_async=False)
     setattr(fn, _MARK, True)
     return fn
 
 
 def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any]) -> Reducer:
-    """Check a reducer class and find its handlers."""
+    """Check a reducer class and find its handlers. What they take is checked by `check`, when its types are there."""
     try:
         fresh = cls()
     except Exception as error:
@@ -93,6 +98,15 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
     scope = {**namespace, cls.__name__: cls}
     handlers = [_handler(name, label, fn, key, scope) for label, fn in methods]
     return Reducer(name, cls, key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
+
+
+def value_of(cls: type, reducer: str, key: str, data: bytes) -> Any:
+    """A cell's data as an object of its class. `CellUnfit` names the cell if the class does not take it."""
+    try:
+        return values.load(cls, data)
+    except errors.DecodeError as error:
+        name = row_keys.cell_name(reducer, key)
+        raise errors.CellUnfit(f"the cell {name} does not fit its class {values.name_of(cls)}: {error}") from error
 
 
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
@@ -117,6 +131,14 @@ def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) 
     return made
 
 
+def check(reducer: Reducer) -> None:
+    """Refuse events and answers of types that cannot be stored. `NotYet` while an annotation names nothing."""
+    for each in reducer.handlers:
+        what = values.name_of(each.event)
+        stored_types.check(each.event, f"{each.reducer}.{each.method}: {what}")
+        stored_types.check(each.answers, f"{each.reducer}.{each.method}: the answer to {what}")
+
+
 def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, scope: dict[str, Any]) -> Handler:
     hints = calls.type_hints(fn, scope)
     arguments = [name for name in hints if name != "return"]
@@ -128,9 +150,7 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
     if key is not None and key not in _fields(event):
         raise errors.BadInput(f"{reducer}.{label}: {event.__name__} has no field {key!r} to choose the cell by")
     is_request = issubclass(event, calls.Request)
-    answers = answer_type(event) if is_request else None
-    stored_types.check(event, f"{reducer}.{label}: {event.__name__}")
-    stored_types.check(answers, f"{reducer}.{label}: the answer to {event.__name__}")
+    answers = calls.answer_type(event) if is_request else None
     if is_request and "return" in hints and answers is not Any and hints["return"] not in (answers, Any):
         raise errors.BadInput(
             f"{reducer}.{label} returns {hints['return']!r}, but {event.__name__} is answered with {answers!r}"
@@ -157,13 +177,6 @@ def check_request(kind: type) -> None:
         raise errors.BadInput(
             f"{name} is not a request, so it has no answer: send it, or declare `class {name}(wl.Request[...])`"
         )
-
-
-def answer_type(event: type) -> Any:
-    for base in getattr(event, "__orig_bases__", ()):
-        if typing.get_origin(base) is calls.Request:
-            return typing.get_args(base)[0]
-    return Any
 
 
 def _fields(event: type) -> list[str]:

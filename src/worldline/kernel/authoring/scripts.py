@@ -85,6 +85,14 @@ class Script:
         """No answer comes: only a timeout or a cancellation ends the waiting."""
         return Later(None)
 
+    def parted(self) -> tuple[Self, Self]:
+        """Two scripts: of the effects whose answers are data and can be stored, and of the others."""
+        data, rest = type(self)(), type(self)()
+        for name, answers in self.answers.items():
+            part = data if all(_is_data(each) for each in answers) else rest
+            part.answers[name], part.effects[name] = answers, self.effects[name]
+        return data, rest
+
     def __repr__(self) -> str:
         return f"Script({', '.join(f'{name}: {answers!r}' for name, answers in self.answers.items())})"
 
@@ -95,6 +103,18 @@ class Reading:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._used: dict[str, int] = {}
+
+    def answers(self, name: str) -> bool:
+        """Whether the script says anything of an effect."""
+        return name in self._script.answers
+
+    def also(self, script: Script) -> Reading:
+        """Another reading that is as far as this one, where `script` comes first."""
+        both = Script()
+        both.answers, both.effects = {**self._script.answers, **script.answers}, self._script.effects | script.effects
+        made = Reading(both)
+        made._used = {name: used for name, used in self._used.items() if name not in script.answers}
+        return made
 
     def attempt(self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge) -> Scripted:
         """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`."""
@@ -160,6 +180,12 @@ def _perform(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         f"script of {effect.name}(): its function waits for something, and there is no event loop to run it in; "
         f"answer with a value or a plain function"
     )
+
+
+def _is_data(answer: Any) -> bool:
+    if isinstance(answer, type) and issubclass(answer, Exception):
+        return True
+    return not isinstance(answer, Later) and not callable(answer)
 
 
 def _check_answer(effect: Effect[..., Any], answer: Any) -> None:

@@ -1,28 +1,54 @@
 """Which types can be stored: checked when something is declared, so that the error names the field and not a value.
 
-A type that msgspec does not know, such as `Path`, or a class of the user's that is no dataclass, struct or model, can
-be annotated and never read back. What cannot be told here (annotations that do not resolve, types that only a value
-shows) is left to encoding, which names the field too.
+Three things are looked for: a type that cannot be read back (a class that is no dataclass, struct or model; a union
+whose member cannot be told from the stored value), a map whose keys cannot be text, and a set whose items have no
+order. What only a value shows, such as what `Any` holds, is left to encoding, which names the field too.
+
+Inside a pydantic model, reading back is pydantic's: there only what can be written is checked.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Iterator
 from typing import Any, Never, NoReturn
 
+import msgspec
 from msgspec import inspect
 
 from worldline.base import errors
-from worldline.kernel import values
+from worldline.kernel import user_errors, values
 
 _TYPES_MAX = 10_000
+_DEPTH_MAX = 32
 _ANYTHING: tuple[Any, ...] = (Any, None, Never, NoReturn)
+_PLAIN = (
+    "use a dataclass, a msgspec struct, a pydantic model or a plain type (str for a path, Any for anything that can be "
+    "stored)"
+)
+_UNION = "use one type besides None, structs that have tags, or Any"
+_KEYS = (
+    inspect.AnyType, inspect.StrType, inspect.IntType, inspect.FloatType, inspect.DecimalType, inspect.UUIDType,
+    inspect.DateTimeType, inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.EnumType,
+    inspect.LiteralType,
+)  # fmt: skip
+_NUMBERS = (inspect.IntType, inspect.FloatType, inspect.BoolType)
+_SORTED = (*_KEYS, inspect.BoolType, inspect.BytesType, inspect.FrozenSetType)
+_ARRAYS = (inspect.TupleType, inspect.VarTupleType, inspect.NamedTupleType)
+
+
+class NotYet(errors.BadInput):
+    """An annotation names something that is not defined, or not yet: a declaration may stand above its types."""
 
 
 def check(kind: Any, what: str) -> None:
-    """`BadInput` if values of a type cannot be stored. `what` says where it is annotated."""
+    """`BadInput` if values of a type cannot be stored; `NotYet` if it is made of types that are not defined yet.
+    `what` says where it is annotated.
+    """
     if any(kind is each for each in _ANYTHING):
         return
+    _check_read(kind, what)
     todo: list[tuple[Any, str]] = [(_info(kind), "")]
     seen: list[Any] = []
     while todo and len(seen) < _TYPES_MAX:
@@ -30,13 +56,133 @@ def check(kind: Any, what: str) -> None:
         if any(info is each for each in seen):
             continue
         seen.append(info)
-        if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
-            where = f"{what}, field {path.lstrip('.')!r}" if path else what
-            raise errors.BadInput(
-                f"{where}: {values.name_of(info.cls)} cannot be stored; use a dataclass, a msgspec struct, a pydantic "
-                f"model or a plain type (str for a path, Any for anything that can be stored)"
-            )
+        why = _wrong(info)
+        if why:
+            raise errors.BadInput(f"{_place(what, path)}: {why}")
         todo += [(inner, path + label) for label, inner in _inside(info)]
+
+
+def _place(what: str, path: str) -> str:
+    return f"{what}, field {path.lstrip('.')!r}" if path else what
+
+
+# --- Reading back ------------------------------------------------------------------------------------------------
+
+
+def _check_read(kind: Any, what: str) -> None:
+    """Refuse a type that no value can be read back as."""
+    why = _refusal(kind)
+    if not why:
+        return
+    path = ""
+    for _ in range(_DEPTH_MAX):
+        for label, inner in _members(kind):
+            inner_why = _refusal(inner)
+            if inner_why:
+                kind, why, path = inner, inner_why, path + label
+                break
+        else:
+            break
+    raise errors.BadInput(f"{_place(what, path)}: {values.name_of(kind)} cannot be stored: {why}")
+
+
+def _refusal(kind: Any) -> str:
+    """Why nothing can be read back as this type, or nothing. `NotYet` if it names what is not defined."""
+    if any(kind is each for each in _ANYTHING):
+        return ""
+    try:
+        msgspec.convert(_PROBE, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_refuse)
+    except msgspec.ValidationError:
+        pass  # no value is a probe; that this can be said means that the type is understood
+    except (NameError, AttributeError) as error:
+        name = user_errors.text_of(error)
+        raise NotYet(
+            f"{values.name_of(kind)}: an annotation of it names nothing known in its module: {name}; define it there"
+        ) from error
+    except Exception as error:  # noqa: BLE001 - the user's annotations: whatever they do, nothing can be read by them
+        why = user_errors.text_of(error).partition(" - ")[0]
+        return f"{why}; {_UNION if 'union' in why else _PLAIN}"
+    return ""
+
+
+class _Probe:
+    """A value of a type that is nothing that is stored."""
+
+
+_PROBE = _Probe()
+
+
+def _refuse(kind: type, value: object) -> Never:  # noqa: ARG001 - what msgspec calls for classes it does not know
+    raise msgspec.ValidationError("not read")
+
+
+def _members(kind: Any) -> Iterator[tuple[str, Any]]:
+    """The types that a type is annotated with, each with what leads to it."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        yield "", typing.get_args(kind)[0]
+        return
+    if origin is not None and not hasattr(origin, "__annotations__"):
+        is_union = origin is typing.Union or values.name_of(origin) == "UnionType"
+        for inner in typing.get_args(kind):
+            if isinstance(inner, type) or typing.get_origin(inner) is not None:
+                yield "" if is_union else "[]", inner
+        return
+    try:
+        hints = typing.get_type_hints(origin or kind, include_extras=True)
+    except Exception:  # noqa: BLE001 - the user's annotations; what is wrong with them is known already
+        return
+    for name, inner in hints.items():
+        if not isinstance(inner, dataclasses.InitVar) and typing.ClassVar not in (inner, typing.get_origin(inner)):
+            yield f".{name}", inner
+
+
+# --- Writing -----------------------------------------------------------------------------------------------------
+
+
+def _wrong(info: Any) -> str:
+    """Why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
+    if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
+        return f"{values.name_of(info.cls)} cannot be stored; {_PLAIN}"
+    if isinstance(info, inspect.RawType | inspect.ExtType):
+        return f"{type(info).__name__.removesuffix('Type')} cannot be stored; use bytes"
+    if isinstance(info, inspect.DictType):
+        key = info.key_type
+        if not _is_number(key) if isinstance(key, inspect.UnionType) else not isinstance(key, _KEYS):
+            return (
+                f"a map with keys of type {_name(key)} cannot be stored, because keys are stored as text; use str, a "
+                f"number, an enum, a date, a time or a UUID as the key, or a list of pairs"
+            )
+    if isinstance(info, inspect.SetType | inspect.FrozenSetType) and not _is_sorted(info.item_type):
+        return (
+            f"a set of {_name(info.item_type)} cannot be stored, because such items have no order; use a set of one "
+            f"plain type (text, numbers, bytes, dates, UUIDs, enums, or tuples of them), or a list"
+        )
+    return ""
+
+
+def _is_number(union: inspect.UnionType) -> bool:
+    return all(isinstance(each, _NUMBERS) for each in union.types)
+
+
+def _is_sorted(info: Any) -> bool:
+    """Whether any two values of a type can be compared by what is stored of them, and be items of a set."""
+    if isinstance(info, inspect.UnionType):
+        return _is_number(info)
+    if isinstance(info, _ARRAYS):
+        return all(_is_sorted(each) for _, each in _inside(info))
+    if isinstance(info, inspect.LiteralType):
+        return all(type(each) is type(info.values[0]) for each in info.values)
+    return isinstance(info, _SORTED) or (isinstance(info, inspect.StructType) and info.array_like)
+
+
+def _name(info: Any) -> str:
+    """A type, for people."""
+    if isinstance(info, inspect.UnionType):
+        return " | ".join(_name(each) for each in info.types)
+    if hasattr(info, "cls"):
+        return values.name_of(info.cls)
+    return type(info).__name__.removesuffix("Type").lower().replace("vartuple", "tuple")
 
 
 def _info(kind: Any) -> Any:

@@ -7,8 +7,7 @@ state.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -18,9 +17,10 @@ from uuid import UUID
 
 from worldline.base import errors, failures
 from worldline.kernel import context, user_errors, values
-from worldline.kernel.authoring import reducers, schedule_spec
-from worldline.kernel.authoring.calls import Call, Request, Seconds, to_us
-from worldline.kernel.operations import All, ContinueAsNew, OpKind
+from worldline.kernel.authoring import closing, reducers, schedule_spec
+from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type, to_us
+from worldline.kernel.authoring.closing import GRACE_SECONDS
+from worldline.kernel.operations import All, ContinueAsNew, Joined, OpKind
 from worldline.kernel.operations import Scope as Entered
 from worldline.model import ids
 
@@ -84,49 +84,83 @@ def _timer(name: str, params: bytes, delay_us: int) -> Generator[Any, Any, Any]:
 
 
 @overload
-async def gather(a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[False] = False) -> tuple[T1, T2]: ...
+async def gather(
+    a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[False] = False, grace: Seconds | None = GRACE_SECONDS
+) -> tuple[T1, T2]: ...
 @overload
 async def gather(
-    a: Call[T1], b: Call[T2], c: Call[T3], /, *, return_exceptions: Literal[False] = False
+    a: Call[T1],
+    b: Call[T2],
+    c: Call[T3],
+    /,
+    *,
+    return_exceptions: Literal[False] = False,
+    grace: Seconds | None = GRACE_SECONDS,
 ) -> tuple[T1, T2, T3]: ...
 @overload
 async def gather(
-    a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /, *, return_exceptions: Literal[False] = False
+    a: Call[T1],
+    b: Call[T2],
+    c: Call[T3],
+    d: Call[T4],
+    /,
+    *,
+    return_exceptions: Literal[False] = False,
+    grace: Seconds | None = GRACE_SECONDS,
 ) -> tuple[T1, T2, T3, T4]: ...
 @overload
-async def gather(*calls: Call[R], return_exceptions: Literal[False] = False) -> list[R]: ...
+async def gather(
+    *calls: Call[R], return_exceptions: Literal[False] = False, grace: Seconds | None = GRACE_SECONDS
+) -> list[R]: ...
 @overload
 async def gather(
-    a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[True]
+    a: Call[T1], b: Call[T2], /, *, return_exceptions: Literal[True], grace: Seconds | None = GRACE_SECONDS
 ) -> tuple[T1 | errors.Error, T2 | errors.Error]: ...
 @overload
 async def gather(
-    a: Call[T1], b: Call[T2], c: Call[T3], /, *, return_exceptions: Literal[True]
+    a: Call[T1], b: Call[T2], c: Call[T3], /, *, return_exceptions: Literal[True], grace: Seconds | None = GRACE_SECONDS
 ) -> tuple[T1 | errors.Error, T2 | errors.Error, T3 | errors.Error]: ...
 @overload
 async def gather(
-    a: Call[T1], b: Call[T2], c: Call[T3], d: Call[T4], /, *, return_exceptions: Literal[True]
+    a: Call[T1],
+    b: Call[T2],
+    c: Call[T3],
+    d: Call[T4],
+    /,
+    *,
+    return_exceptions: Literal[True],
+    grace: Seconds | None = GRACE_SECONDS,
 ) -> tuple[T1 | errors.Error, T2 | errors.Error, T3 | errors.Error, T4 | errors.Error]: ...
 @overload
-async def gather(*calls: Call[R], return_exceptions: Literal[True]) -> list[R | errors.Error]: ...
-async def gather(*calls: Call[Any], return_exceptions: bool = False) -> Any:
+async def gather(
+    *calls: Call[R], return_exceptions: Literal[True], grace: Seconds | None = GRACE_SECONDS
+) -> list[R | errors.Error]: ...
+async def gather(*calls: Call[Any], return_exceptions: bool = False, grace: Seconds | None = GRACE_SECONDS) -> Any:
     """Do several calls at once and wait for all. The first failure cancels the others and is raised.
 
     With `return_exceptions`, nothing is cancelled: each failure, a `wl.Error`, stands among the results in the place of
     its call. A cancellation of the run, or of a scope around it, is raised all the same, and ends them all.
+
+    Workflows that are cancelled may put things right before it is raised: they are waited for, at most `grace` seconds.
+    `None`: as long as it takes.
     """
+    within_us = closing.grace_us(grace, "wl.gather(grace=)")
     if not calls:
         return []
-    return await _Awaiting(_settle(calls) if return_exceptions else _gather(calls))
+    return await _Awaiting(_settle(calls, within_us) if return_exceptions else _gather(calls, within_us))
 
 
-def _gather(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
+def _gather(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[Any, Any, list[Any]]:
     numbers = _issue_all(wanted)
-    answers = yield All(numbers)
-    return [call.target.signature.result(data) for call, data in zip(wanted, answers, strict=True)]
+    try:
+        answers = yield All(numbers)
+    except (errors.Error, failures.Cancelled) as error:
+        yield from closing.close(numbers, error, grace_us, "wl.gather()")
+        raise
+    return [_result(call, number, data) for call, number, data in zip(wanted, numbers, answers, strict=True)]
 
 
-def _settle(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
+def _settle(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[Any, Any, list[Any]]:
     """All are under way at once; they are waited for one by one, so that a failure is that of one of them alone."""
     numbers = _issue_all(wanted)
     results: list[Any] = []
@@ -134,15 +168,26 @@ def _settle(wanted: tuple[Call[Any], ...]) -> Generator[Any, Any, list[Any]]:
         for call, number in zip(wanted, numbers, strict=True):
             try:
                 (data,) = yield All((number,))
-                results.append(call.target.signature.result(data))
+                results.append(_result(call, number, data))
             except errors.Error as error:
                 results.append(error)
-    except BaseException:
-        run = context.require("wl.gather()").workflow("wl.gather()")  # refused while a coroutine is only dropped
-        for number in numbers[len(results) :]:
-            run.cancel_op(number, "wl.gather() was cancelled")
+    except failures.Cancelled as cancelled:
+        yield from closing.close(numbers[len(results) :], cancelled, grace_us, "wl.gather()")
         raise
     return results
+
+
+def _result(call: Call[R], number: int, data: bytes) -> R:
+    """The answer of an operation, decoded: the first thing that happens when the code goes on."""
+    try:
+        result: R = call.target.signature.result(data)
+    except errors.DecodeError as error:
+        raise _unfit(number, error) from error
+    return result
+
+
+def _unfit(number: int, error: errors.DecodeError) -> BaseException:
+    return context.require("an answer").workflow("an answer").unfit(number, error)
 
 
 def _issue_all(wanted: tuple[Call[Any], ...]) -> tuple[int, ...]:
@@ -163,19 +208,39 @@ def _kind(call: Call[Any]) -> OpKind:
 class Started(Generic[R_co]):
     """Something a workflow has started and may wait for."""
 
-    def __init__(self, call: Call[R_co], number: int, run_id: str) -> None:
+    def __init__(self, call: Call[R_co], number: int, run_id: str, scope: Entered | None = None) -> None:
         self._call = call
         self._number = number
+        self._scope = scope
         self.id = run_id
 
     def __await__(self) -> Generator[Any, Any, R_co]:
-        (data,) = yield All((self._number,))
-        result: R_co = self._call.target.signature.result(data)
+        try:
+            (data,) = yield All((self._number,))
+        except errors.Error:
+            if self._scope is not None:
+                self._scope.hear(self._number)
+            raise
+        except failures.Cancelled as cancelled:
+            self._end(cancelled.reason, closing.kind_for_children(cancelled))
+            raise
+        result: R_co = _result(self._call, self._number, data)
         return result
 
     def cancel(self, reason: str = "") -> None:
-        """Give it up, if it has not ended. A run that was only attached to goes on."""
-        context.require("cancel()").workflow("cancel()").cancel_op(self._number, reason)
+        """Give it up, if it has not ended. A run that was only attached to goes on; one that was started in a scope may
+        still clean up, and the scope waits for that.
+        """
+        run = context.require("cancel()").workflow("cancel()")
+        if self._scope is None:
+            run.cancel_op(self._number, reason)
+        else:
+            self._end(reason, failures.CancelKind.PARENT)
+
+    def _end(self, reason: str, kind: failures.CancelKind) -> None:
+        if self._scope is not None:
+            self._scope.give_up(self._number)
+            context.require("cancel()").workflow("cancel()").end_op(self._number, reason, kind)
 
 
 def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
@@ -203,9 +268,11 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
 class Scope:
     """The block of a `wl.scope`: what is started in it ends with it."""
 
-    def __init__(self, timeout: Seconds | None, *, shield: bool) -> None:
+    def __init__(self, timeout: Seconds | None, *, shield: bool, grace: Seconds | None = GRACE_SECONDS) -> None:
         self._timeout_us = None if timeout is None else to_us(timeout, "wl.scope(timeout=)")
+        self._grace_us = closing.grace_us(grace, "wl.scope(grace=)")
         self._shield = shield
+        self._left = False
         self._inner: Entered | None = None
 
     @property
@@ -217,9 +284,12 @@ class Scope:
         hands = context.require("scope.start()")
         workflow = hands.workflow("scope.start()")
         inner = self._entered()
+        if self._left:
+            call.use()  # it is refused, and not forgotten
+            raise errors.BadInput("scope.start() after the end of the block: start it inside, or use wl.start()")
         number = hands.issue_call(call, _kind(call))
         inner.children.append(number)
-        return Started(call, number, workflow.child_id(number))
+        return Started(call, number, workflow.child_id(number), inner)
 
     def cancel(self, reason: str = "") -> None:
         """Cancel what the block is waiting for: it is left at its next await."""
@@ -230,6 +300,7 @@ class Scope:
         hands = context.require("wl.scope()")
         workflow = hands.workflow("wl.scope()")
         inner = self._inner = workflow.new_scope(shield=self._shield)
+        self._left = False
         if self._timeout_us is not None:
             params = self._timeout_us.to_bytes(8, "big")
             inner.limit(hands.issue(OpKind.TIMER, f"scope:{inner.number}", params, delay_us=self._timeout_us))
@@ -240,36 +311,58 @@ class Scope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         inner = self._entered()
-        mine = isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number
-        if error is None:
-            try:
-                await self._join()
-            except failures.Cancelled as cancelled:
-                if getattr(cancelled, "scope", -1) != inner.number:
-                    raise
-                mine, error = True, cancelled
-            finally:
-                self._leave(inner)
-        else:
-            self._leave(inner)
-        if mine:
-            assert isinstance(error, failures.Cancelled)
-            inner.end_cancelled(error.reason)
-        return mine
-
-    async def _join(self) -> None:
-        children = tuple(self._entered().children)
-        if children:
-            await _Awaiting(_all(children))
-
-    def _leave(self, inner: Entered) -> None:
         # Asked for here, so that a coroutine that is only dropped gets no further.
-        context.require("wl.scope()").workflow("wl.scope()").leave_scope(inner)
+        run = context.require("wl.scope()").workflow("wl.scope()")
+        joining = False
+        if error is None and inner.children:
+            try:
+                await _Awaiting(_join(tuple(inner.children)))
+            except failures.Cancelled as cancelled:
+                error, joining = cancelled, True
+        self._left = True
+        if error is not None and inner.children:
+            if inner.timer >= 0:
+                run.cancel_op(inner.timer, "the scope is being left")
+            await _Awaiting(closing.close(inner.children, error, self._grace_us, "the scope"))
+        run = context.require("wl.scope()").workflow("wl.scope()")
+        failed = run.failed_in(inner)
+        run.leave_scope(inner)
+        if isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number:
+            inner.end_cancelled(getattr(error, "kind", failures.CancelKind.USER))
+            error = None
+        if error is None:
+            if failed:
+                await _raise_failure(failed)
+            return True
+        _note(error, failed)
+        if joining:
+            raise error
+        return False
 
     def _entered(self) -> Entered:
         if self._inner is None:
             raise errors.BadInput("a scope has to be entered: use it as `async with wl.scope() as scope:`")
         return self._inner
+
+
+def _join(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
+    return (yield Joined(numbers))
+
+
+async def _raise_failure(failed: list[tuple[int, str]]) -> None:
+    """Raise the first failure of a scope's operations, with the others as notes: waiting for it raises it."""
+    try:
+        await _Awaiting(_all((failed[0][0],)))
+    except errors.Error as failure:
+        _note(failure, failed[1:])
+        raise
+
+
+def _note(error: BaseException, failed: list[tuple[int, str]]) -> None:
+    """Add what failed besides. An exception of a user's own class may refuse notes."""
+    for _, why in failed:
+        with contextlib.suppress(Exception):
+            BaseException.add_note(error, f"also failed in this scope: {why}")
 
 
 def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
@@ -278,16 +371,24 @@ def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
 
 # A block with a timeout may be left half-done and go on behind its end, and type checkers know that by the second type.
 @overload
-def scope(*, timeout: Seconds, shield: bool = False) -> AbstractAsyncContextManager[Scope, bool]: ...
+def scope(
+    *, timeout: Seconds, shield: bool = False, grace: Seconds | None = GRACE_SECONDS
+) -> AbstractAsyncContextManager[Scope, bool]: ...
 @overload
-def scope(*, timeout: None = None, shield: bool = False) -> AbstractAsyncContextManager[Scope]: ...
-def scope(*, timeout: Seconds | None = None, shield: bool = False) -> Any:
+def scope(
+    *, timeout: None = None, shield: bool = False, grace: Seconds | None = GRACE_SECONDS
+) -> AbstractAsyncContextManager[Scope]: ...
+def scope(*, timeout: Seconds | None = None, shield: bool = False, grace: Seconds | None = GRACE_SECONDS) -> Any:
     """A block that never leaks: what is started in it is awaited at its end, or cancelled if the block fails.
 
+    When something that was started in it fails, the block is cancelled where it waits, the rest is cancelled, and the
+    failure is raised at the end of the block; unless the block got it itself, by awaiting what was started.
+
     With `timeout`, the block is left when time is up, and `timed_out` says so. With `shield`, cancellations from
-    outside wait until the block is done: the place for compensations.
+    outside wait until the block is done: the place for compensations. Workflows that are cancelled at its end are
+    waited for, at most `grace` seconds (`None`: as long as it takes).
     """
-    return Scope(timeout, shield=shield)
+    return Scope(timeout, shield=shield, grace=grace)
 
 
 async def wait(
@@ -366,18 +467,19 @@ async def send(world: str, event: object, /, *, to: str | None = None) -> None:
 async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = None) -> R:
     """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up."""
     reducers.check_request(type(request))
+    wanted = answer_type(type(request))
+    answer: R
     if timeout is None:
-        data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
+        answer = await _Awaiting(_message(OpKind.ASK, world, request, "", wanted))
     else:
         async with scope(timeout=timeout) as limit:
-            data = await _Awaiting(_message(OpKind.ASK, world, request, ""))
+            answer = await _Awaiting(_message(OpKind.ASK, world, request, "", wanted))
         if limit.timed_out:
             raise TimeoutError(f"world {world!r} did not answer {user_errors.name_of(type(request))} in time")
-    answer: R = values.load(reducers.answer_type(type(request)), data)
     return answer
 
 
-def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any, Any, Any]:
+def _message(kind: OpKind, world: str, event: object, to: str, answer: Any = None) -> Generator[Any, Any, Any]:
     # What no inbox can take is refused here: once the operation is recorded, its step has to be committed.
     world = ids.check_name(values.text(world, "a world's name"), "a world's name")
     to = values.text(to, "a run's id")
@@ -387,7 +489,12 @@ def _message(kind: OpKind, world: str, event: object, to: str) -> Generator[Any,
     params = values.dump([schema, values.dump(event), to])
     number = context.require(f"wl.{kind.name.lower()}()").issue(kind, world, params, to=world)
     (data,) = yield All((number,))
-    return data
+    if kind is OpKind.SEND:
+        return None
+    try:
+        return values.load(answer, data)
+    except errors.DecodeError as error:
+        raise _unfit(number, error) from error
 
 
 def continue_as_new(call: Call[Any], /) -> Never:
@@ -401,40 +508,3 @@ def continue_as_new(call: Call[Any], /) -> Never:
 def patched(id: str, /) -> bool:
     """Whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
     return context.require("wl.patched()").patched(values.text(id, "a patch's id"))
-
-
-class _Log(logging.LoggerAdapter[logging.Logger]):
-    """Silent while a run is rebuilt or a world replayed: each line is logged when it happens, once. So it never raises
-    either: what cannot be logged would stop the code the first time, and not when it is replayed.
-    """
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        try:
-            super().log(level, msg, *args, **kwargs)
-        except BaseException as error:
-            if user_errors.let_pass(error):
-                raise
-            _line_lost(error)
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging gave it
-        hands = context.current.get()
-        if hands is not None and hands.is_silent:
-            return False
-        return super().isEnabledFor(level)
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        hands = context.current.get()
-        where = None if hands is None else hands.where
-        if where is not None:
-            kwargs["extra"] = {"world": where.address.world.hex(), "step": where.step, **(kwargs.get("extra") or {})}
-        if hands is not None and hands.run_id:
-            return f"[{hands.run_id}] {msg}", kwargs
-        return msg, kwargs
-
-
-def _line_lost(error: BaseException) -> None:
-    with contextlib.suppress(Exception):
-        logging.getLogger("worldline.user").warning("a line cannot be logged: %s", user_errors.message_of(error))
-
-
-log = _Log(logging.getLogger("worldline.user"), {})

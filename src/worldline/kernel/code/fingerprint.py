@@ -21,7 +21,7 @@ from worldline.codec import digest
 from worldline.kernel import values
 from worldline.kernel.code import source
 
-_OWN = "worldline."
+_OWN = "worldline"
 _PLAIN = (bool, int, float, str, bytes, tuple, list, dict, frozenset, set, type(None))
 _NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno", "end_col_offset")
 
@@ -72,7 +72,8 @@ def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
     """The code of something and of everything it mentions, each under its name, in the order of the names. `declared`:
     the name that the first of them has instead of its own.
     """
-    home = _module(root)
+    module = _module(root)
+    follows = source.home_of(module) != _OWN
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
         thing = todo.pop()
@@ -86,8 +87,10 @@ def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
         said, mentions = _class(thing) if isinstance(thing, type) else _function(thing, declared * (thing is root))
         constants = sorted(text for each in mentions if (text := _constant(each)))
         done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
-        todo += [each for each in map(_followed, mentions) if each is not None and source.is_at_home(each, home)]
-    for (qualname, _), text in sorted(done.items()):  # not the module: a script that is run has another one
+        found = [each for each in map(_followed, mentions) if each is not None and follows]
+        todo += [each for each in found if source.is_at_home(each, module)]
+    # Not the module, also for the order: a script that is run has another one.
+    for qualname, text in sorted((qualname, text) for (qualname, _), text in done.items()):
         yield qualname.encode()
         yield text
 
@@ -98,7 +101,7 @@ def _module(thing: Any) -> str:
 
 def _followed(thing: Any) -> Any:
     """A function or class whose code belongs to the code that mentions it. Effects and workflows have their own."""
-    if _module(thing).startswith(_OWN):  # effects and workflows, too: they are objects of Worldline's own classes
+    if _module(thing).startswith(f"{_OWN}."):  # effects and workflows, too: they are objects of Worldline's own classes
         return None
     return thing if isinstance(thing, type) else source.unwrapped(thing)
 

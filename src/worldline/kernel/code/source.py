@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
@@ -75,7 +76,25 @@ def unwrapped(thing: Any) -> FunctionType | None:
 
 def is_at_home(thing: Any, module: str) -> bool:
     """Whether something belongs to this module, or to the package of the module."""
-    return str(getattr(thing, "__module__", "")).partition(".")[0] == module.partition(".")[0]
+    its = str(getattr(thing, "__module__", ""))
+    return its == module or home_of(its) == home_of(module)
+
+
+def home_of(module: str) -> str:
+    """The package that a module's code belongs to, or the module itself if it is in none.
+
+    A file of a package that is run as a script, or loaded by its path, has another module name and the same home: the
+    imported package whose folder it is in. If that package was not imported, nothing of it can be mentioned either.
+    """
+    top = module.partition(".")[0]
+    if hasattr(sys.modules.get(top), "__path__"):
+        return top
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    for name, each in list(sys.modules.items()):
+        folders = getattr(each, "__path__", ()) if "." not in name else ()
+        if any(file.startswith((f"{folder}/", f"{folder}\\")) for folder in folders):
+            return name
+    return module
 
 
 class Scope:

@@ -11,35 +11,68 @@ from typing import Any
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import context, runs, user_errors
-from worldline.kernel.execution import stack, workflow_calls
-from worldline.kernel.operations import All, Await, First, OpKind
-from worldline.kernel.runs import Resume, Run
-from worldline.kernel.state import Machine
+from worldline.kernel import context, user_errors
+from worldline.kernel.execution import reports, stack, workflow_calls
+from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
+from worldline.kernel.rows.records import Failure, Op, Resume
+from worldline.kernel.runs import Run
+from worldline.kernel.state import Blocked, Machine
 from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
 
 FOREIGN_AWAITS_MAX = 100
+_AWAITS = (All, First, Joined, Closing)
+_FED = (All, First)
+_OK = ReceiptStatus.OK
 
 
 def feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
-    """Run a coroutine to its next await. Whatever its code raises is raised here, `StopIteration` at its end."""
+    """Run a coroutine to its next await. Whatever its code raises is raised here, `StopIteration` at its end.
+    `Diverged` for code that strays from the record, or gets an answer that does not fit; and for a run that was reset
+    and does not come to where it turns live.
+    """
+    turning = run.turning
+    try:
+        waiting = _feed(coroutine, run, resume)
+    except BaseException as error:
+        if (turning or run.strayed) and not user_errors.let_pass(error):
+            _check_fed(run, error, turning=turning)
+        raise
+    if turning or run.strayed:
+        _check_fed(run, None, turning=turning)
+    return waiting
+
+
+def _check_fed(run: Run, error: BaseException | None, *, turning: bool) -> None:
+    if run.strayed:
+        raise failures.Diverged(run.strayed) from error
+    if turning and run.rebuilding:
+        if run.issued != len(run.record.ops):
+            raise failures.Diverged(_stops(run, error)) from error
+        run.turned()
+
+
+def _feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
     for _ in range(FOREIGN_AWAITS_MAX):
-        if (type(yielded) is All or type(yielded) is First) and _is_possible(run, yielded):
-            return yielded
+        if type(yielded) in _AWAITS and _is_possible(run, yielded):
+            waiting: Await = yielded
+            return waiting
         what = user_errors.name_of(type(yielded))
         yielded = stack.call(coroutine.throw, failures.NotDurable(f"awaited {what}: {user_errors.HINT}"))
     what = user_errors.name_of(type(yielded))
     raise failures.NotDurable(f"awaited {what} again and again: {user_errors.HINT}")
 
 
-def _is_possible(run: Run, waiting: All | First) -> bool:
+def _is_possible(run: Run, waiting: Any) -> bool:
     """Whether a record names operations that the run has issued. One that the kernel's own functions made always does;
     user code can make others.
     """
     ops = waiting.ops
     issued = run.issued
-    if type(ops) is tuple and ops and (type(waiting) is All or len(ops) == 2):
+    if type(waiting) is Closing and (type(waiting.timer) is not int or not -1 <= waiting.timer < issued):
+        ops = ()
+    if type(ops) is tuple and ops and (type(waiting) is not First or len(ops) == 2):
         for number in ops:
             if type(number) is not int or not 0 <= number < issued:
                 break
@@ -54,24 +87,34 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) 
         return stack.call(coroutine.send, None)
     ops = run.record.ops
     if resume.scope >= 0:
-        return stack.call(coroutine.throw, failures.Cancelled(resume.reason, scope=resume.scope))
+        if resume.failed >= 0:
+            run.fail_scope(resume.scope, resume.failed)
+        cancelled = failures.Cancelled(resume.reason, scope=resume.scope, kind=resume.kind)
+        return stack.call(coroutine.throw, cancelled)
     if resume.failed >= 0:
-        return stack.call(coroutine.throw, _error_of(ops[resume.failed]))
+        error = _error_of(ops[resume.failed])
+        trace = run.traces.take(resume.failed, ops[resume.failed].outcome)
+        if trace:
+            what = "where=" if ops[resume.failed].kind is OpKind.WAIT else "the effect"
+            error.add_note(f"traceback of {what}:\n{trace}")
+        return stack.call(coroutine.throw, error)
     waiting = run.waiting
-    assert isinstance(waiting, All | First)
+    if type(waiting) is Joined or type(waiting) is Closing:
+        return stack.call(coroutine.send, not resume.waited)
+    assert isinstance(waiting, _FED)
     done = [ops[number].outcome for number in waiting.ops]
     # An operation given up later has an outcome too by the time a run is rebuilt; the run was never fed that.
-    fed = (None if each is None or each.status is not ReceiptStatus.OK else each.data for each in done)
+    fed = [None if each is None or each.status is not _OK else each.data for each in done]
     return stack.call(coroutine.send, tuple(fed))
 
 
-def _error_of(op: runs.Op) -> BaseException:
+def _error_of(op: Op) -> BaseException:
     """The exception that an operation's failure is raised as."""
     assert op.outcome is not None
     try:
-        why = structs.decode(runs.Failure, op.outcome.data)
+        why = structs.decode(Failure, op.outcome.data)
     except errors.DecodeError:
-        why = runs.Failure("error", "no reason was given")
+        why = Failure("error", "no reason was given")
     if op.kind is OpKind.WAIT:
         return failures.Failed(f"wl.wait({op.name}): {why.message}", code=why.code, data=why.data)
     if op.kind in (OpKind.CHILD, OpKind.START):
@@ -88,11 +131,12 @@ def _error_of(op: runs.Op) -> BaseException:
 
 def rebuild(machine: Machine, run: Run) -> None:
     """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
-    flow = machine.program.workflows.get(run.record.workflow)
+    check_given(machine, run)
+    record = run.record
+    flow = machine.program.workflows.get(record.workflow)
     if flow is None:
-        raise failures.Diverged(
-            f"run {run.record.id!r}: program {machine.program.name!r} has no workflow {run.record.workflow!r}"
-        )
+        known = list(machine.program.workflows)
+        raise failures.Diverged(reports.no_workflow(record.id, record.workflow, machine.program.name, known))
     run.cool()
     begun = bool(run.record.ops)  # a run that has begun and still lives waits for some operation
     try:
@@ -102,22 +146,27 @@ def rebuild(machine: Machine, run: Run) -> None:
         if user_errors.let_pass(error):
             raise
         why = user_errors.text_of(error)
-        raise failures.Diverged(f"run {run.record.id!r}: its arguments do not fit {flow.name}(): {why}") from error
+        raise failures.Diverged(reports.unfit_arguments(record.id, record.workflow, record.args, why)) from error
     if not begun:
         return
     try:
-        _feed_again(machine, run, None, run.record.started_us)
-        for resume in run.record.log:
-            _feed_again(machine, run, resume, resume.time_us)
-        workflow_calls.check_all_issued(run)
+        if record.log or not record.turning:
+            _feed_again(machine, run, None)
+        for resume in record.log[:-1] if record.turning else record.log:
+            _feed_again(machine, run, resume)
+        if record.turning:  # the driver makes the last feeding, which turns live
+            machine.rebuilt(run)
+            return
+        _check_all_issued(run)
     except failures.Diverged:
         run.cool()
         raise
     run.rebuilt()
+    machine.rebuilt(run)
 
 
-def _feed_again(machine: Machine, run: Run, resume: Resume | None, time_us: int) -> None:
-    run.at(time_us)
+def _feed_again(machine: Machine, run: Run, resume: Resume | None) -> None:
+    run.at(resume)
     assert run.coroutine is not None
     token = context.current.set(workflow_calls.WorkflowCalls(machine, run, _raised_before))
     try:
@@ -125,14 +174,34 @@ def _feed_again(machine: Machine, run: Run, resume: Resume | None, time_us: int)
     except BaseException as error:
         if user_errors.let_pass(error):
             raise
-        ended = "returns" if type(error) is StopIteration else f"raises {user_errors.message_of(error)}"
-        raise failures.Diverged(
-            run.strayed or f"run {run.record.id!r} ({run.record.workflow}): the code {ended} where the journal goes on"
-        ) from error
+        raise failures.Diverged(run.strayed or _stops(run, error)) from error
     finally:
         context.current.reset(token)
-    if run.strayed:
-        raise failures.Diverged(run.strayed)
+
+
+def check_given(machine: Machine, run: Run) -> None:
+    """`Diverged` if the step is replayed and had blocked the run: whether a run is rebuilt depends on what was in
+    memory.
+    """
+    given = None if machine.where is None else machine.now.given_blocks.get(run.record.id)
+    if given is not None:
+        raise failures.Diverged(given)
+
+
+def _check_all_issued(run: Run) -> None:
+    if run.issued != len(run.record.ops):
+        raise failures.Diverged(_stops(run, None))
+
+
+def _stops(run: Run, error: BaseException | None) -> str:
+    """The report of code that asks for nothing more where the record goes on."""
+    record = run.record
+    how, at = "waits for something else", ""
+    if type(error) is StopIteration:
+        how = "returns"
+    elif error is not None:
+        how, at = f"raises {user_errors.message_of(error)}", reports.raising_line(error)
+    return reports.stops(record.id, record.workflow, record.ops, run.issued, how, at=at)
 
 
 def _raised_before(machine: Machine, schema: str, data: bytes) -> None:
@@ -141,5 +210,6 @@ def _raised_before(machine: Machine, schema: str, data: bytes) -> None:
 
 def block(machine: Machine, run: Run, report: str) -> None:
     """The code does not fit the record: keep the run as it is until the program has code that fits."""
-    run.block(report)
-    machine.mark_run(run)
+    unfit = run.block(report)
+    record = run.record
+    machine.draft(Kind.RUN_BLOCKED, structs.encode(Blocked(record.id, record.blocked, unfit)), correlation=record.id)

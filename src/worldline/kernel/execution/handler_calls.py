@@ -13,10 +13,11 @@ from typing import Any, Never, Self
 from worldline.base import errors, failures, limits
 from worldline.codec import digest
 from worldline.kernel import runs, schedules, values, work
-from worldline.kernel.authoring import calls
+from worldline.kernel.authoring import calls, reducers
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.execution import draws
 from worldline.kernel.operations import OpKind
+from worldline.kernel.rows.records import Cell
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model import step as steps
@@ -27,13 +28,16 @@ HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 class HandlerCalls:
     """For one call of one handler."""
 
-    __slots__ = ("_bytes", "_machine", "_made", "_seed", "afters", "emits", "schedules", "starts", "time_us")
+    __slots__ = ("_bytes", "_cell", "_handler", "_machine", "_made", "_seed", "afters", "emits", "schedules", "starts",
+                 "time_us")  # fmt: skip
 
     run_id = ""
 
-    def __init__(self, machine: Machine, seed: tuple[bytes, ...]) -> None:
+    def __init__(self, machine: Machine, handler: reducers.Handler) -> None:
         self._machine = machine
-        self._seed: bytes | tuple[bytes, ...] = seed
+        self._handler = handler
+        self._cell = (b"", 0)
+        self._seed = b""
         self._made: list[calls.Call[Any]] = []
         self._bytes = 0
         self.time_us = machine.now.context.time_us
@@ -60,10 +64,28 @@ class HandlerCalls:
 
     @property
     def seed(self) -> bytes:
-        """What draws and ids are made from. Hashed only if it is asked for: most handlers never do."""
-        if isinstance(self._seed, tuple):
-            self._seed = digest.hash_parts(b"fold", *self._seed)
+        """What draws and ids are made from: the world, the cell and how many events it has folded, and which event of
+        this step this is. Made only if it is asked for: most handlers never do.
+        """
+        if not self._seed:
+            key, folds = self._cell
+            counts = folds.to_bytes(8, "big") + self._machine.now.events.to_bytes(4, "big")
+            self._seed = digest.hash_parts(b"fold", self._machine.seed, key, counts, self._handler.method.encode())
         return self._seed
+
+    def in_cell(self, cell: Cell) -> None:
+        """The handler runs on this cell."""
+        self._cell = cell.key, cell.folds
+
+    @property
+    def drew(self) -> bool:
+        """Whether something was made from the seed, or will be: the next event must get another one."""
+        return bool(self._seed) or bool(self.starts)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the handler asked for anything."""
+        return bool(self.emits or self.afters or self.schedules or self.starts)
 
     def drop_step(self, why: errors.CannotStep) -> None:
         self._machine.drop_step(why)
@@ -74,6 +96,8 @@ class HandlerCalls:
 
     def check_calls(self) -> None:
         """In strict mode: refuse calls that were made and never used."""
+        if not self._made:
+            return
         forgotten = next((call for call in self._made if not call.awaited), None)
         if forgotten is not None:
             hint = "a workflow can await it, a handler not"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from worldline.base import errors
 from worldline.kernel import failure, runs, user_errors, values, work
-from worldline.kernel.execution import stack
+from worldline.kernel.execution import stack, tracebacks
+from worldline.kernel.rows.records import Outcome
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model.inbox import ReceiptStatus
+from worldline.model.trace import Source
 
 
 def check_all(machine: Machine, run: Run) -> None:
@@ -22,12 +23,11 @@ def check(machine: Machine, run: Run, number: int) -> None:
     """Answer a wait with the first buffered event that fits it."""
     if run.rebuilding:
         return
-    kind, where = run.wheres[number]
     schema = run.record.ops[number].name
     for index, buffered in enumerate(run.record.buffer):
         if buffered.schema != schema:
             continue
-        outcome = _try(kind, where, buffered.data)
+        outcome = _try(machine, run, number, buffered.data)
         if outcome is not None:
             if outcome.status is ReceiptStatus.OK:
                 run.take_buffered(index)
@@ -35,15 +35,26 @@ def check(machine: Machine, run: Run, number: int) -> None:
             return
 
 
-def _try(kind: type, where: Any, data: bytes) -> runs.Outcome | None:
-    """An event as the outcome of a wait, if it fits. A condition that raises fails the wait."""
+def _try(machine: Machine, run: Run, number: int, data: bytes) -> Outcome | None:
+    """An event as the outcome of a wait, if it fits. A condition that raises fails the wait. One that was kept under
+    earlier code and is not of the type that the wait has now stays where it is: it may be for another wait.
+    """
+    kind, where = run.wheres[number]
     if where is not None:
         try:
-            if not stack.call(where, values.load(kind, data)):
+            event = values.load(kind, data)
+        except errors.DecodeError:
+            return None
+        try:
+            if not stack.call(where, event):
                 return None
         except BaseException as error:  # it is the user's code
             if user_errors.let_pass(error):
                 raise
-            message = f"where= raised {user_errors.message_of(error)}"
-            return runs.failed(user_errors.code_of(error), message, data=failure.data_of(error))
-    return runs.Outcome(ReceiptStatus.OK, data)
+            message = user_errors.message_of(error)
+            failed = runs.failed(user_errors.code_of(error), f"where= raised {message}", data=failure.data_of(error))
+            trace = tracebacks.record(machine, Source.WHERE, run.record.id, error, message)
+            if trace:
+                run.traces.keep(number, failed.data, trace)
+            return failed
+    return Outcome(ReceiptStatus.OK, data)

@@ -11,17 +11,19 @@ from collections.abc import Callable, Generator
 from typing import Any, Self
 
 from worldline.base import errors, failures, limits
-from worldline.codec import digest
+from worldline.base.failures import CancelKind
 from worldline.kernel import context, runs, schedules, user_errors, values, work
-from worldline.kernel.authoring import calls
+from worldline.kernel.authoring import calls, closing
 from worldline.kernel.authoring.schedule_spec import Spec
-from worldline.kernel.execution import draws, waits
+from worldline.kernel.execution import draws, reports, waits
 from worldline.kernel.operations import All, First, OpKind, Scope
-from worldline.kernel.runs import Op, Run
+from worldline.kernel.rows.records import Op, Outcome
+from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
 
+_EFFECT = OpKind.EFFECT
 REFUSALS_MAX = 100
 
 RaiseEvent = Callable[[Machine, str, bytes], None]
@@ -79,7 +81,9 @@ class WorkflowCalls:
             raise failures.NotDurable(f"{forgotten!r} was made but never awaited; write `await {forgotten!r}`")
 
     def emit(self, event: object) -> None:
-        self._raise_event(self._machine, values.schema_name(type(event)), values.dump(event))
+        schema, data = values.schema_name(type(event)), values.dump(event)
+        if not self._run.rebuilding:
+            self._raise_event(self._machine, schema, data)
 
     def schedule(self, schedule_id: str, spec: Spec | None) -> None:
         """Make a schedule, or without a spec remove it."""
@@ -97,10 +101,14 @@ class WorkflowCalls:
         now.end_change()
 
     def random(self, label: str) -> random.Random:
-        return random.Random(draws.draw(self._run.record.seed, self._run.counters, "random", label, self._declared))
+        return random.Random(draws.draw(self._seed, self._run.counters, "random", label, self._declared))
 
     def random_id(self, label: str) -> bytes:
-        return draws.draw(self._run.record.seed, self._run.counters, "uuid", label, self._declared)[:16]
+        return draws.draw(self._seed, self._run.counters, "uuid", label, self._declared)[:16]
+
+    @property
+    def _seed(self) -> bytes:
+        return self._machine.origin.run_seed(self._run.record.seed, self._run.salts)
 
     def _declared(self, function: str) -> str:
         """The name that a function of the user's counts under: renaming it changes no draw."""
@@ -110,9 +118,16 @@ class WorkflowCalls:
     # --- Operations ------------------------------------------------------------------------------------
 
     def await_call(self, call: calls.Call[Any]) -> Generator[Any, Any, Any]:
-        number = self.issue_call(call, OpKind.EFFECT if call.target.kind == "effect" else OpKind.CHILD)
-        (data,) = yield All((number,))
-        return call.target.signature.result(data)
+        number = self.issue_call(call, _EFFECT if call.target.kind == "effect" else OpKind.CHILD)
+        try:
+            (data,) = yield All((number,))
+        except failures.Cancelled as cancelled:
+            yield from closing.close((number,), cancelled, closing.GRACE_US, "the workflow")
+            raise
+        try:
+            return call.target.signature.result(data)
+        except errors.DecodeError as error:
+            raise self.unfit(number, error) from error
 
     def continue_with(self, call: calls.Call[Any]) -> None:
         """Record the workflow and arguments that the run continues with as new. A bad call is refused while the code
@@ -136,18 +151,33 @@ class WorkflowCalls:
     def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:
         """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
         run = self._run
-        label = name.encode()  # what has no bytes is refused here, before anything is recorded
+        name.encode()  # what has no bytes is refused here, before anything is recorded
+        rebuilding = self._is_rebuilding()
         number = self._number()
-        wanted = Op(kind, name, digest.sha256(params)[:16])
-        if run.rebuilding:
-            _check_same(run, number, wanted)
+        wanted = Op(kind, name, params)
+        if rebuilding:
+            _check_same(self._machine, run, number, wanted)
             return number
         now = self._machine.now
         now.begin_change()
-        run.issue(wanted, label)
+        self._issue(wanted)
         work.issued(self._machine, run, number, params, **details)
         now.end_change()
         return number
+
+    def _is_rebuilding(self) -> bool:
+        """Whether the next operation was asked for before. A run that was reset turns live at the first one that was
+        not.
+        """
+        run = self._run
+        if run.turning and run.issued >= len(run.record.ops):
+            run.turned()
+        return run.rebuilding
+
+    def _issue(self, op: Op) -> None:
+        record = self._run.record
+        op.issued_by(fed=len(record.log), again=record.again, step=self._machine.now.context.step)
+        self._run.issue(op)
 
     def _number(self) -> int:
         """The number of the next operation."""
@@ -176,6 +206,10 @@ class WorkflowCalls:
     def cancel_op(self, number: int, reason: str) -> None:
         work.cancel_op(self._machine, self._run, number, reason)
 
+    def end_op(self, number: int, reason: str, kind: CancelKind) -> bool:
+        work.end_op(self._machine, self._run, number, reason, kind)
+        return self._run.record.ops[number].kind is OpKind.CHILD
+
     def wait_event(self, kind: type, where: Any, timeout_us: int | None) -> Generator[Any, Any, Any]:
         run = self._run
         schema = values.schema_name(kind)
@@ -190,9 +224,27 @@ class WorkflowCalls:
         if outcome is None:
             self.cancel_op(number, "timeout")
             raise TimeoutError(f"no {schema} within {timeout_us / 1_000_000:g} s" if timeout_us is not None else "")
+        try:
+            event = values.load(kind, outcome)
+        except errors.DecodeError as error:
+            raise self.unfit(number, error) from error
         if timer >= 0:
             self.cancel_op(timer, "cancelled")
-        return values.load(kind, outcome)
+        return event
+
+    def unfit(self, number: int, error: errors.DecodeError) -> BaseException:
+        """Answers are decoded before anything else happens in a feeding. So the feeding can be taken back, and the run
+        is blocked with its answer kept; unless the code drives awaitables by hand, and has asked for more since.
+        """
+        run, record = self._run, self._run.record
+        outcome = record.ops[number].outcome
+        if outcome is None or (not run.rebuilding and record.ops[-1].fed >= len(record.log)):
+            return error
+        at = reports.asking_line()
+        report = reports.unfit_answer(
+            record.id, record.workflow, record.ops, number, answer=outcome.data, why=str(error), asked_at=at
+        )
+        return _stray(run, report, unfit=not run.rebuilding)
 
     # --- Values that are read and recorded -------------------------------------------------------------
 
@@ -206,17 +258,17 @@ class WorkflowCalls:
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
         run = self._run
-        label = name.encode()
-        if run.rebuilding:
+        name.encode()
+        if self._is_rebuilding():
             number = self._number()
-            _check_same(run, number, Op(OpKind.VALUE, f"{api}:{name}", b""))
+            _check_same(self._machine, run, number, Op(OpKind.VALUE, f"{api}:{name}", b""))
             outcome = run.record.ops[number].outcome
             assert outcome is not None
             return outcome.data
         data = read()  # before it counts: the user's own class may refuse
         self._number()
-        op = Op(OpKind.VALUE, f"{api}:{name}", b"", outcome=runs.Outcome(ReceiptStatus.OK, data))
-        run.note(op, b"value", label, data)
+        self._machine.now.count_bytes(len(data))
+        self._issue(Op(OpKind.VALUE, f"{api}:{name}", b"", outcome=Outcome(ReceiptStatus.OK, data)))
         return data
 
     def patched(self, name: str) -> bool:
@@ -228,8 +280,8 @@ class WorkflowCalls:
 
     def _first_patched(self, name: str) -> bool:
         run = self._run
-        label = name.encode()
-        if run.rebuilding:
+        name.encode()
+        if self._is_rebuilding():
             number = run.issued
             recorded = run.record.ops[number] if number < len(run.record.ops) else None
             if recorded is None or recorded.kind is not OpKind.PATCH or recorded.name != name:
@@ -237,8 +289,7 @@ class WorkflowCalls:
             run.next_number()
             return True
         self._number()
-        op = Op(OpKind.PATCH, name, b"", outcome=runs.Outcome(ReceiptStatus.OK, values.NONE))
-        run.note(op, b"patch", label)
+        self._issue(Op(OpKind.PATCH, name, b"", outcome=Outcome(ReceiptStatus.OK, values.NONE)))
         return True
 
     # --- Scopes ----------------------------------------------------------------------------------------
@@ -252,7 +303,18 @@ class WorkflowCalls:
     def cancel_scope(self, scope: Scope, reason: str) -> None:
         """Cancel what the block waits for: it is left at its next await."""
         if not self._run.rebuilding:
-            work.interrupt(self._machine, self._run, scope.number, reason)
+            work.interrupt(self._machine, self._run, scope.number, reason, CancelKind.USER)
+
+    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        for number in scope.children:
+            op = self._run.record.ops[number]
+            if op.outcome is None or number in scope.heard:
+                continue
+            if op.outcome.status in (ReceiptStatus.ERROR, ReceiptStatus.TIMEOUT) or number == scope.failing:
+                found.append((number, f"{op.name}: {runs.message_of(op.outcome)}"))
+        found.sort(key=lambda each: each[0] != scope.failing)
+        return found
 
     def leave_scope(self, scope: Scope) -> None:
         """The block ends: so does everything that was started in it."""
@@ -265,38 +327,27 @@ class WorkflowCalls:
             run.forget_interrupts(scope.number)
 
 
-def check_all_issued(run: Run) -> None:
-    """The code has been fed everything: `Diverged` if it has not issued every operation that was recorded."""
-    if run.issued != len(run.record.ops):
-        raise failures.Diverged(
-            f"run {run.record.id!r} ({run.record.workflow}), operation {run.issued + 1}:\n"
-            f"  journal: {runs.describe(run.record.ops[run.issued])}\n"
-            f"  code:    nothing"
-        )
+def _check_same(machine: Machine, run: Run, number: int, wanted: Op) -> None:
+    """Refuse to continue with code that asks for something else than was recorded: of another kind, or by another name.
+    Other arguments are no obstacle, except where `Machine.is_exact` says so: what was asked for has been asked for.
+    """
+    record = run.record
+    recorded = record.ops[number] if number < len(record.ops) else None
+    if recorded is None or recorded.kind is not wanted.kind or recorded.name != wanted.name:
+        at = reports.asking_line()
+        raise _stray(run, reports.another(record.id, record.workflow, record.ops, number, wanted, asked_at=at))
+    if recorded.params != wanted.params:
+        run.differ(number, wanted.params)
+        if machine.is_exact(recorded.step):
+            at = reports.asking_line()
+            raise _stray(
+                run, reports.arguments_differ(record.id, record.workflow, number, recorded, wanted, asked_at=at)
+            )
 
 
-def _check_same(run: Run, number: int, wanted: Op) -> None:
-    """Refuse to continue with code that asks for something else than was recorded."""
-    ops = run.record.ops
-    if number >= len(ops):
-        raise _stray(
-            run,
-            f"run {run.record.id!r} ({run.record.workflow}): the code asks for {runs.describe(wanted)} as its "
-            f"operation {number + 1}; the journal has only {len(ops)}",
-        )
-    recorded = ops[number]
-    if (recorded.kind, recorded.name, recorded.digest) != (wanted.kind, wanted.name, wanted.digest):
-        raise _stray(
-            run,
-            f"run {run.record.id!r} ({run.record.workflow}), operation {number + 1}:\n"
-            f"  journal: {runs.describe(recorded)}\n"
-            f"  code:    {runs.describe(wanted)}",
-        )
-
-
-def _stray(run: Run, report: str) -> context.Strayed:
+def _stray(run: Run, report: str, *, unfit: bool = False) -> context.Strayed:
     """Record how a run departs from its record. From here on, until it awaits something, its calls have no effect."""
-    first = run.stray(report)
+    first = run.stray(report, unfit=unfit)
     closing: Any = context.Closing()
     context.current.set(closing)
     return context.Strayed(first)

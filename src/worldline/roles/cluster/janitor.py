@@ -1,9 +1,9 @@
 """The janitor: clears away what has had its time, in small turns.
 
 A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store and beside it (lock
-files, temporary files of uploads). Each turn looks at a bounded
-number of records, and each act is a commit of its own that expects what was read, so any number of janitors may run at
+longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store (leases, chunks of
+uploads) and beside it (lock files, temporary files of uploads). Each turn looks at a bounded number of records, and
+each act is a commit of its own that expects what was read, so any number of janitors may run at
 once. Nothing depends on one: without it, things only take up room.
 """
 
@@ -17,6 +17,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import work as work_keys
+from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
@@ -31,6 +32,7 @@ log = logging.getLogger("worldline.janitor")
 CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
 POINTERS_MAX = 1_000
 HELD_MAX = 500
+UPLOADS_MAX = 1_000  # uploads of blobs into the store that are looked at in one round
 UPLOAD_US_MAX = 3_600_000_000  # an upload that was not written to for so long has died
 
 
@@ -54,6 +56,7 @@ class Janitor:
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         locks: Locks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
+        blobs: blob_layer.Blobs | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -63,6 +66,7 @@ class Janitor:
         self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead))
         self._locks = locks
         self._sweep_uploads = sweep_uploads
+        self._blobs = blobs
         self._watch = wakeup.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -97,6 +101,9 @@ class Janitor:
         self.cleared += await self._forget_locks()
         if self._sweep_uploads is not None:
             self.cleared += await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX)
+        if self._blobs is not None:
+            before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
+            self.cleared += await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
         self._worlds_done = self._pointers_done = False
         self.rounds += 1
         return True

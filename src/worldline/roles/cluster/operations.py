@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.layers import leases, ready
+from worldline.layers import leases, ready, trial
 from worldline.model import ids
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
@@ -61,12 +61,13 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
     """
 
     async def attempt() -> transact.Done[int] | transact.Write[int]:
-        read = await engine.read(*leases.reads(at))
+        read = await engine.read(*leases.reads(at), *trial.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         if state.holder is None or (epoch is not None and state.epoch.number != epoch):
             return transact.Done(state.epoch.number)
         batch = kv.Batch()
         leases.revoke(batch, state, token=envs.new_id(env))
+        trial.left_behind(batch, trial.decode(at, read.value(3), read.value(4)), epoch=state.epoch.number + 1)
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: state.epoch.number + 1)
 

@@ -82,7 +82,7 @@ class Orchestrator:
 
     async def turn(self) -> list[placement.Choice]:
         """Look, choose, write. Returns what was chosen, whether another orchestrator was quicker or not."""
-        lives, now_us = await self._lives()
+        lives, now_us = await self._others.lives(self._engine)
         sites = [
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
             for life in lives
@@ -105,20 +105,6 @@ class Orchestrator:
         return choices
 
     # --- Looking -----------------------------------------------------------------------------------------------
-
-    async def _lives(self) -> tuple[list[leases.Heartbeat], int]:
-        """Every worker that has a heartbeat, and the store's time."""
-        lives: list[leases.Heartbeat] = []
-        after: ids.WorkerId | None = None
-        while True:
-            read = await self._engine.read(leases.workers_range(after=after))
-            found = leases.decode_worker(read.page(0))
-            if found is None:
-                return lives, read.time_us
-            after, sign = found
-            life = self._others.look(sign)
-            if life is not None:
-                lives.append(life)
 
     async def _held(self, lives: Sequence[leases.Heartbeat]) -> dict[ids.WorkerId, list[ids.Address]]:
         held: dict[ids.WorkerId, list[ids.Address]] = {}
@@ -213,7 +199,9 @@ def _moves(choice: placement.Choice, seen: Seen) -> bool:
 def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placement.Active:
     holder = None if state.holder is None else ids.WorkerId(state.holder.worker)
     assigned = None if state.assignment is None else ids.WorkerId(state.assignment.worker)
-    return placement.Active(world.at, placement.needs_of(world.meta), holder, assigned, quiet)
+    return placement.Active(
+        world.at, placement.needs_of(world.meta), holder, assigned, quiet, placement.code_of(world.meta.program_hash)
+    )
 
 
 def _where(choice: placement.Choice) -> str:

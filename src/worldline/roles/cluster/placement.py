@@ -17,7 +17,8 @@ leaves, only the worlds that it wins or had won change their place, and two who 
 
 A world stays where it is as long as that is good enough. For balance alone it moves only to the worker it would go to
 anyway, only if that one runs the same code and is clearly less loaded, those first that no worker has in memory, and
-only so many at once. So while new code is rolled out, no world goes back to the old one.
+only so many at once. A world that must move goes to a worker with the code it runs under now, as long as there is one:
+while new code is rolled out, worlds stay with the old until its last worker goes (`versions`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ UNIVERSE = "universe"
 TIMERS = "role:timers"  # it fires the timers of its worlds itself
 PIN = "pin"
 REFUSED = "refused:"  # and a world: the worker cannot run it, and why
+DIVERGED = "diverged:"  # and a world: its code did not do the same again, and where
 _PROGRAM = "program:"
 _NEEDS = "needs:"
 
@@ -54,13 +56,16 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class Active(msgspec.Struct, frozen=True):
-    """A world that is held, or has something to do. `quiet`: nothing waits for it now."""
+    """A world that is held, or has something to do. `quiet`: nothing waits for it now. `code`: what it runs under, as
+    workers name it; empty if any will do.
+    """
 
     at: ids.Address
     needs: dict[str, str]
     holder: ids.WorkerId | None
     assigned: ids.WorkerId | None
     quiet: bool = True
+    code: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -73,12 +78,12 @@ class Choice(msgspec.Struct, frozen=True):
 
 def reserved(label: str) -> bool:
     """Whether a worker's label has a meaning here, so that it is not set by hand."""
-    return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED))
+    return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED, DIVERGED))
 
 
 def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: Mapping[str, bytes]) -> dict[str, str]:
     """All that a worker says about itself: its own labels, where it works, what it can run and which code that is."""
-    code = {_PROGRAM + name: whole.hex()[:CODE_CHARACTERS] for name, whole in programs.items()}
+    code = {program_label(name): code_of(whole) for name, whole in programs.items()}
     said = {**labels, UNIVERSE: universe.hex(), **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
@@ -87,8 +92,19 @@ def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: 
     return said
 
 
-def programs_of(labels: Mapping[str, str]) -> list[str]:
-    return [name.removeprefix(_PROGRAM) for name in labels if name.startswith(_PROGRAM)]
+def program_label(program: str) -> str:
+    """The label that says which code of a program a worker has."""
+    return _PROGRAM + program
+
+
+def code_of(program_hash: bytes) -> str:
+    """A program's code as labels name it."""
+    return program_hash.hex()[:CODE_CHARACTERS]
+
+
+def programs_of(labels: Mapping[str, str]) -> dict[str, str]:
+    """The programs that a worker has, and the code of each."""
+    return {name.removeprefix(_PROGRAM): code for name, code in labels.items() if name.startswith(_PROGRAM)}
 
 
 def places(label: str) -> bool:
@@ -167,12 +183,9 @@ class _Plan:
     def _winner(self, world: Active) -> Site | None:
         """Of the workers that fit and have room, the one it belongs to. Where it is already, there is room."""
         place = self._place.get(world.at)
-        fitting = [
-            site
-            for site in self._sites.values()
-            if unmet(world.needs, site.labels) is None
-            and (site.worker == place or self._loads[site.worker] < site.capacity)
-        ]
+        able = [site for site in self._sites.values() if unmet(world.needs, site.labels) is None]
+        able = [site for site in able if _has_code(world, site)] or able
+        fitting = [site for site in able if site.worker == place or self._loads[site.worker] < site.capacity]
         return max(fitting, key=lambda site: score(site.worker, world.at.world), default=None)
 
     def settle(self, world: Active) -> None:
@@ -225,6 +238,11 @@ class _Plan:
         here = self._loads[than.worker] * max(1, to.capacity)
         there = (self._loads[to.worker] + 1) * max(1, than.capacity)
         return here * 100 > there * (100 + SLACK_PERCENT)
+
+
+def _has_code(world: Active, site: Site) -> bool:
+    codes = [site.labels.get(name) for name in world.needs if name.startswith(_PROGRAM)]
+    return world.code in ("", *codes)
 
 
 def _same_code(world: Active, one: Site, other: Site) -> bool:

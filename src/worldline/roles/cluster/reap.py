@@ -14,7 +14,7 @@ from typing import TypeVar
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases, ready
+from worldline.layers import leases, ready, trial
 from worldline.model import ids
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
@@ -86,16 +86,20 @@ class Freer:
         waiting = dict.fromkeys(await with_unread(self._engine, addresses))
         for start in range(0, len(addresses), AT_ONCE):
             part = addresses[start : start + AT_ONCE]
-            read = await self._engine.read(*(get for at in part for get in leases.reads(at)))
+            reads = (get for at in part for get in (*leases.reads(at), *trial.reads(at)))
+            read = await self._engine.read(*reads)
             ends: list[kv.Batch] = []
             for index, at in enumerate(part):
                 try:
-                    state = leases.decode(at, *(read.value(3 * index + offset) for offset in range(3)))
+                    state = leases.decode(at, *(read.value(5 * index + offset) for offset in range(3)))
+                    known = trial.decode(at, *(read.value(5 * index + offset) for offset in (3, 4)))
                 except errors.Corrupt as error:
                     log.warning("world %s cannot be freed: %s", at.world.hex(), error)
                     continue
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
+                if state.holder is not None and state.holder.worker == life.worker:
+                    trial.left_behind(ends[-1], known, epoch=state.epoch.number)
                 if at in waiting:
                     ready.leave(ends[-1], at, priority=ready.NORMAL)
             await transact.commit(self._engine, self._env, *ends)

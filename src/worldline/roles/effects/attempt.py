@@ -17,6 +17,8 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
+from worldline.kernel.execution import tracebacks
+from worldline.model.payload import Payload
 from worldline.roles.effects.open_resources import Resources
 from worldline.roles.effects.policy import Policy
 
@@ -51,7 +53,9 @@ def attempt() -> Attempt:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How an attempt ended. `final`: no other attempt will help."""
+    """How an attempt ended. `final`: no other attempt will help. `unfit`: the effect was not called, because it does
+    not take the arguments that were recorded; code that takes them will help.
+    """
 
     ok: bool
     data: bytes = b""
@@ -61,12 +65,15 @@ class Ended(msgspec.Struct, frozen=True):
     timed_out: bool = False
     after_us: int = 0  # the next attempt makes no sense sooner
     failed_with: dict[str, Any] = {}  # fields of the exception
+    carried: Payload | None = None  # where a large answer is stored
+    trace: str = ""  # where in its code it failed, for people
+    unfit: bool = False
 
     @staticmethod
-    def of(verdict: failure.Verdict) -> Ended:
+    def of(verdict: failure.Verdict, trace: str) -> Ended:
         return Ended(
             False, code=verdict.code, message=verdict.message, final=verdict.final, timed_out=verdict.timed_out,
-            after_us=verdict.after_us, failed_with=verdict.data,
+            after_us=verdict.after_us, failed_with=verdict.data, trace=trace,
         )  # fmt: skip
 
 
@@ -78,7 +85,8 @@ async def run(
     try:
         args, kwargs = effect.signature.unpack(arguments)
     except (errors.DecodeError, errors.BadInput) as error:
-        return Ended(False, code="bad_input", message=f"the arguments do not fit {effect.name}(): {error}", final=True)
+        why = f"the arguments do not fit {effect.name}(): {error}"
+        return Ended(False, code="bad_input", message=why, final=True, unfit=True)
     token = current.set(this)
     try:
         ended = await _judged(effect, args, kwargs, this, policy, threads=threads, resources=resources)
@@ -114,22 +122,46 @@ async def _judged(
         result = await (called if timeout_us is None else within(timeout_us, called))
         if type(result) is _Raised:
             _raise(result.error)
-        return Ended(True, data=values.dump(result))
     except asyncio.CancelledError:
         this.cancelled = True
         if this.stopped():
             raise
         return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
-    except errors.EncodeError as error:
-        message = f"the answer of {effect.name}(): {user_errors.text_of(error)}"
-        return Ended(False, code="encode_error", message=message, final=True)
     except failures.ResourceFailed as error:
-        return Ended(False, code=error.code, message=f"{effect.name}(): {user_errors.text_of(error)}")
+        text = user_errors.text_of(error)
+        trace = tracebacks.of_attempt(error, text)
+        return Ended(False, code=error.code, message=f"{effect.name}(): {text}", trace=trace)
     except BaseException as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
         # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
         verdict = policy.judge(error)
         this.cancelled = this.cancelled or verdict.timed_out
-        return Ended.of(verdict)
+        return Ended.of(verdict, tracebacks.of_attempt(error, verdict.message))
+    return _answered(effect, result)
+
+
+def _answered(effect: Effect[..., Any], result: object) -> Ended:
+    """The answer as bytes. One that cannot be stored, or is not of the effect's own declared type, is a failure for
+    good: what was done must not be done again.
+    """
+    try:
+        data = values.dump(result)
+        effect.signature.result(data)
+        return Ended(True, data=data)
+    except errors.DecodeError as error:
+        message = f"{effect.name}() was performed, and its answer is not what it declares: {user_errors.text_of(error)}"
+        return Ended(False, code=error.code, message=message, final=True)
+    except errors.EncodeError as error:
+        return not_storable(effect, error.code, user_errors.text_of(error))
+    except MemoryError:
+        return not_storable(effect, errors.ValueTooLarge.code, "this process has too little memory for it")
+    except BaseException as error:  # noqa: BLE001 - values have code of their own, and may raise anything
+        return not_storable(effect, errors.EncodeError.code, user_errors.message_of(error))
+
+
+def not_storable(effect: Effect[..., Any], code: str, why: str) -> Ended:
+    """Of an effect that was performed, and whose answer can never be stored."""
+    message = f"{effect.name}() was performed, and its answer cannot be stored: {why}"
+    return Ended(False, code=code, message=message, final=True)
 
 
 def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Awaitable[Any]:

@@ -7,8 +7,10 @@ never around it, so a world hears of them in the order in which they happened.
 
 from __future__ import annotations
 
+from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands
+from worldline.kernel.branches import fork
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
@@ -40,5 +42,10 @@ def set_aside(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_u
 
 
 def retry(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int) -> None:
-    """Try a parked effect again, now."""
+    """Try a parked effect again, now. Nothing leaves a dry fork: there it can only be answered."""
+    if world.meta.dry and opened.work.name != fork.SHARE:
+        raise errors.Closed(
+            f"world {world.meta.name!r} is a dry fork, and nothing leaves it: answer the effect, with "
+            f"`worldline effect answer {opened.intent.hex()[:12]} VALUE`, or fork with live=True"
+        )
     tell(batch, world, retried(works.retry(batch, opened, due_us=now_us)))

@@ -3,7 +3,11 @@
 An attempt that fails is tried again after a pause that grows, until attempts or time run out: then the world gets an
 `error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
 function runs; an attempt that loses its claim stops, and can change nothing any more. An attempt whose process died
-counts, so work that kills its processes ends too.
+counts, so work that kills its processes ends too; where the number of attempts is not limited, it is parked after
+`dead_attempts_max` such attempts in a row, and a person decides.
+
+What was performed is not performed again because its answer cannot be stored (`answers`): a large one is stored while
+its claim is still renewed.
 """
 
 from __future__ import annotations
@@ -12,14 +16,15 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from worldline.base import env as envs
-from worldline.base import errors
-from worldline.kernel import runs
+from worldline.base import errors, probes
 from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring.calls import Effect, Options
+from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, worlds
 from worldline.layers import work as works
@@ -27,9 +32,9 @@ from worldline.model import inbox, payload
 from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
-from worldline.roles import hub, telemetry
+from worldline.roles import hub, telemetry, threads
+from worldline.roles.effects import answers, limiter, open_resources, parking
 from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects import limiter, open_resources, parking
 from worldline.roles.effects.attempt import Ended
 from worldline.roles.effects.policy import Policy, policy_of
 from worldline.roles.world.handover import Applied, Handover, Superseded
@@ -117,10 +122,11 @@ class Performer:
         self._settings = settings
         self._telemetry = telemetry
         self._resources = open_resources.Resources()
-        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="worldline-effect")
+        self._threads = threads.DaemonPool(settings.concurrency, "worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
-        self._renewals: asyncio.TimerHandle | None = None  # one for all of them: most are over before it is due
+        self._handed: dict[bytes, tuple[float, asyncio.Future[Applied]]] = {}  # answers, until their world takes them
+        self._renewals: asyncio.TimerHandle | None = None  # one for all of both: most are over before it is due
         self._answering: dict[bytes, None] = {}
         self.local: WorldWorker | None = None
         self.performed = 0
@@ -134,21 +140,25 @@ class Performer:
         held = self._hold(claim)
         telling = self._telemetry.on
         began_us = self._env.wall_us() if telling else 0
-        try:
-            policy, ended = await self._attempt(effect, held, params, slot)
-        finally:
-            await held.stop()
-            del self._held[claim.intent]
-        ended_us = self._env.wall_us() if telling else 0
         outcome: telemetry.Outcome = "lost"
-        if not held.lost:
-            self._answering[claim.intent] = None
+        try:
             try:
-                outcome = await self._conclude(held.claim, policy, ended)
+                policy, ended = await self._attempt(effect, held, params, slot)
+                ended_us = self._env.wall_us() if telling else 0
+                self._answering[claim.intent] = None
+                if ended.ok and not cas.is_small(ended.data):
+                    ended = await answers.stored(self._env, self._blobs, effect, held.claim, ended)
             finally:
-                del self._answering[claim.intent]
+                await held.stop()
+                del self._held[claim.intent]
+            if not held.lost:
+                outcome = await self._conclude(held.claim, policy, ended)
+        finally:
+            self._answering.pop(claim.intent, None)
         if telling:
-            self._telemetry.tell(telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us))
+            self._telemetry.tell(
+                telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us, ended.trace)
+            )
 
     async def give_back(self, held: list[Claimed]) -> None:
         """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
@@ -158,7 +168,7 @@ class Performer:
             for each in held:
                 if not each.lost:
                     batch = kv.Batch()
-                    works.take_back(batch, each.claim, now_us=now_us)
+                    works.take_back(batch, each.claim, now_us=now_us, died=False)
                     batches.append(batch)
             if batches:
                 await transact.commit(self._engine, self._env, *batches)  # a conflict means that the claim was lost
@@ -197,15 +207,32 @@ class Performer:
             self._renewals = loop.call_at(renew_at, self._renew_due)
         return held
 
+    async def _in_time(self, claim: works.Open, done: asyncio.Future[Applied]) -> None:
+        """Wait for a world to take an answer, no longer than until its claim would have to be renewed again."""
+        loop = asyncio.get_running_loop()
+        late_at = loop.time() + self._settings.renew_ms / 1000
+        self._handed[claim.intent] = (late_at, done)
+        if self._renewals is None:
+            self._renewals = loop.call_at(late_at, self._renew_due)
+        try:
+            await done
+        finally:
+            del self._handed[claim.intent]
+
     def _renew_due(self) -> None:
-        """Renew the claims whose time has come, and come back for the next."""
+        """Renew the claims whose time has come, wait no longer for worlds that are late; come back for the next."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for held in self._held.values():
             if held.renew_at <= now:
                 held.renew_at = now + self._settings.renew_ms / 1000
                 held.renew(self)
-        next_at = min((held.renew_at for held in self._held.values()), default=None)
+        for late_at, done in self._handed.values():
+            if late_at <= now and not done.done():
+                done.set_exception(TimeoutError())
+        times = [held.renew_at for held in self._held.values()]
+        times += [late_at for late_at, done in self._handed.values() if not done.done()]
+        next_at = min(times, default=None)
         self._renewals = None if next_at is None else loop.call_at(next_at, self._renew_due)
 
     # --- One attempt ------------------------------------------------------------------------------------------
@@ -226,6 +253,11 @@ class Performer:
         if policy.attempts is not None and work.attempt > policy.attempts:
             message = f"attempt {policy.attempts} was the last, and its process died before it ended"
             return policy, Ended(False, code="abandoned", message=message)
+        if policy.attempts is None and work.died >= self._settings.dead_attempts_max:
+            message = f"the processes of {work.died} attempts in a row died, or said nothing, before they ended"
+            return msgspec.structs.replace(policy, attempts=work.attempt, park=True), Ended(
+                False, code="abandoned", message=message
+            )
         left_us: int | None = None
         if work.deadline_us:
             left_us = work.deadline_us - (await self._engine.read()).time_us
@@ -279,47 +311,57 @@ class Performer:
     async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
         work = claim.work
         if ended.ok:
-            await self._answer(claim, ReceiptStatus.OK, ended.data)
+            await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data)
             return "ok"
-        now_us = (await self._engine.read()).time_us
+        now_us = (await answers.insist(self._env, claim, self._engine.read)).time_us
         due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
         out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
         out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
         if not ended.final and not out_of_time and not out_of_attempts:
             batch = kv.Batch()
-            works.back_off(batch, claim, due_us=due_us, error=ended.message)
-            await transact.commit(self._engine, self._env, batch)
+            works.back_off(batch, claim, due_us=due_us, error=ended.message, trace=ended.trace)
+            await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
             return "retried"
-        if policy.park and not ended.final:
-            await self._settle(claim, lambda given: parking.parked(works.park(given, claim, error=ended.message)))
+        if ended.unfit or (policy.park and not ended.final):  # an edit fails no run: it is tried again by hand
+            await self._settle(
+                claim,
+                lambda given: parking.parked(works.park(given, claim, error=ended.message, trace=ended.trace)),
+            )
             return "parked"
         timed_out = ended.timed_out or out_of_time
         tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
         status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
-        await self._answer(
-            claim, status, runs.failure(ended.code, ended.message, attempts=tried, data=ended.failed_with)
-        )
+        data = answers.failure(ended, tried)
+        await self._answer(claim, status, payload.inline(data), data, trace=ended.trace)
         return "timeout" if timed_out else "error"
 
-    async def _answer(self, claim: works.Open, status: ReceiptStatus, data: bytes) -> None:
+    async def _answer(
+        self, claim: works.Open, status: ReceiptStatus, carried: payload.Payload, data: bytes, *, trace: str = ""
+    ) -> None:
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
-        carried = payload.inline(data) if cas.is_small(data) else await self._blobs.carry(data)
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
-        handed = await self._hand_over(claim, receipt, data)
+        handed = await self._hand_over(claim, receipt, data, trace)
         if not handed:
-            await self._settle(claim, lambda batch: _settled(batch, claim, receipt))
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace))
         if self._telemetry.on:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
-    async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes) -> bool:
-        """Whether the world, held here, has taken the answer, or another worker's instead."""
+    async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes, trace: str) -> bool:
+        """Whether the world, held here, has taken the answer, or another worker's instead.
+
+        The claim is not renewed any more, so the world has as long as a renewal may take. If it takes the answer after
+        that, its step and the inbox expect the same claim, and one of them is first.
+        """
         if self.local is None:
             return False
         done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim)):
+        if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim, trace=trace)):
             return False
         try:
-            await done
+            await self._in_time(claim, done)
+        except TimeoutError:
+            probes.hit("effects.answer-not-taken-in-time")
+            return False
         except Superseded:
             return True
         except errors.Error:
@@ -343,24 +385,30 @@ class Performer:
             parking.tell(batch, world, change(batch))
             return transact.Write(batch, lambda _: None)
 
-        await transact.run(self._engine, self._env, attempt)
+        await answers.insist(self._env, claim, lambda: transact.run(self._engine, self._env, attempt))
         if self.local is not None:
             self.local.poke(claim.at)
 
 
 Slot = limiter.Slot
+_OK = ReceiptStatus.OK
 
 
-def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt) -> inbox.Receipt:
-    works.settle(batch, claim)
+def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt, trace: str) -> inbox.Receipt:
+    works.settle(batch, claim, trace=trace)
     return receipt
 
 
 def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: int) -> bool:
-    """Whether an effect must not be tried now: its world is gone, or takes no answer as long as it is archived."""
+    """Whether an effect must not be tried now: its world is gone, takes no answer as long as it is archived, or is a
+    dry fork, which nothing leaves.
+    """
     world = worlds.find(due.at, meta)
     if world is None:
         works.close_gone(batch, due)
-    elif world.meta.status not in world_model.TAKES_INPUT:
+        return True
+    dry = world.meta.dry and due.work.name != fork.SHARE
+    if dry or world.meta.status not in world_model.TAKES_INPUT:
         works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
-    return world is None or world.meta.status not in world_model.TAKES_INPUT
+        return True
+    return False

@@ -37,6 +37,7 @@ from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.adapter")
 
+_EFFECT = WorkKind.EFFECT
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 
@@ -104,7 +105,7 @@ class AdapterWorker(step_batch.Claims):
 
     def claim(self, work: Work, time_us: int) -> commit.Claim | None:
         kind = self._kinds.get(work.queue)
-        if kind is None or work.kind is not WorkKind.EFFECT or self._closing:
+        if kind is None or work.kind is not _EFFECT or self._closing:
             return None
         if not self._room(kind):
             self._starved = True
@@ -130,7 +131,7 @@ class AdapterWorker(step_batch.Claims):
         for cancelled in done.cancelled:
             self._cancel(cancelled.intent)
         if done.wanted:
-            effects = sum(1 for wanted in done.wanted.values() if wanted.kind is WorkKind.EFFECT)
+            effects = sum(1 for wanted in done.wanted.values() if wanted.kind is _EFFECT)
             if len(built.claimed) < effects:
                 self._watch.wake()
         del hosted

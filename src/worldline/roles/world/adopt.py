@@ -1,4 +1,4 @@
-"""A change of program: a world goes on under other code than its baseline was written by."""
+"""What a world does first in a process that takes it: a fork begins, a changed program is adopted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 
 from worldline.codec import structs
 from worldline.kernel import commands
+from worldline.kernel.branches import fork
+from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.model import inbox, payload
-from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
@@ -16,24 +17,36 @@ from worldline.roles.world.held_world import HeldWorld
 log = logging.getLogger("worldline.worker")
 
 
-async def adopt(
-    kernel: kernel_thread.KernelThread, cycle: Cycle, held: HeldWorld, world: worlds.World, before: bytes
-) -> None:
-    """Go on under other code than the baseline was written by.
+async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
+    """The first step of a fork: what its lineage says, as an input of its own. No user code runs in it."""
+    lineage = held.lineage
+    assert lineage is not None
+    script = structs.decode(list[bytes], await held.blobs.get(lineage.script)) if lineage.script else []
+    said = structs.encode(
+        fork.Forked(
+            held.at.world, lineage.sections[-1].world, lineage.parent_name, lineage.step, lineage.height,
+            lineage.policy, lineage.live, script,
+        )
+    )  # fmt: skip
+    item = inbox.Control(fork.FORKED, await held.blobs.carry(said))
+    await cycle.take_alone(held, Handover(item, said))
+    log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)
 
-    The entries above the baseline have been replayed and came out the same. Every live run is rebuilt under the new
-    code; those that it does not fit are blocked, the others go on. The change is an input of its own, journaled in one
-    commit with the baseline that follows it, so no restore ever has to run old entries under new code.
+
+async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: bytes) -> None:
+    """Go on under other code than the world ran under before.
+
+    The change is an input of its own, journaled in one commit with the world's record. Runs get the new code when they
+    next continue; one that it does not fit is blocked then, alone. Blocked ones are tried again now.
     """
-    blocked = await kernel.run(held.at, commands.fits, held.machine)
-    change = structs.encode(commands.ChangeProgram(before, held.program.hash, blocked))
+    change = structs.encode(commands.ChangeProgram(before, held.program.hash))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
-    await cycle.step_and_save(held, Handover(item, change), world)
-    name = world.meta.name
-    if blocked:
-        for run_id, report in sorted(blocked.items()):
-            log.warning("world %r: run %r is blocked, its code has changed under it:\n%s", name, run_id, report)
+    await cycle.take_alone(held, Handover(item, change), changing=world)
+    live = held.machine.live_runs()
+    blocked = [run.record for run in live if run.record.status is RunStatus.BLOCKED]
+    for record in blocked:
+        log.warning("world %r: run %r is blocked:\n%s", world.meta.name, record.id, record.blocked)
     log.warning(
-        "world %r goes on under the changed program %r: %d runs taken over, %d blocked",
-        name, held.program.name, len(held.machine.live_runs()) - len(blocked), len(blocked),
+        "world %r goes on under the changed program %r: %d runs get it when they next continue, %d are blocked",
+        world.meta.name, held.program.name, len(live) - len(blocked), len(blocked),
     )  # fmt: skip

@@ -44,6 +44,7 @@ class Handover(msgspec.Struct, eq=False):
     claim: works.Open | None = None
     since_us: int = 0  # when it was handed over, if that is measured
     stamp: bytes = b""
+    trace: str = ""  # of a receipt: where the effect failed
 
     def began(self, now_us: int) -> None:
         """It is measured how long it waits."""

@@ -29,15 +29,21 @@ from collections.abc import Iterable, Sequence
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
+from worldline.layers import changes as stored_changes
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.model import journal
+from worldline.model import lease as lease_model
 from worldline.model import snapshot as snapshot_model
+from worldline.model.change import Change
+from worldline.model.trie import nodes
 from worldline.roles import restore
+from worldline.roles.cold_cells import ColdCells
 from worldline.roles.world.handover import Handover
 from worldline.store import kv
 
 NEVER_US = 2**62
+TRIAL_STEPS_MAX = 1_000  # of one holder: a world that gets inputs all the time must not stay on trial for ever
 
 
 class State(enum.Enum):
@@ -74,9 +80,12 @@ class HeldWorld:
         self.machine = restored.machine
         self.head = restored.head
         self.head_raw = restored.head_raw
+        self.deltas = stored_changes.Book()  # of its large rows
         self.baseline = restored.baseline
         self.baseline_raw = restored.baseline_raw
         self.entries_since = restored.entries  # the baseline
+        self.unsaved = restored.unsaved
+        self.lineage = restored.lineage  # of a fork
         # What waits for it.
         self.handed: deque[Handover] = deque()
         self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are taken
@@ -86,6 +95,9 @@ class HeldWorld:
         self.mark = b""  # where to start reading the inbox; never above what was stable
         self.waiting = 0  # inputs that producers have handed over, and that are not settled
         self.careful = False  # one step at a time: several did not fit into one commit
+        self.on_trial = False  # one input at a time, from the inbox alone, each written down before its step
+        self.trial: lease_model.Trial | None = None  # as it is stored
+        self._trial_steps = 0
         self._looks = 0  # how often it was said that the inbox may hold something
         self._looks_read = 0  # of these, before the inbox was last read
         self._found_items = False  # by the last read of the inbox
@@ -96,6 +108,16 @@ class HeldWorld:
         self.save_again_us = now_us  # not before; later after a failure
         self.tend_us = NEVER_US  # when upkeep looks at it
         self._warned: dict[str, None] = {}  # runs that were warned of
+
+    @property
+    def is_unborn(self) -> bool:
+        """A fork that has made no step of its own."""
+        return self.lineage is not None and self.lineage.height == self.head.height
+
+    @property
+    def leans(self) -> bool:
+        """A fork that has saved no state of its own: a restore begins in its parent's history."""
+        return self.lineage is not None and self.baseline.height <= self.lineage.height
 
     # --- State ------------------------------------------------------------------------------------------------
 
@@ -150,15 +172,37 @@ class HeldWorld:
 
     # --- Memory -----------------------------------------------------------------------------------------------
 
-    def committed(self, head: journal.Head, head_raw: bytes, *, entries: int, now_us: int) -> None:
+    def committed(
+        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, now_us: int
+    ) -> None:
         """Steps of its machine are durable."""
+        if changed:
+            self.unsaved.take(changed)
         self.head, self.head_raw = head, head_raw
+        self.trial = None  # deleted by these steps
+        if self.on_trial:
+            self._trial_steps += 1
+            self.on_trial = self._trial_steps < TRIAL_STEPS_MAX
         self.entries_since += entries
         self.active_us = now_us
 
-    def rebased(self, baseline: snapshot_model.Snapshot, raw: bytes) -> None:
-        """The state at its head is the baseline now."""
+    def rebased(
+        self, baseline: snapshot_model.Snapshot, raw: bytes, header: nodes.Header, keys: Sequence[bytes] | None
+    ) -> None:
+        """The state at its head is the baseline now: saved by what had changed, or else by all rows under `keys`."""
         self.baseline, self.baseline_raw, self.entries_since = baseline, raw, 0
+        self.unsaved.saved(header, keys)
+
+    @property
+    def cold(self) -> ColdCells | None:
+        """Where its cells are that are not in memory, if it is so large."""
+        fetch = self.machine.cells.fetch
+        return fetch if isinstance(fetch, ColdCells) else None
+
+    def cool(self, loop: asyncio.AbstractEventLoop) -> None:
+        """It has just been saved, and is so large that not all its cells stay in memory."""
+        self.unsaved.track(key for key, _ in self.machine.rows())
+        self.machine.cells.draw_from(ColdCells(loop, self.blobs, self.unsaved))
 
     def start_over(self, restored: restore.Restored) -> Machine:
         """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
@@ -167,7 +211,7 @@ class HeldWorld:
         before, self.machine = self.machine, restored.machine
         self.head, self.head_raw = restored.head, restored.head_raw
         self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
-        self.entries_since = restored.entries
+        self.entries_since, self.unsaved = restored.entries, restored.unsaved
         self.unread = True
         self.drop_mark()
         return before
@@ -262,6 +306,20 @@ class HeldWorld:
     def step_many(self) -> None:
         """What did not fit into one commit is taken."""
         self.careful = False
+
+    # --- The trial --------------------------------------------------------------------------------------------
+
+    def begin_trial(self, trial: lease_model.Trial) -> None:
+        """Its holder before did not release it."""
+        self.on_trial, self.trial = True, trial
+
+    def tried(self, trial: lease_model.Trial) -> None:
+        """What is stored is this now."""
+        self.trial = trial
+
+    def end_trial(self) -> None:
+        """Its inbox has been read empty. What is stored goes with the next step."""
+        self.on_trial = False
 
     # --- Upkeep -----------------------------------------------------------------------------------------------
 

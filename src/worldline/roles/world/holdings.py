@@ -75,13 +75,15 @@ class Holdings:
     # --- Waiting for a cycle ----------------------------------------------------------------------------------
 
     def hand_over(self, at: ids.Address, handover: Handover) -> bool:
-        """Give an input to a world held here, without the inbox. False if it is not held: use the inbox then."""
+        """Give an input to a world held here, without the inbox. False if it is not held, or is on trial: use the inbox
+        then.
+        """
         held = self._held.get(at)
         return held is not None and self.hand_to(held, handover)
 
     def hand_to(self, held: HeldWorld, handover: Handover) -> bool:
         """The same for a world that was just looked up."""
-        if held.lost or self._stalled:
+        if held.lost or self._stalled or held.on_trial:
             return False
         if self._telemetry.on:
             handover.began(self._env.monotonic_us())
@@ -104,15 +106,19 @@ class Holdings:
 
     def choose(self, most: int) -> list[HeldWorld]:
         """Worlds with something to do, those that have waited longest first; they are busy now. What is still busy
-        comes again when it is done.
+        comes again when it is done. A world on trial is chosen alone.
         """
         chosen: list[HeldWorld] = []
         for at in list(self._ready)[:most]:
-            del self._ready[at]
             held = self._held.get(at)
-            if held is not None and held.has_work:
+            if held is None or not held.has_work:
+                del self._ready[at]
+            elif not held.on_trial or not chosen:
+                del self._ready[at]
                 held.begin_cycle()
                 chosen.append(held)
+                if held.on_trial:
+                    break
         return chosen
 
     # --- Taking -----------------------------------------------------------------------------------------------

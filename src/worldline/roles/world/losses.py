@@ -6,6 +6,8 @@
     the lease or the head has moved   -> brought back at once, if no other worker has it
     the store was out of reach        -> brought back in a while
     this process lacks what is needed -> brought back in a while; after a few times, or if it lasts, refused
+    a cell that it needs is damaged   -> refused; its inputs stay
+    a step does not return            -> brought back at once; it counts as a death over its input
     several steps cannot be made      -> brought back, and stepped one by one
     a single step cannot be made      -> its input goes back to the producer, or, if it is in the inbox, refused
     committed, and not all was done   -> brought back at once
@@ -24,9 +26,11 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import commit, leases
 from worldline.model import ids
+from worldline.model.lease import Trial
 from worldline.roles import telemetry
 from worldline.roles.world import refusals
 from worldline.roles.world.cycle import kernel_thread, turn
+from worldline.roles.world.cycle.kernel_executor import Overdue
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.turn import Lost, Turn
 from worldline.roles.world.handover import Handover
@@ -43,10 +47,15 @@ class Drop(Protocol):
 
 
 class Losses:
-    """`drop` throws a world's memory away; `release` begins to let go of its lease."""
+    """`drop` throws a world's memory away; `release` begins to let go of its lease, and keeps its trial."""
 
     def __init__(
-        self, env: envs.Env, refusals: refusals.Refusals, *, drop: Drop, release: Callable[[leases.Lease], None]
+        self,
+        env: envs.Env,
+        refusals: refusals.Refusals,
+        *,
+        drop: Drop,
+        release: Callable[[leases.Lease, Trial | None], None],
     ) -> None:
         self._env = env
         self._refusals = refusals
@@ -72,7 +81,10 @@ class Losses:
         if isinstance(why, errors.CannotStep | MemoryError):
             self._cannot_step(given, why)
             return
-        if isinstance(why, errors.StoreError):
+        if isinstance(why, Overdue):
+            self._hung(given, why)
+            return
+        if isinstance(why, errors.StoreError | errors.Fenced | errors.Conflicted):
             log.warning("world %s: %s; trying again", given.held.at.world.hex(), why)
             self._drop(given.held, given.take_handed(), again=self._env.monotonic_us() + STUCK_MS * 1000)
             return
@@ -118,13 +130,21 @@ class Losses:
         """
         held, handed = given.held, given.take_handed()
         why = f"this process cannot make its step: {kernel_thread.describe(error)}"
-        if isinstance(error, errors.CannotStep) and error.lasting:
+        if isinstance(error, errors.DamagedCell):
+            self._refuse(held, handed, "corrupt", str(error))
+        elif isinstance(error, errors.CannotStep) and error.lasting:
             self._refuse(held, handed, "cannot_step", why, lasting=True)
         elif self._refusals.tries(held.at) >= CANNOT_STEP_TRIES_MAX:
             self._refuse(held, handed, "cannot_step", why)
         else:
             self._refusals.refuse(held.at, "cannot_step", why, keep=True)
             self._drop(held, handed)
+
+    def _hung(self, given: Turn, error: Overdue) -> None:
+        """A step did not return and was given up. It was counted, so the world is on trial when it is back."""
+        held = given.held
+        log.error("world %r: a step was given up: %s", held.name, error, extra=telemetry.about(held.at))
+        self._drop(held, given.take_handed(), again=True)
 
     def _unfinished(self, given: Turn, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
@@ -142,7 +162,7 @@ class Losses:
         self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause)
         self._careful[held.at] = None
         self._drop(held, handed)
-        self._release(held.lease)
+        self._release(held.lease, held.trial)
 
 
 def _not_taken(error: BaseException) -> errors.Error:

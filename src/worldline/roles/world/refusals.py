@@ -19,7 +19,7 @@ from worldline.base import env as envs
 from worldline.base import limits
 from worldline.model import ids
 from worldline.roles import telemetry
-from worldline.roles.cluster import placement
+from worldline.roles.cluster import placement, proofs
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US
 
@@ -29,7 +29,8 @@ PAUSE_FIRST_MS = 1_000
 PAUSE_MOST_MS = 300_000
 LABELS_MAX = 16  # said with the heartbeat, so that other processes can see them: `refused:WORLD=WHY`
 LABEL_CHARACTERS_MAX = 300
-assert limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) < limits.VALUE_BYTES_MAX - 1_024
+_LABELS_BYTES = limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) + proofs.LABELS_BYTES_MAX
+assert _LABELS_BYTES < limits.VALUE_BYTES_MAX - 1_024
 
 
 class Refusal(msgspec.Struct):
@@ -40,6 +41,7 @@ class Refusal(msgspec.Struct):
     tries: int
     until_us: int
     kept: bool  # the lease is kept meanwhile
+    may_look: bool  # callers may have it taken meanwhile: a look at it tells them more than is known here
     tried: bool = False  # since the pause has ended
     meta: bytes | None = None  # the world's record, as it was seen after the refusal
 
@@ -53,14 +55,14 @@ class Refusals:
 
     def refuse(
         self, at: ids.Address, kind: telemetry.RefusalKind, why: str, *, lasting: bool = False, keep: bool = False,
-        cause: BaseException | None = None,
+        may_look: bool = False, cause: BaseException | None = None,
     ) -> int:  # fmt: skip
         """Leave a world alone for a while. Returns how many times in a row that is."""
         known = self._refused.get(at)
         tries = 1 if known is None else known.tries + 1
         pause_ms = min(PAUSE_MOST_MS, PAUSE_FIRST_MS * 2 ** min(tries - 1, 32))
         until_us = NEVER_US if lasting else self._env.monotonic_us() + pause_ms * 1000
-        self._refused[at] = Refusal(kind, why, tries, until_us, keep)
+        self._refused[at] = Refusal(kind, why, tries, until_us, keep, may_look)
         self._next_us = min(self._next_us, until_us)
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
         log.error(
@@ -80,9 +82,9 @@ class Refusals:
         return known is not None and self._env.monotonic_us() < known.until_us
 
     def withholds(self, at: ids.Address) -> bool:
-        """The same for callers that ask for it. Where a look at it tells more than we know here, they may look."""
+        """The same for callers that ask for it, unless they may look."""
         known = self._refused.get(at)
-        return known is not None and known.kind not in ("diverged", "corrupt") and self.blocks(at)
+        return known is not None and not known.may_look and self.blocks(at)
 
     def tries(self, at: ids.Address) -> int:
         """How many times in a row it was refused."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import leases
+from worldline.model.lease import Trial
 from worldline.roles import lease as world_lease
 from worldline.roles.world import holdings, losses, refusals
 from worldline.roles.world.cycle.cycle import Cycle
@@ -85,11 +86,11 @@ class Runner:
         await self._cycle.start_over(turn)
         self._free(turn)
 
-    def _start_release(self, lease: leases.Lease) -> None:
-        self._tasks.start(f"release {lease.at.world.hex()}", self._release(lease))
+    def _start_release(self, lease: leases.Lease, trial: Trial | None) -> None:
+        self._tasks.start(f"release {lease.at.world.hex()}", self._release(lease, trial))
 
-    async def _release(self, lease: leases.Lease) -> None:
+    async def _release(self, lease: leases.Lease, trial: Trial | None) -> None:
         try:
-            await world_lease.release(self._engine, self._env, lease)
+            await world_lease.release(self._engine, self._env, lease, kept=trial)
         except errors.StoreError as error:  # the next search through everything finds that it is not in memory
             log.warning("world %s cannot be released now: %s", lease.at.world.hex(), error)

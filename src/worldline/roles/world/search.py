@@ -23,7 +23,7 @@ from worldline.model import ids
 from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import placement, reap
+from worldline.roles.cluster import placement, reap, versions
 from worldline.roles.world import losses, refusals
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -73,6 +73,7 @@ class Searcher:
         hints: hint_scan.HintScan,
         clock: StoreClock,
         others: expiry.Witness,
+        guard: versions.Guard,
         refusals: refusals.Refusals,
         labels: dict[str, str],
         watch: wakeup.Watch,
@@ -86,6 +87,7 @@ class Searcher:
         self._hints = hints
         self._clock = clock
         self._others = others
+        self._guard = guard
         self._refusals = refusals
         self._labels = labels
         self._watch = watch
@@ -198,7 +200,7 @@ class Searcher:
     def _found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
         """Records of this world cannot be read: it is left alone, and the search goes on."""
         if not self._refusals.blocks(at):
-            self._refusals.refuse(at, "corrupt", str(error))
+            self._refusals.refuse(at, "corrupt", str(error), may_look=True)
 
     async def _try_hold(self, at: ids.Address) -> HeldWorld | None:
         """Take a world that no caller of this process has asked for: whatever is wrong with it concerns it alone."""
@@ -227,19 +229,20 @@ class Searcher:
             *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
         )
         await self._give_up(held, [_assignee(read.value(index)) for index in range(len(held))])
-        wanted: list[leases.State] = []
+        found: list[tuple[worlds.World, leases.State]] = []
         for index, at in enumerate(others):
             start = len(held) + 4 * index
             try:
                 world = worlds.find(at, read.value(start))
                 if world is not None and self._runs(world):
-                    wanted.append(leases.decode(at, *(read.value(start + part) for part in (1, 2, 3))))
+                    found.append((world, leases.decode(at, *(read.value(start + part) for part in (1, 2, 3)))))
             except errors.Corrupt as error:  # the others can be found all the same
                 self._found_damaged(at, error)
-        free = await world_lease.may_take(self._engine, wanted, self._worker.life, self._others)
+        allowed = await self._guard.allowed(found)
+        free = await world_lease.may_take(self._engine, allowed, self._worker.life, self._others)
         # Looked at again at the same time, and so together.
         due_us = (self._env.monotonic_us() // PLACE_US + 1) * PLACE_US
-        self._placed |= dict.fromkeys([*(hosted.at for hosted in held), *(each.at for each in wanted)], due_us)
+        self._placed |= dict.fromkeys([*(hosted.at for hosted in held), *(world.at for world, _ in found)], due_us)
         tried = await reap.each(free, self._try_hold, at_once=HOLDS_AT_ONCE)
         taken = [hosted for hosted in tried if hosted is not None]
         for hosted in taken:

@@ -6,25 +6,37 @@ A snapshot is recorded beside the journal and made the baseline, from which the 
 from __future__ import annotations
 
 from worldline.base import env as envs
+from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, snapshots
+from worldline.layers.stored import saved_state
+from worldline.layers.stored.saved_state import Compute
+from worldline.model import row_keys
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
-from worldline.roles import restore
+from worldline.model.trie.unsaved import SMALL_BYTES, Unsaved
+from worldline.model.trie.update import Update
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
 
 def wants_saving(held: HeldWorld, settings: WorkerSettings, now_us: int) -> bool:
-    """Snapshots by policy: after so many entries, after so much time, and when a world with live runs falls quiet."""
+    """Snapshots by policy: after so many entries or bytes, after so much time, and when a world with live runs falls
+    quiet. A fork is saved at once, so that it needs its parent no longer.
+    """
     if not held.entries_since or now_us < held.save_again_us:
         return False
-    if held.entries_since >= settings.snapshot_entries:
+    if held.entries_since >= settings.snapshot_entries or held.leans or held.unsaved.bytes > bytes_max(settings):
         return True
     if now_us - held.saved_us >= settings.snapshot_ms * 1000:
         return True
     quiet = not held.busy and now_us - held.active_us >= settings.snapshot_idle_ms * 1000
     return quiet and any(held.machine.live.values())
+
+
+def bytes_max(settings: WorkerSettings) -> int:
+    """How many bytes may have changed in a large state before it is saved: they are kept in memory until then."""
+    return max(settings.cells_memory_max, SMALL_BYTES)
 
 
 def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
@@ -33,28 +45,62 @@ def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
     if not held.entries_since:
         return release_us
     save_us = held.saved_us + settings.snapshot_ms * 1000
-    if held.entries_since >= settings.snapshot_entries:
+    if held.entries_since >= settings.snapshot_entries or held.leans or held.unsaved.bytes > bytes_max(settings):
         save_us = held.save_again_us
     elif held.busy or any(held.machine.live.values()):  # a busy one cannot be asked now
         save_us = min(save_us, held.active_us + settings.snapshot_idle_ms * 1000)
     return min(release_us, max(held.save_again_us, save_us))
 
 
-async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, parts: list[bytes]) -> transact.Certain:
-    """Put a snapshot's parts away, record it and make it the baseline."""
-    root, size = await restore.save_parts(held.blobs, parts)
-    taken = snapshots.at_head(held.head, root=root, size=size, program_hash=held.program.hash)
+async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute) -> transact.Certain:
+    """Put the state away, record it as a snapshot and make it the baseline. `compute` calls a function in the kernel's
+    thread.
+    """
+    state, keys = await _state(held, compute)
+    root = await saved_state.save(held.blobs, state)
+    taken = snapshots.at_head(held.head, root=root, size=state.header.size, program_hash=held.program.hash)
     batch = kv.Batch()
     leases.fence(batch, held.lease)
     raw = new_baseline(batch, held, taken)
     [outcome] = await transact.commit(engine, env, batch)
     if isinstance(outcome, kv.Ok):
-        held.rebased(taken, raw)
+        held.rebased(taken, raw, state.header, keys)
     return outcome
+
+
+async def _state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Written, list[bytes] | None]:
+    """The state at the head, as far as it is not saved; or, if that is not known, all of it, with the keys of its
+    rows.
+    """
+    unsaved = held.unsaved
+    if not unsaved.tracked:
+        state, keys = await compute(_whole, held)
+        return state, keys
+    if unsaved.lacking:
+        base = await saved_state.load(held.blobs, held.baseline.root)
+        unsaved.find([key for key, _ in await compute(base.rows) if key.startswith(row_keys.CELL)])
+    updating = await compute(_update, unsaved)
+    await saved_state.give(held.blobs, updating, compute)
+    return await compute(_updated, held, updating), None
+
+
+def _whole(held: HeldWorld) -> tuple[saved_state.Written, list[bytes]]:
+    rows = kernel_snapshots.rows_of(held.machine)
+    return saved_state.whole(held.machine.state, rows), [key for key, _ in rows]
+
+
+def _update(unsaved: Unsaved) -> Update:
+    return Update(unsaved.root, unsaved.changed())
+
+
+def _updated(held: HeldWorld, updating: Update) -> saved_state.Written:
+    return saved_state.written(held.machine.state, updating.result(), size_before=held.unsaved.size)
 
 
 def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.Snapshot) -> bytes:
     """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
     saved = snapshots.save(batch, held.at, taken)
     snapshots.promote(batch, held.at, before_raw=held.baseline_raw, to=saved)
+    if held.leans and held.lineage is not None:
+        snapshots.unpin(batch, held.at, held.lineage)
     return snapshot_keys.BASELINE.pack(taken)

@@ -6,8 +6,9 @@ heartbeat that it is to be given none (`draining`), so that other workers run th
 that does not return, and goes on renewing it: any worker that took it would hang as well, and with it all the worlds
 that it has just been given. So one such world costs one worker, and not one after the other.
 
-No step can be cut short here. If it returns after all, it is committed, and the worker takes worlds again. If it never
-does, a person must end the process; the world is then taken by another worker, and its input with it.
+If the step returns after all, it is committed, and the worker takes worlds again. If not, it is given up after its
+time, which counts against its input (`worldline.roles.world.trials`). A restore or a save is not given up: if
+one never returns, a person must end the process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from worldline.roles.world.search import Searcher
 from worldline.roles.world.take import Taker
 from worldline.store import kv
 
-WHY = "a handler or workflow of it does not return, and holds up its worker; end that process, and fix the code first"
+WHY = "a handler or workflow of it does not return, and holds up its worker; the step is given up after its time"
 
 
 log = logging.getLogger("worldline.worker")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.base import env as envs
-from worldline.base import errors, failures
+from worldline.base import errors, probes
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import leases, worlds
+from worldline.layers import leases, trial, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import expiry, restore, telemetry
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import placement
-from worldline.roles.world import adopt, refusals
+from worldline.roles import telemetry
+from worldline.roles.cluster import placement, versions
+from worldline.roles.world import adopt, refusals, trials
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -23,10 +24,6 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
-
-WAY_OUT = (
-    'run the code that wrote this until the world is quiet, or keep its path for open runs: `if wl.patched("..."):`'
-)
 
 
 class Taker:
@@ -42,10 +39,10 @@ class Taker:
         kernel: kernel_thread.KernelThread,
         clock: StoreClock,
         cycle: Cycle,
-        labels: dict[str, str],
-        others: expiry.Witness,
+        guard: versions.Guard,
         living: Callable[[], Awaitable[leases.Heartbeat]],
         refusals: refusals.Refusals,
+        trials: trials.Trials,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -55,37 +52,51 @@ class Taker:
         self._kernel = kernel
         self._clock = clock
         self._cycle = cycle
-        self._labels = labels
-        self._others = others
+        self._guard = guard
         self._living = living
         self._refusals = refusals
+        self._trials = trials
         self._telemetry = telemetry
         self.waiting: dict[ids.Address, None] = {}  # worlds that are being brought back in the kernel's thread
         self.restored_ms = 0.0
 
     async def take(self, at: ids.Address) -> HeldWorld:
         """Acquire the lease, restore the world, adopt a change of its program if there is one."""
-        read = await self._engine.read(worlds.get(at))
+        read = await self._engine.read(worlds.get(at), trial.get(at))
         self._clock.set(read.time_us)
         world = worlds.decode(at, read.value(0))
         program = self._programs.get(world.meta.program)
         if program is None:
             raise errors.NotFound(f"no program {world.meta.program!r} is held here")
-        unmet = placement.unmet(placement.needs_of(world.meta), self._labels)
+        unmet = placement.unmet(placement.needs_of(world.meta), self._guard.labels)
         if unmet is not None:
             raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
         if world.meta.status is not Status.ACTIVE:
             raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}")
-        life = await self._living()
+        async with contextlib.AsyncExitStack() as alone:
+            if trial.is_suspect(trial.decode_trial(read.value(1))):
+                probes.hit("trial.restored-alone")
+                await alone.enter_async_context(self._trials.alone)
+            return await self._acquire(world, program, alone)
+
+    async def _acquire(self, world: worlds.World, program: Program, alone: contextlib.AsyncExitStack) -> HeldWorld:
+        at, life = world.at, await self._living()
         started_us = self._env.monotonic_us()
-        lease = await world_lease.acquire(self._engine, self._env, at, life, self._others)
         try:
-            held = await self._restore(world, program, lease)
+            lease = await world_lease.acquire(
+                self._engine, self._env, at, life, self._guard.others, why_not=self._guard.why_not,
+                crash_budget=self._trials.budget, telemetry=self._telemetry,
+            )  # fmt: skip
+        except world_lease.Quarantined as error:
+            log.warning("%s", error, extra=telemetry.about(at, name=world.meta.name))
+            raise
+        try:
+            held = await self._bring_back(world, program, lease, alone)
         except BaseException as error:
             try:
                 refused = self._refuse(world, error)
             finally:
-                await world_lease.release(self._engine, self._env, lease)
+                await world_lease.release(self._engine, self._env, lease, kept=lease.trial)
             if refused is not None:
                 raise refused from error
             raise
@@ -98,17 +109,24 @@ class Taker:
         )  # fmt: skip
         return held
 
-    async def _restore(self, world: worlds.World, program: Program, lease: leases.Lease) -> HeldWorld:
-        await world_lease.take_back_claims(self._engine, self._env, world.at, self._others.is_dead)
-        material = await restore.gather(self._engine, self._blobs, world.at)
+    async def _bring_back(
+        self, world: worlds.World, program: Program, lease: leases.Lease, alone: contextlib.AsyncExitStack
+    ) -> HeldWorld:
+        """A change of program is a step, in which code runs: the restore has succeeded before it, and `alone` ends."""
+        await world_lease.take_back_claims(self._engine, self._env, world.at, self._guard.others.is_dead)
+        material = await self._cycle.gather(world.at)
         self.waiting[world.at] = None
         try:
-            restored = await self._kernel.run(world.at, restore.build, material, program)
+            restored = await self._cycle.build(material, program)
             held = HeldWorld(
                 program, lease, self._blobs, restored, name=world.meta.name, now_us=self._env.monotonic_us()
             )
-            if restored.program_hash != program.hash:
-                await adopt.adopt(self._kernel, self._cycle, held, world, restored.program_hash)
+            await self._trials.restored(held)
+            await alone.aclose()
+            if held.is_unborn:
+                await adopt.begin_fork(self._cycle, held)
+            if restored.machine.origin.program_hash != program.hash:
+                await adopt.adopt(self._cycle, held, world, restored.machine.origin.program_hash)
         finally:
             del self.waiting[world.at]
         return held
@@ -119,14 +137,13 @@ class Taker:
         """
         said, name = kernel_thread.describe(error), world.meta.name
         match error:
-            case failures.Diverged():  # code does not change while we run
-                self._refusals.refuse(world.at, "diverged", str(error), lasting=True)
-                return errors.Closed(f"world {name!r} cannot go on: {error.report}\n  {WAY_OUT}")
             case errors.Corrupt():  # bytes may be whole again
-                self._refusals.refuse(world.at, "corrupt", str(error))
+                self._refusals.refuse(world.at, "corrupt", str(error), may_look=True)
                 return None
-            case errors.StoreError() | errors.Lost():
+            case errors.StoreError():
                 return None
+            case errors.Lost():  # to the worker that has it now
+                return errors.Exists(f"world {name!r} was lost while it was restored: {error}")
             case errors.CannotStep() | MemoryError():
                 lasting = isinstance(error, errors.CannotStep) and error.lasting
                 self._refusals.refuse(world.at, "cannot_step", said, lasting=lasting)

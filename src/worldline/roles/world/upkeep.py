@@ -7,6 +7,7 @@ cannot be saved now goes on and is tried again later, because nothing but a long
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import logging
 import weakref
@@ -15,8 +16,8 @@ from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.kernel import snapshots as kernel_snapshots
 from worldline.layers import leases
+from worldline.layers.stored import saved_state
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
@@ -62,6 +63,7 @@ class Keeper:
         self._telemetry = telemetry
         self._stopping = False
         self._snapshot_entries = settings.snapshot_entries
+        self._unsaved_max = snapshot.bytes_max(settings)
         self._snapshot_us = settings.snapshot_ms * 1000
         self._quiet_us = min(settings.snapshot_idle_ms, settings.idle_release_ms) * 1000
         # A heap by when each wants something; the number breaks ties. Worlds that are gone are not kept alive by it.
@@ -75,7 +77,8 @@ class Keeper:
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
         quiet_us, saved_us = held.active_us + self._quiet_us, held.saved_us + self._snapshot_us
-        if held.entries_since < self._snapshot_entries and held.tend_us <= quiet_us and held.tend_us <= saved_us:
+        few = held.entries_since < self._snapshot_entries and held.unsaved.bytes <= self._unsaved_max
+        if few and held.tend_us <= quiet_us and held.tend_us <= saved_us:
             return  # it wants nothing before then
         due_us = snapshot.due_us(held, self._settings)
         if due_us < held.tend_us:
@@ -130,12 +133,14 @@ class Keeper:
         held.begin_saving()
         began_us = self._env.monotonic_us()
         try:
-            parts = await self._kernel.run(held.at, self._parts, held)
-            outcome = await snapshot.save(self._engine, self._env, held, parts)
+            await self._kernel.run(held.at, self._warn, held)
+            compute = functools.partial(self._kernel.run, held.at)
+            outcome = await snapshot.save(self._engine, self._env, held, compute)
             if isinstance(outcome, kv.Ok):
                 held.saved(self._env.monotonic_us())
-                size, us = sum(map(len, parts)), held.saved_us - began_us
-                self._telemetry.tell(telemetry.Saved(held.at, size, us))
+                if held.cold is None and saved_state.is_large(held.unsaved.header, self._settings.cells_memory_max):
+                    held.cool(asyncio.get_running_loop())
+                self._telemetry.tell(telemetry.Saved(held.at, held.baseline.size, held.saved_us - began_us))
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:
@@ -162,8 +167,8 @@ class Keeper:
         await world_lease.release(self._engine, self._env, held.lease, hint=hint)
         self._telemetry.tell(telemetry.Released(held.at))
 
-    def _parts(self, held: HeldWorld) -> list[bytes]:
-        """In the kernel's thread. Says so if a run has recorded so much that replaying it will be slow."""
+    def _warn(self, held: HeldWorld) -> None:
+        """Say so if a run has recorded so much that replaying it will be slow."""
         for run in held.machine.live_runs():
             record = run.record
             if len(record.ops) >= self._settings.run_outcomes_warn and held.warn_once(record.id):
@@ -171,7 +176,6 @@ class Keeper:
                     "run %r of world %s has recorded %d operations; end it now and then by wl.continue_as_new()",
                     record.id, held.at.world.hex(), len(record.ops), extra=telemetry.about(held.at),
                 )  # fmt: skip
-        return kernel_snapshots.save(held.machine)
 
     async def _try_save(self, held: HeldWorld) -> None:
         try:

@@ -20,16 +20,29 @@ from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, ready
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
-from worldline.roles.cluster import placement, reap
-from worldline.roles.world import heartbeat, holdings, losses, refusals, runner, search, stalls, take, tasks, upkeep
+from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.world import (
+    heartbeat,
+    holdings,
+    losses,
+    refusals,
+    runner,
+    search,
+    stalls,
+    take,
+    tasks,
+    trials,
+    upkeep,
+)
 from worldline.roles.world.cycle import cycle as cycles
-from worldline.roles.world.cycle import kernel_thread, step_batch, store_clock
+from worldline.roles.world.cycle import kernel_executor, kernel_thread, step_batch, stepping, store_clock
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
@@ -65,23 +78,25 @@ class WorldWorker:
         self._telemetry = telemetry
         self._watch = wakeup.Watch(engine, [ready.prefix(universe)])
         self._tasks = tasks.Tasks(self._watch.wake)
-        self._kernel = kernel_thread.KernelThread(env)
+        self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
         self._refusals = refusals.Refusals(env, telemetry)
-        code = {program.name: program.hash for program in programs}
-        labels = placement.labels_of(settings.labels, universe=universe, programs=code)
+        labels = _labels(settings, universe, programs)
+        self.says: list[Callable[[], dict[str, str]]] = [lambda: labels, self._refusals.labels]
         self._heartbeat = heartbeat.Heartbeat(
-            engine, env, worker, settings, labels=lambda: {**labels, **self._refusals.labels()}, clock=self._clock,
-            telemetry=telemetry,
-        )  # fmt: skip
+            engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
+        )
+        tried = trials.Trials(engine, env, budget=settings.crash_budget, telemetry=telemetry)
         self._cycle = cycles.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
-            acted=self._acted, stuck=self._stuck, telemetry=telemetry,
+            stepper=stepping.Stepper(env, self._kernel, tried, settings), acted=self._acted, stuck=self._stuck,
+            telemetry=telemetry,
         )  # fmt: skip
         others = expiry.Witness(env, is_dead)
+        guard = versions.Guard(engine, others, worker, labels)
         self._taker = take.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
-            labels=labels, others=others, living=self._heartbeat.living, refusals=self._refusals, telemetry=telemetry,
+            guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
         hints = hint_scan.HintScan(engine, env, universe)
         self._holdings = holdings.Holdings(
@@ -100,9 +115,8 @@ class WorldWorker:
         self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
             engine, env, universe, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
-            refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
+            guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
         )  # fmt: skip
-        self._tended_us = LONG_AGO_US
         self._stalls = stalls.Stalls(
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
@@ -111,7 +125,7 @@ class WorldWorker:
         self.hand_over = self._holdings.hand_over
         self.hand_to = self._holdings.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
-        self.steps = 0
+        self.steps, self._tended_us = 0, LONG_AGO_US
 
     # --- For the rest of the process --------------------------------------------------------------------------
 
@@ -128,12 +142,21 @@ class WorldWorker:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
 
+    def _said(self) -> dict[str, str]:
+        """What the heartbeat says of this worker and of its worlds."""
+        return {name: value for says in self.says for name, value in says().items()}
+
     def holds(self, at: ids.Address) -> bool:
         return self._holdings.peek(at) is not None
 
     @property
     def held(self) -> list[HeldWorld]:
         return self._holdings.all
+
+    @property
+    def cells(self) -> int:
+        """How many cells are in memory."""
+        return sum(len(held.machine.cells) for held in self._holdings.all)
 
     async def hold(self, at: ids.Address) -> HeldWorld | None:
         """Take a world, if it is free, and bring it back. None if another worker has it, or it is refused here."""
@@ -151,6 +174,12 @@ class WorldWorker:
 
     def under_way(self) -> dict[int, watchdog.UnderWay]:
         return self._cycle.under_way()
+
+    def look_for_hangs(self) -> list[kernel_executor.Left]:
+        """Called in a thread that watches: give up a step that does not return. Returns the threads that were given up
+        and have not ended.
+        """
+        return self._kernel.look(self._env.monotonic_us())
 
     def refusal(self, at: ids.Address) -> str | None:
         """Why this worker leaves a world alone, or did before it is tried again."""
@@ -281,6 +310,10 @@ class WorldWorker:
             return
         await reap.each(leaving, self.forget, at_once=upkeep.AT_ONCE)
 
+    async def misfits(self, held: HeldWorld) -> dict[str, str]:
+        """The runs of a world that its program does not fit, and how: each is blocked when it next continues."""
+        return await self._kernel.run(held.at, commands.misfits, held.machine, held.at)
+
     async def save_when_free(self, held: HeldWorld) -> None:
         await self._keeper.save(held)
 
@@ -320,3 +353,8 @@ class WorldWorker:
         self._holdings.end(error)
         for held in self._holdings.all:
             self._holdings.drop(held, error=error)
+
+
+def _labels(settings: WorkerSettings, universe: ids.UniverseId, programs: Sequence[Program]) -> dict[str, str]:
+    code = {program.name: program.hash for program in programs}
+    return placement.labels_of(settings.labels, universe=universe, programs=code)

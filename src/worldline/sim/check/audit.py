@@ -104,7 +104,7 @@ class Audit:
         if at is not None and any(
             keyspaces.place(key).what == "meta" and not old for key, old in applied.before.items()
         ):
-            self._born(at)
+            self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
@@ -117,11 +117,12 @@ class Audit:
             elif where.what != "hint":
                 self.broken("J1", f"something was appended to {where.what}")
 
-    def _born(self, at: ids.Address) -> None:
+    def _born(self, at: ids.Address, head: journal.Head) -> None:
         if at in self.worlds:
             self.broken("L2", "a world was made twice")
         self.worlds[at] = Life()
         self.worlds[at].epoch = 0
+        self.worlds[at].head = head  # of a fork: where it goes on
 
     def _changed(self, applied: Applied, key: bytes, old: bytes | None, entries: list[journal.Entry]) -> None:
         where = keyspaces.place(key)
@@ -203,7 +204,7 @@ class Audit:
             if keyspaces.place(key).what == "journal":
                 if applied.before[key] is not None:
                     self.broken("J4", "a frame was written again")
-                entries += [self._decoded(raw) for raw in journal_keys.unpack_frame(put.value)]
+                entries += [self._decoded(raw) for raw in journal_keys.unpack_frame(put.value).entries]
         entries.sort(key=lambda entry: entry.height)
         head = journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value)
         self._contiguous(life, entries, head)
@@ -251,6 +252,8 @@ class Audit:
         if first.kind in (Kind.EFFECT_RESULT, Kind.TIMER_FIRED) and not first.blob:
             item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
             assert isinstance(item, inbox.Receipt | inbox.TimerFired)
+            if self.asked_by(item.intent) not in (None, at.world):
+                self.broken("W2", f"intent {item.intent.hex()} was answered in another world than asked for it")
             if isinstance(item, inbox.TimerFired) and item.due_us > self._latest_us:
                 self.broken("T2", f"a timer fired {item.due_us - self._latest_us} us before its time")
             if not ignored:
@@ -329,18 +332,8 @@ class Audit:
             if item.message in self._posted:
                 self.broken("F1", f"message {item.message.hex()} was posted twice")
             self._posted[item.message] = None
-        elif isinstance(item, inbox.Receipt) and applied.host.name != ROGUE and not self._settles(applied, item.intent):
+        elif isinstance(item, inbox.Receipt) and applied.host.name != ROGUE and not _settles(applied, item.intent):
             self.broken("E6", "an answer by a batch that settles nothing")
-
-    def _settles(self, applied: Applied, intent: bytes) -> bool:
-        """Whether the batch settles this work, or is the step of a world that answers its own message."""
-        if applied.host.name == ROGUE:
-            return True  # an outsider may always answer; what comes of it is E1
-        for key in applied.batch.puts:
-            where = keyspaces.place(key)
-            if where.what == "head" or (where.what == "open" and keyspaces.intent_of(where) == intent):
-                return True
-        return False
 
     def find(self, intent: bytes) -> tuple[ids.Address | None, bool]:
         """The world that asked for an intent, and whether it still waits for the answer."""
@@ -348,6 +341,11 @@ class Audit:
             if intent in life.intents:
                 return at, intent not in life.consumed and intent not in life.cancelled
         return None, False
+
+    def asked_by(self, intent: bytes) -> bytes | None:
+        """The world that was the first to ask for an intent."""
+        where = self._intents.get(intent)
+        return None if where is None else where[0]
 
     # --- The outside ----------------------------------------------------------------------------------------
 
@@ -359,6 +357,17 @@ class Audit:
         if (call.key, call.attempt) in self._called:
             self.broken("E7", f"attempt {call.attempt} of {call.name} was made twice")
         self._called[call.key, call.attempt] = None
+
+
+def _settles(applied: Applied, intent: bytes) -> bool:
+    """Whether the batch settles this work, or is the step of a world that answers its own message."""
+    if applied.host.name == ROGUE:
+        return True  # an outsider may always answer; what comes of it is E1
+    for key in applied.batch.puts:
+        where = keyspaces.place(key)
+        if where.what == "head" or (where.what == "open" and keyspaces.intent_of(where) == intent):
+            return True
+    return False
 
 
 def _by_step(entries: list[journal.Entry]) -> list[list[journal.Entry]]:

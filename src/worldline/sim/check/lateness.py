@@ -39,6 +39,7 @@ def told(cluster: Cluster, audit: Audit) -> None:
     history, profile = cluster.history, cluster.profile
     bound_us = int((TELLING_SECONDS + (3 * max(LAG_SECONDS) if profile.lag else 0)) * 1_000_000)
     bound_us += profile.slowest_us if profile.slow else 0  # an answer may have been under way when all became calm
+    bound_us += profile.settings.worker.lease_ttl_ms * 1000  # one that was cut off asks anew; the holder may be dead
     for id, answered_us in history.answered_us.items():
         ended_us = history.ended_us.get(id)
         if ended_us is None or history.begun[id].kind not in workloads.RUNS:

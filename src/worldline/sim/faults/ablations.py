@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -17,12 +18,16 @@ from worldline.client import answers
 from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_errors
+from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.keys import leases as lease_keys
+from worldline.layers.stored import history
 from worldline.model import ids, inbox, lease, step
+from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
-from worldline.roles.world.cycle import cycle, intake, steps, turn
+from worldline.roles.world.cycle import cycle, intake, stepping, turn
+from worldline.sim.faults import fork_ablations
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Truth
@@ -30,6 +35,9 @@ from worldline.store import kv
 
 NEVER_MS = 100_000_000
 STAMPS_APART = 1_000
+
+
+FORKS = "forks=2,clients=1,kinds=add,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0"
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -111,6 +119,31 @@ GUARDS = {
         "no scan starts above `stable`", ("ORDER", "V1", "V3"),
         "held=200,kinds=send,clients=3,hints=all,anonymous=0,doors=0,hostile=0,excursion=0,worker.scan_ms=10000",
     ),
+    "changes": Guard(
+        "the changes of a step are checked by its digests when they are read", ("R3", "R4", "J1", "E2", "PROGRAM"),
+        "damaged=600,crash=20,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0",
+    ),
+    "crash-budget": Guard(
+        "an input that processes die of is settled without its code", ("V1", "V3"),
+        "fragile=1,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
+        "worker.lease_ttl_ms=1000",
+    ),
+    "interests": Guard(
+        "a run gets the events that its code waited for, whatever the code is now", ("PROGRAM",),
+        "fragile=1,code=removed,crash=20,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
+        "worker.lease_ttl_ms=1000",
+    ),
+    "fork-ids": Guard("an intent's id covers its world, also in a fork", ("F3", "W2", "E1", "E2"), FORKS),
+    "fork-begins": Guard(
+        "a fork settles what it has inherited before it does anything else", ("W2", "W3", "E1", "E2", "R4"), FORKS
+    ),
+    "dry": Guard("what a dry fork asks for is parked", ("W2",), FORKS),
+    "share-from-fork": Guard("the parent's answer is looked for from the fork on", ("W3",), FORKS),
+    "script-position": Guard(
+        "how far a script was used is part of the state", ("R3", "R4", "FORK", "BUG"), FORKS + ",crash=20"
+    ),
+    "pins": Guard("a fork pins what a restore of it reads", ("FORK",), FORKS),
+    "pin-counter": Guard("a pin that comes or goes moves the counter", ("FORK",), FORKS),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
@@ -143,6 +176,13 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
             batch = _not_putting(batch, "dead")
         case "commit-order" if batch.appends:
             return await _out_of_order(truth, host, batch)
+        case "fork-ids" if keyspaces.about(batch) == "fork":
+            fork_ablations.note_root(batch)
+        case "pins" if keyspaces.about(batch) == "fork":
+            batch = _not_putting(batch, "retain")
+        case "pin-counter" if batch.counts:
+            batch = _copy(batch)
+            batch.counts.clear()
         case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
             return pretended(truth, batch)
         case _:
@@ -204,23 +244,42 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(user_errors, "text_at", _careless):
                 yield
         case "containment":
-            escaping = mock.patch.object(cycle.Cycle, "_step", _uncontained)
+            escaping = mock.patch.object(stepping, "_keep_failed", _escape)
             with mock.patch.object(user_errors, "text_at", _careless), escaping:
+                yield
+        case "changes":
+            with mock.patch.object(history, "_follow", _unchecked):
+                yield
+        case "interests":
+            with mock.patch.object(Machine, "interested", _by_present_code(Machine.interested)):
                 yield
         case "memory":
             with mock.patch.object(user_errors, "let_pass", return_value=False):
                 yield
         case _:
-            yield
+            with fork_ablations.patched(without):
+                yield
 
 
 def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _uncontained(self: cycle.Cycle, each: turn.Turn, budget: steps.Budget, time_us: int) -> turn.Worked:
-    done = steps.run(each.held, each.unread, each.handed, budget, time_us=time_us, env=self._env)
-    return turn.Worked(each, done)
+def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:  # noqa: ARG001
+    raise raised
+
+
+def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:  # noqa: ARG001
+    """Where a step says that it leads to."""
+    head = step.head()
+    return [head.step, head.height, head.time_us, head.state, head.chain]
+
+
+def _by_present_code(real: Callable[[Machine, str], list[Run]]) -> Callable[[Machine, str], list[Run]]:
+    def interested(machine: Machine, schema: str) -> list[Run]:
+        return [run for run in real(machine, schema) if run.record.workflow in machine.program.workflows]
+
+    return interested
 
 
 async def _nothing(*_: object) -> None:
@@ -252,7 +311,7 @@ def _taking_all(real: Callable[[Machine, inbox.Receipt, bytes], str]) -> Callabl
     """An answer is an answer, asked for or not."""
 
     def receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
-        return real(machine, item, data) if ids.IntentId(item.intent) in machine.by_intent else ""
+        return real(machine, item, data) if ids.IntentId(item.intent) in machine.work.open else ""
 
     return receipt
 

@@ -75,8 +75,11 @@ class Excursions:
                 self._ahead[key] = ahead_us
 
     def is_excused(self, key: bytes, work: Work) -> bool:
-        """Whether open work waits only because the clock was set back since it was written."""
-        return work.due_us > self._truth.time_us() and self._ahead[key] > self._truth.skew_us
+        """Whether open work waits only because the clock was set back since it was written, or since the parent of a
+        fork has opened it.
+        """
+        now_us = self._truth.time_us()
+        return work.due_us > now_us and (self._ahead[key] > self._truth.skew_us or work.opened_us > now_us)
 
     def catch_up(self) -> None:
         """Set the clock to the furthest that it has ever been, so that everything it was excused for is due."""

@@ -21,8 +21,8 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
-from worldline.sim.faults import ablations
-from worldline.sim.faults.boundaries import BOUNDARIES
+from worldline.sim.faults import ablations, damage
+from worldline.sim.faults.boundaries import BOUNDARIES, FORKING
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host, SimLoop
@@ -31,6 +31,8 @@ from worldline.store import kv
 
 NEAR_US = 500  # a store that is so near has answered a read at once
 FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
+FOCUS_FEW = 150  # at those of forks, all of them: a run passes each a few times only,
+FOCUS_COLD = 250  # and where cells are fetched
 
 
 class Struck(msgspec.Struct, frozen=True):
@@ -71,6 +73,7 @@ class Faults:
         self._draws = random.Random(f"{seed}:faults")
         self._net = random.Random(f"{seed}:net")
         self._quiet = contextvars.copy_context()
+        self.damage = damage.Damage(seed)
 
     def begin(self) -> None:
         self.active = True
@@ -119,7 +122,7 @@ class Faults:
     async def boundary(self, link: Link, name: str) -> None:
         """Maybe the host dies, freezes or loses its link right here."""
         profile, host = self.profile, link.host
-        least = FOCUS if profile.focus and name in BOUNDARIES[profile.focus] else 0
+        least = self._least(name)
         self.passed += 1 if self.active else 0
         nth = profile.nth_fault if self.active and self.passed == profile.nth else ""
         if nth == "crash" or self.hit(max(profile.crash, least), host, "crash", name):
@@ -133,6 +136,20 @@ class Faults:
         if nth == "partition" or self.hit(max(profile.partition, least), host, "partition", name):
             self.count(name, "partition")
             self.cut(link)
+
+    def _least(self, boundary: str) -> int:
+        """How often faults happen here at least."""
+        focus = self.profile.focus
+        if focus in FORKING:
+            return FOCUS_FEW if any(boundary in BOUNDARIES[each] for each in FORKING) else 0
+        if not focus or boundary not in BOUNDARIES[focus]:
+            return 0
+        return FOCUS_COLD if focus == "cold" else FOCUS
+
+    def unknown(self, boundary: str) -> int:
+        """How often the answer to a commit is lost that stands here."""
+        few = self.profile.focus in FORKING
+        return max(self.profile.unknown, self._least(boundary) if few else 0)
 
     def crash(self, host: Host) -> None:
         self.loop.crash(host)
@@ -184,7 +201,8 @@ class HostEngine:
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         kv.check_requests(requests)
         faults = self._faults
-        await faults.boundary(self.link, BOUNDARIES["read"][0])
+        before, after = BOUNDARIES["cold" if faults.loop.is_awaited else "read"]
+        await faults.boundary(self.link, before)
         await asyncio.sleep(faults.latency(self._host))
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
@@ -195,8 +213,20 @@ class HostEngine:
             await asyncio.sleep(faults.latency())
         if self.link.cut_back:
             await self._no_answer()
-        await faults.boundary(self.link, BOUNDARIES["read"][1])
-        return self._as_seen(found)
+        await faults.boundary(self.link, after)
+        return self._as_seen(self._damaged(requests, found))
+
+    def _damaged(self, requests: tuple[kv.Request, ...], found: kv.Snapshot) -> kv.Snapshot:
+        faults = self._faults
+        if not faults.profile.damaged:
+            return found
+        answers = list(found.answers)
+        for index, request in enumerate(requests):
+            if faults.damage.may_hit(request) and faults.hit(
+                faults.profile.damaged, self._host, "changes damaged on the way", "read"
+            ):
+                answers[index] = faults.damage.hit(request, found.page(index))
+        return msgspec.structs.replace(found, answers=answers)
 
     def _as_seen(self, found: kv.Snapshot) -> kv.Snapshot:
         """What this engine can tell: one whose transactions stay open knows no version of the store."""
@@ -211,13 +241,13 @@ class HostEngine:
             kv.check(batch)
         faults, profile, host = self._faults, self._faults.profile, self._host
         about = keyspaces.about(batches[0]) if batches else ""
-        before, after = BOUNDARIES.get(about, ("", ""))
+        before, after = BOUNDARIES.get(keyspaces.boundary(batches[0]) if batches else "", ("", ""))
         if before:
             await faults.boundary(self.link, before)
         await asyncio.sleep(faults.latency(host))
         if self.link.cut_there or faults.hit(profile.unavailable, host, "store out of reach", about):
             await self._no_answer()
-        if faults.hit(profile.unknown, host, "answer lost", about):
+        if faults.hit(faults.unknown(before), host, "answer lost", about):
             return await self._unanswered(batches, before, after)
         if faults.hit(profile.late, host, "applied late, answer lost", about):
             faults.count(before, "unknown")

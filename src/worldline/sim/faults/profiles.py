@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.model.settings import (
     AdapterSettings,
     JanitorSettings,
@@ -21,7 +21,13 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, RARE
+from worldline.sim.faults.boundaries import BOUNDARIES, FORKING, RARE, READS
+
+CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
+
+
+COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
+COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -69,12 +75,27 @@ class Profile(msgspec.Struct, frozen=True):
     anonymous: int = 0  # so many lots of sends and asks without ids
     doors: int = 0  # clients that use two processes by turns
     backlog: int = 0  # inputs that wait in one inbox when the hosts start
+    damaged: int = 0  # changes of steps, per thousand reads of a journal
+    fragile: int = 0  # so many lots of inputs to a program whose code changes, diverges and ends its processes
+    code: Literal["", "first", "before", "at", "after", "removed"] = (
+        ""  # of every other life of theirs; none: it is drawn
+    )
+    crash_budget: int = 3  # of the hosts that have that program
+    forks: int = 0  # so many clients that fork worlds, and forks, and delete them
     hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
+    in_store: bool = False  # no objects: what is large is kept in the store, in chunks that are small here
     kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
     ops_max: int = 1_000  # of each client
     only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
-    settings: Settings = Settings()
+    settings: Settings = Settings(
+        worker=WorkerSettings(crash_budget=CRASHES_MAX), adapter=AdapterSettings(dead_attempts_max=CRASHES_MAX)
+    )
+
+    @property
+    def in_store_bytes_max(self) -> int:
+        """As a store is opened without objects, or with them."""
+        return limits.CHUNKED_BYTES_MAX if self.in_store else 0
 
     @property
     def slowest_us(self) -> int:
@@ -89,11 +110,11 @@ def draw(seed: int) -> Profile:
     def coin(low: int, high: int) -> int:
         return draws.randint(low, high) if draws.random() < 0.5 else 0
 
-    return Profile(
+    drawn = Profile(
         hosts=draws.choice([1, 2, 2, 3]),
         clients=draws.choice([1, 2, 3]),
         split=draws.random() < 0.4,
-        focus=draws.choice([kind for kind in BOUNDARIES if kind != "read"] + RARE + [""] * 3),
+        focus=draws.choice([kind for kind in BOUNDARIES if kind not in (*READS, *FORKING)] + RARE + [""] * 3),
         shuffle=draws.random() < 0.5,
         latency_us=draws.choice([10, 500, 2_000, 20_000]),
         slow=coin(5, 50),
@@ -117,6 +138,30 @@ def draw(seed: int) -> Profile:
         janitors=draws.choice([0, 0, 1]),
         **_draw_features(seed),
     )
+    drawn = _draw_cold(seed, drawn)
+    return _looking_at_forks(drawn, seed) if drawn.forks else drawn
+
+
+def _looking_at_forks(profile: Profile, seed: int) -> Profile:
+    """Most often what goes wrong where there are forks goes wrong there."""
+    focus = random.Random(f"{seed}:forks").choice([FORKING[0]] * 4 + [profile.focus])
+    return msgspec.structs.replace(profile, focus=focus)
+
+
+def _draw_cold(seed: int, profile: Profile) -> Profile:
+    """In some seeds hardly any cell stays in memory: worlds are small here, and so is what is allowed for one."""
+    draws = random.Random(f"{seed}:cold")
+    if draws.random() >= COLD:
+        return profile
+    worker = msgspec.structs.replace(
+        profile.settings.worker,
+        cells_memory_max=draws.choice([1, 1, 2_000]),
+        snapshot_entries=draws.choice([4, 4, 15]),  # the first snapshot tells that a world is large
+    )
+    focus = "cold" if draws.random() < COLD_FOCUS else profile.focus
+    return msgspec.structs.replace(
+        profile, focus=focus, settings=msgspec.structs.replace(profile.settings, worker=worker)
+    )
 
 
 def _draw_features(seed: int) -> dict[str, Any]:
@@ -137,6 +182,11 @@ def _draw_features(seed: int) -> dict[str, Any]:
         "lag": coin(0.1, 30, 100),
         "overtaken": coin(0.4, 10, 60),
         "patient": draws.random() < 0.4,
+        "in_store": draws.random() < 0.3,
+        "damaged": coin(0.15, 100, 400),
+        "fragile": coin(0.06, 1, 1),
+        "crash_budget": draws.randint(1, 3),
+        "forks": coin(0.12, 1, 1),
     }
 
 
@@ -157,6 +207,7 @@ def draw_settings(draws: random.Random) -> Settings:
             snapshot_entries=draws.choice([4, 15, 60, 5_000]),
             snapshot_ms=draws.choice([2_000, 300_000]),
             snapshot_idle_ms=draws.choice([200, 2_000]),
+            crash_budget=CRASHES_MAX,
         ),
         adapter=AdapterSettings(
             claim_ttl_ms=claim_ms,
@@ -164,11 +215,12 @@ def draw_settings(draws: random.Random) -> Settings:
             scan_ms=draws.choice([300, 1_000, 3_000]),
             concurrency=draws.choice([1, 4, 256]),
             claim_batch=draws.choice([1, 64]),
+            dead_attempts_max=CRASHES_MAX,
         ),
         timer=TimerSettings(scan_ms=draws.choice([300, 1_000, 3_000]), batch=draws.choice([1, 512])),
         orchestrator=OrchestratorSettings(turn_ms=draws.choice([500, 2_000]), moves_max=draws.choice([1, 32])),
         janitor=JanitorSettings(
-            turn_ms=300, round_ms=draws.choice([1_000, 600_000]), worlds_max=draws.choice([1, 256])
+            turn_ms=300, round_ms=draws.choice([1_000, 600_000]), worlds_max=draws.choice([1, 256]), prove_ms=0
         ),
     )
 
@@ -182,7 +234,7 @@ BACKGROUND: dict[str, Any] = {
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
     "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
+    "objects": 300, "damaged": 200, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
 }  # fmt: skip
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
@@ -191,7 +243,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "network": ("slow", "partition", "unknown", "late", "unavailable", "hints", "lag"),
     "transactions": ("held",),
     "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
-    "objects": ("objects",),
+    "objects": ("objects", "damaged"),
     "leases": ("pause", "conflict", "store_jump", "overtaken"),
     "outside": ("adapters",),
 }

@@ -20,18 +20,16 @@ from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role
-from worldline.kernel import values
 from worldline.layers import format as formats
-from worldline.layers import inbox as inboxes
-from worldline.layers import universes, worlds
-from worldline.model import ids, inbox, payload
+from worldline.layers import universes
+from worldline.model import ids
 from worldline.roles.cluster import operations
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts import doors, remaining
+from worldline.sim.hosts import backlog, doors, fragile_hosts, remaining
 from worldline.sim.hosts.machines import Member
-from worldline.sim.load import history, hostile, programs, scenarios, workloads
+from worldline.sim.load import forks, fragile, history, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Trace, Truth
@@ -46,8 +44,6 @@ RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
 LAG_SECONDS = (0.5, 1, 2.5)
-BACKLOG_AT_ONCE = 50
-DEDUPE_US = 10**12
 
 
 class Cluster:
@@ -59,10 +55,13 @@ class Cluster:
         self.seed = seed
         self.profile = profile
         self.plan = plan
-        self.programs = [*programs.PROGRAMS, hostile.hostiles] if scenario is None else scenario.programs
+        self.programs = (
+            [*programs.PROGRAMS, hostile.hostiles, forks.branches] if scenario is None else scenario.programs
+        )
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)
         self.settings = msgspec.structs.replace(settings, host_wait_ms=0)  # clients wait until everything has healed
+        self.fragile = fragile_hosts.FragileHosts(seed, profile, self.settings, without=without)
         self.faults = Faults(
             loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
         )  # fmt: skip
@@ -105,40 +104,24 @@ class Cluster:
         batch = kv.Batch()
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
-        by_name = {program.name: program for program in self.programs}
+        by_name = {program.name: program for program in [*self.programs, fragile.VERSIONS[fragile.FIRST]]}
         admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
             await Universe(admin).create(name, by_name[program])
             self.addresses[name] = await Handle(admin, name).address()
-        await self._fill(calm.engine)
+        await backlog.fill(calm.engine, self.plan.backlog, self.addresses, self.history, self.truth)
         self._enlist()
         for member in self.members:
             self.start(member)
-
-    async def _fill(self, engine: kv.Engine) -> None:
-        """What waits in an inbox before the hosts start."""
-        backlog = self.plan.backlog
-        for first in range(0, len(backlog), BACKLOG_AT_ONCE):
-            part, batch = backlog[first : first + BACKLOG_AT_ONCE], kv.Batch()
-            at = self.addresses[part[0].world]
-            worlds.expect_open(batch, worlds.decode(at, (await engine.read(worlds.get(at))).value(0)))
-            for op in part:
-                self.history.begin(op)
-                event = programs.Add(op.id, op.amount)
-                self.history.sends(op, event)
-                item = inbox.Event(values.schema_name(programs.Add), payload.inline(values.dump(event)))
-                now_us = self.truth.time_us()
-                inboxes.enqueue(batch, at, item, client_id=op.id, time_us=now_us, window_us=DEDUPE_US)
-            await engine.commit(batch)
-            for op in part:
-                self.history.acked(op)
-                self.history.answer(op, "waits")
+        tended = [name for name, program in self.plan.worlds if program == fragile.NAME]
+        self.loop.start(self.loop.root, fragile_hosts.resume(admin, tended), name="operator")
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
         profile = self.profile
         for number in range(profile.hosts):
             self.members.append(Member(f"host-{number}", _serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED))
+        self.members += self.fragile.members(_serve)
         alone = {Role.ORCHESTRATOR: profile.orchestrators, Role.JANITOR: profile.janitors}
         if profile.split:
             alone |= {Role.ADAPTER: 2, Role.TIMERS: 2}
@@ -157,7 +140,9 @@ class Cluster:
     def calm(self) -> compose.Store:
         """The store as the simulation itself sees it: no faults, whatever the phase."""
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
-        return compose.Store("memory://", engine, self.objects, self.env)
+        return compose.Store(
+            "memory://", engine, self.objects, self.env, in_store_bytes_max=self.profile.in_store_bytes_max
+        )
 
     def _client(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
         async def main(universe: Connection) -> None:
@@ -180,7 +165,7 @@ class Cluster:
 
     def start(self, member: Member) -> None:
         """A new life of a member."""
-        host = Host(member.name, member.lives + 1)
+        host = Host(member.name, member.lives + 1, end=self.faults.crash)
         skew_us = self._draws.randint(-self.profile.skew_us, self.profile.skew_us)
         drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
         seed = f"{self.seed}:{host.label}"
@@ -189,7 +174,9 @@ class Cluster:
         engine = HostEngine(self.truth, used, host, env, lag_us=self._lag_us(host))
         member.begin(host, env, engine)
         bodies = self.bodies if member.steady else self.objects
-        store = compose.Store("memory://", engine, bodies, env)
+        store = compose.Store(
+            "memory://", engine, bodies, env, in_store_bytes_max=self.profile.in_store_bytes_max
+        )  # fmt: skip
         self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
 
     def _lag_us(self, host: Host) -> int:
@@ -198,8 +185,11 @@ class Cluster:
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
     async def _live(self, member: Member, store: compose.Store) -> None:
-        hosted = self.programs if member.runs == EMBEDDED else []
-        universe = Connection(store, self.universe, UNIVERSE, hosted, self.settings)
+        hosted, settings = self.programs if member.runs == EMBEDDED else [], self.settings
+        if member.fragile:
+            assert member.host is not None
+            hosted, settings = [self.fragile.program_of(member.host)], self.fragile.settings
+        universe = Connection(store, self.universe, UNIVERSE, hosted, settings)
         if member.runs and not hosted:
             alone = hosts.Host(
                 store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
@@ -284,11 +274,20 @@ class Cluster:
             lost.stay_dead()
             if lost.host is not None:
                 self.loop.crash(lost.host)
+        self.upgrade(fragile.FIRST)
         for member in self.members:
             if member.host is not None and member.host.alive:
                 self.loop.thaw(member.host)
             if member.engine is not None:
                 member.engine.link.heal()
+            self._restart(member)
+
+    def upgrade(self, version: str) -> None:
+        """Let all hosts of the fragile program end, and start them with this version of it."""
+        self.fragile.upgrade(version)
+        for member in [each for each in self.members if each.fragile and each.host is not None]:
+            assert member.host is not None
+            self.loop.crash(member.host)
             self._restart(member)
 
     def quiet_after_seconds(self) -> float:
@@ -298,7 +297,8 @@ class Cluster:
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
         longest = max(map(len, self.plan.ops), default=0)
-        return 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
+        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
+        return usual + self.fragile.patience_seconds(self.plan)
 
     async def quiesce(self) -> list[str]:
         """Wait until nothing is left to do. Returns what still is, if that takes too long."""

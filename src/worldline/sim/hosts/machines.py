@@ -20,13 +20,14 @@ class Member:
 
     def __init__(
         self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
-        client: bool = False, steady: bool = False,
+        client: bool = False, steady: bool = False, fragile: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.main = main
         self.runs = runs
         self.client = client  # it has something to get done
         self.steady = steady  # it never fails, and sees a store that never does
+        self.fragile = fragile  # it hosts the fragile program, and nothing else
         self.lives = 0
         self.host: Host | None = None
         self.engine: HostEngine | None = None

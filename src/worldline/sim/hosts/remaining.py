@@ -7,11 +7,14 @@ and so are the clients that wait for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from worldline.kernel import values
+from worldline.kernel.branches import fork
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids
-from worldline.model.work import WorkKind, WorkState
+from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.sim.faults.excursions import Excursions
 from worldline.sim.hosts.machines import Member
@@ -47,7 +50,7 @@ class Remaining:
             elif excused and self._is_excused(key, value):
                 assert where.at is not None
                 waiting[where.at] = None
-            elif self._is_due(value):
+            elif self._is_due(where.at, value):
                 left.append(f"{where.what} of {_name(where.at)}")
         for each in self._members:
             if each.client and each.name not in self._history.finished and not self._waits(each.name, waiting):
@@ -64,9 +67,23 @@ class Remaining:
         at = [self._addresses.get(op.world) for op in self._history.under_way(client)]
         return any(each is not None and each in waiting for each in at)
 
-    def _is_due(self, raw: bytes) -> bool:
+    def _is_dry(self, at: ids.Address | None) -> bool:
+        assert at is not None
+        return world_keys.META.unpack(self._truth.copy[world_keys.meta_key(at)]).dry
+
+    def _is_of_dry(self, at: ids.Address | None, work: Work) -> bool:
+        """Whether the answer of a dry fork is waited for."""
+        assert at is not None
+        owner = ids.Address(at.universe, ids.WorldId(shared(work.params.inline or b"")["world"]))
+        return status(self._truth, owner) is not Status.DELETED and self._is_dry(owner)
+
+    def _is_due(self, at: ids.Address | None, raw: bytes) -> bool:
         """Whether open work must be done before all is quiet. A user's own worlds may keep timers for another day."""
         work = work_keys.WORK.unpack(raw)
+        if work.state is WorkState.PARKED and self._is_dry(at):
+            return False  # for a person
+        if work.name == fork.SHARE and self._is_of_dry(at, work):
+            return False  # for what may be parked there; `check/forks.py` says whether it is
         if not self._own:
             return True
         is_timer = work.kind is WorkKind.TIMER
@@ -76,6 +93,13 @@ class Remaining:
         """Whether a world was deleted: its unread items stay until the janitor deletes them."""
         assert at is not None
         return status(self._truth, at) is Status.DELETED
+
+
+def shared(params: bytes) -> dict[str, Any]:
+    """What a fork shares with the world that it comes from: the arguments of `fork.SHARE`."""
+    arguments, _ = values.load(tuple[bytes, bytes], params)
+    found: dict[str, Any] = values.load(dict[str, Any], arguments)
+    return found
 
 
 def status(truth: Truth, at: ids.Address) -> Status:

@@ -64,6 +64,9 @@ class History:
         self._untaken: dict[str, dict[str, None]] = {}  # operations of each world that no step has taken yet
         self._taken: dict[str, None] = {}
         self._at_work: dict[str, Op] = {}  # the latest operation of each client
+        self._latest = ""  # the operation whose input was journaled last
+        self.chosen: dict[str, int | None] = {}  # heights that clients have chosen for forks, by operation
+        self.poisoned: dict[str, None] = {}  # operations whose input was settled without code
 
     # --- By clients -----------------------------------------------------------------------------------------
 
@@ -106,7 +109,11 @@ class History:
 
     def look(self, entry: journal.Entry) -> None:
         """An entry that was just journaled."""
-        if entry.kind is Kind.RUN_FINISHED:
+        if entry.kind in journal.INPUTS:
+            self._latest = ""
+        if entry.kind is Kind.POISON:
+            self.poisoned[self._latest] = None
+        elif entry.kind is Kind.RUN_FINISHED:
             self.ended_us.setdefault(entry.correlation, self._now_us())
         elif entry.blob:
             self._took(self._by_payload.get(entry.blob, ""), again=False)
@@ -124,6 +131,7 @@ class History:
             self._took(self._by_payload.get(digest or b"", ""), again=False)
 
     def _took(self, id: str, *, again: bool) -> None:
+        self._latest = id
         op = self.begun.get(id)
         if op is None:
             return

@@ -24,8 +24,8 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
+from worldline.sim.load import forks, fragile, hostile, programs
 from worldline.sim.load import history as histories
-from worldline.sim.load import hostile, programs
 from worldline.sim.load.history import Outcome
 
 Op = histories.Op
@@ -42,6 +42,7 @@ COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
 RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent")
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
+STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
 
 
@@ -82,6 +83,8 @@ class Wanted(msgspec.Struct, frozen=True):
     doors: int = 0
     backlog: int = 0
     hostile: int = 0
+    fragile: int = 0
+    forks: int = 0
     timed: int = 0
     runs: int = 0
 
@@ -119,6 +122,12 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
             mine = draws.choice(ops)
             for op in some(f"{name}-{number}", 2, 3 if name == "timed" else 6):
                 mine.insert(draws.randint(0, len(mine)), op)
+    for number in range(wanted.fragile):
+        worlds.update((each, fragile.NAME) for each in fragile.WORLDS)
+        ops.append(fragile.plan(f"fragile-{number}", draws))  # by a client of their own, from the beginning
+    for number in range(wanted.forks):
+        worlds.update(forks.worlds(str(number)))
+        ops += forks.plan(f"forks-{number}", draws)
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -167,7 +176,8 @@ async def client(
         if op.kind in ANONYMOUS:
             history.answer(op, Outcome.UNCERTAIN if died else await once(universe, op, history))
         else:
-            seconds = None if patient else PATIENCE_SECONDS
+            waits = patient and op.kind != "doom"  # who waits for a world that another client deletes waits for ever
+            seconds = None if waits else PATIENCE_SECONDS
             history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds))  # type: ignore[misc]
         await asyncio.sleep(pause_ms / 1000)
     history.finished[name] = None
@@ -179,7 +189,7 @@ async def insist(do_it: Callable[[], Awaitable[object]], seconds: float | None =
         try:
             async with asyncio.timeout(seconds):
                 return await do_it()
-        except (wl.StoreError, wl.Conflicted, wl.Closed, TimeoutError):
+        except (wl.StoreError, wl.Conflicted, wl.Closed, errors.Corrupt, TimeoutError):
             await asyncio.sleep(0.3)
 
 
@@ -187,7 +197,7 @@ async def once(universe: Connection, op: Op, history: History) -> Outcome:
     """An anonymous operation: no second try, and what its error says is taken at its word."""
     try:
         await do(universe, op, history)
-    except errors.StoreUncertain:
+    except (errors.StoreUncertain, errors.Corrupt):  # what was damaged on the way was read after the sending
         return Outcome.UNCERTAIN
     except (wl.StoreError, wl.Conflicted, wl.Closed):
         return Outcome.REFUSED
@@ -205,6 +215,16 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             sent = await world.send(event, id=op.id)
             told.acked(op)
             return await sent.applied()
+        case "put" | "nudge":
+            await asyncio.sleep(fragile.PAUSE_SECONDS if op.kind == "nudge" else 0)
+            told.sends(op, fragile.event(op))
+            await world.send(fragile.event(op), id=op.id)
+            told.acked(op)
+            return "sent"
+        case "fork" | "seed" | "errand" | "choir" | "cancel" | "mark" | "prune" | "hush" | "revert":
+            return await forks.do(universe, op, told)
+        case "claim" | "erratic" | "suicidal":
+            return await start(world, op, told)
         case "poison" | "evil":
             return await poison(universe, op, told)
         case "ask" | "tell":
@@ -283,6 +303,16 @@ async def poison(universe: Connection, op: Op, told: History) -> object:
         sent = wl.Sent(universe, sending)
     told.acked(op)
     return await sent.applied()
+
+
+async def start(world: wl.World, op: Op, told: History) -> str:
+    """Start a run of the fragile program, whose code may have no such workflow just now."""
+    try:
+        _ = await world.start(fragile.call(op), id=op.id)
+    except wl.NotFound:
+        return REFUSED
+    told.acked(op)
+    return STARTED
 
 
 async def tend(world: wl.World, status: Status) -> None:

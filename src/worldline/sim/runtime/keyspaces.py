@@ -10,10 +10,12 @@ import functools
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import tuples
-from worldline.keys import space, work
+from worldline.codec import structs, tuples
+from worldline.kernel.branches import fork
+from worldline.keys import journal, space, work
 from worldline.keys.space import InUniverse, InWorld, Root
-from worldline.model import ids
+from worldline.model import ids, inbox
+from worldline.model.journal import Entry, Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.store import kv
 
@@ -27,6 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 _IN_WORLD = {int(each): each.name.lower() for each in InWorld}
+_FORKED = fork.FORKED.encode()
 _IN_UNIVERSE = {int(each): each.name.lower() for each in InUniverse}
 
 
@@ -73,6 +76,7 @@ _BY_KEY = (
     ("head", "step"),
     ("worker", "beat"),
     ("cas", "blob"),
+    ("chunk", "blob"),
     ("seen", "enqueue"),
     ("hint", "hint"),
     ("due", "due"),
@@ -81,7 +85,10 @@ _BY_KEY = (
 
 def about(batch: kv.Batch) -> str:
     """One word for what a batch does: the boundary it stands at."""
-    if any(place(key).what == "meta" for key in batch.puts):
+    written = [place(key).what for key in batch.puts]
+    if "lineage" in written:
+        return "fork"
+    if "meta" in written:
         return "create"
     for key, put in batch.puts.items():
         where = place(key)
@@ -93,6 +100,27 @@ def about(batch: kv.Batch) -> str:
     return next((name for what, name in _BY_KEY if what in written), "other")
 
 
+def boundary(batch: kv.Batch) -> str:
+    """Where a batch stands: what it is about, and apart from that the first step of a fork and its first own state."""
+    doing = about(batch)
+    if doing == "step" and any(_FORKED in put.value and _begins_fork(put) for put in batch.puts.values()):
+        return "begin"
+    if doing == "snapshot" and any(place(key).what == "retain" for key in batch.deletes):
+        return "lean"
+    return doing
+
+
+def _begins_fork(put: kv.Put) -> bool:
+    if place(put.key).what != "journal":
+        return False
+    [first, *_] = journal.unpack_frame(put.value).entries
+    entry = structs.decode(Entry, first)
+    if entry.kind is not Kind.CONTROL or entry.blob:
+        return False
+    item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+    return isinstance(item, inbox.Control) and item.command == fork.FORKED
+
+
 def _work(raw: bytes) -> str:
     found = work.WORK.unpack(raw)
     if found.kind is WorkKind.TIMER:
@@ -102,4 +130,4 @@ def _work(raw: bytes) -> str:
     return "settle" if found.state is WorkState.SETTLED else "back off"
 
 
-assert space.FORMAT_MAJOR == 1, "the auditor reads format 1"
+assert space.FORMAT_MAJOR == 2, "the auditor reads format 2"

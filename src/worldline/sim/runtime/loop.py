@@ -11,8 +11,9 @@ are kept until `finish`, because letting go of a coroutine would run those block
 while time goes on.
 
 Determinism. Tasks and futures hash by a number of this loop: asyncio keeps them in sets, and a set orders objects by
-address otherwise. What would run in a thread runs here, between two turns, without an event loop in sight. Threads,
-sockets, signals and subprocesses are refused.
+address otherwise. What would run in a thread runs here, between two turns, without an event loop in sight. If it has
+the loop do something and waits for that (`call_soon_threadsafe`), it is done at once, to its end: time goes on, and
+nothing else happens meanwhile. Threads, sockets, signals and subprocesses are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from asyncio import _set_running_loop
+from asyncio import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent import futures
@@ -35,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from worldline.base import errors
+from worldline.kernel import context as kernel_context
 
 T = TypeVar("T")
 
@@ -66,10 +68,14 @@ class Outside(Exception):
     """Something asked for the world outside of the simulation: a bug, not a fault to try again after."""
 
 
-class Host:
-    """A simulated machine, in one of its lives. `label` is what traces call it."""
+class Died(kernel_context.Interrupted):
+    """Raised in a process that has ended itself: nothing that it still does reaches anything."""
 
-    def __init__(self, name: str, life: int = 1) -> None:
+
+class Host:
+    """A simulated machine, in one of its lives. `label` is what traces call it. `end`: what ends it from inside."""
+
+    def __init__(self, name: str, life: int = 1, *, end: Callable[[Host], None] | None = None) -> None:
         self.name = name
         self.life = life
         self.label = f"{name}/{life}"
@@ -77,6 +83,16 @@ class Host:
         self.frozen = False
         self.queue: deque[_Handle] = deque()
         self._happened: dict[str, None] = {}
+        self._end = end
+
+    def die(self) -> None:
+        """End this life from inside, as a process does that kills itself: raises `Died`. The simulation's own host and
+        hosts that cannot be ended so live on.
+        """
+        if self._end is not None:
+            if self.alive:
+                self._end(self)
+            raise Died
 
     def first_time(self, what: str) -> bool:
         """Whether something happens for the first time in this life. Never on the simulation's own host."""
@@ -135,6 +151,23 @@ class SimTask(asyncio.Task[Any]):
         self._log_destroy_pending = False
 
 
+class _Awaited:
+    """What a job has the loop do while it waits: callbacks and timers of its host that came of it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.queue: deque[_Handle | _Timer] = deque()
+        self.timers: list[tuple[int, int, _Timer]] = []
+
+    def next(self) -> tuple[int, _Handle | _Timer] | None:
+        """The next one, and not before which time. None if there is nothing more, or the host has died."""
+        while self.host.alive and (self.queue or self.timers):
+            when_us, handle = (0, self.queue.popleft()) if self.queue else heapq.heappop(self.timers)[::2]
+            if not handle.cancelled():
+                return when_us, handle
+        return None
+
+
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: str, *, shuffle: bool = False, turns_max: int = 5_000_000) -> None:
         self._ended = True  # until there is something to run
@@ -151,6 +184,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks: dict[int, SimTask] = {}
         self._lanes: dict[Any, deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]] = {}
         self._generators: list[AsyncGenerator[Any, Any]] = []
+        self._job: Host | None = None  # the host of what runs as in a thread just now
+        self._awaited: _Awaited | None = None  # what that has the loop do
         self._ended = False
         self._halted = False
         self.root = Host(ROOT)
@@ -212,7 +247,8 @@ class SimLoop(asyncio.BaseEventLoop):
         handle.host = self.host_of(context)
         if not self._ended:
             self._number += 1
-            heapq.heappush(self._timers, (max(self._now_us, round(when * 1_000_000)), self._number, handle))
+            timers = self._timers if self._awaited is None or not self._is_awaited(handle) else self._awaited.timers
+            heapq.heappush(timers, (max(self._now_us, round(when * 1_000_000)), self._number, handle))
         return handle
 
     def call_later(  # type: ignore[override]
@@ -250,6 +286,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _inline(self, executor: Any) -> None:
         done, func, args = self._lanes[executor].popleft()
+        before, self._job = self._job, self.host_of(None)
         _set_running_loop(None)
         try:
             result = func(*args)
@@ -263,6 +300,44 @@ class SimLoop(asyncio.BaseEventLoop):
             _set_running_loop(self)
             if not done.done():
                 done.set_result(result)
+        finally:
+            self._job = before
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a job waits for what is done now."""
+        return self._awaited is not None
+
+    def _is_awaited(self, handle: _Handle | _Timer) -> bool:
+        return self._awaited is not None and handle.host is self._awaited.host
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Called by a job: do this at once, and all that comes of it on its host. `Died` if the host does."""
+        if self._job is None or self._awaited is not None:
+            raise Outside("loop.call_soon_threadsafe is part of the simulation only in what runs as in a thread")
+        del context
+        awaited = self._awaited = _Awaited(self._job)
+        given, first, before = contextvars.Context(), self._number, _get_running_loop()
+        given.run(HOST.set, awaited.host)
+        _set_running_loop(self)
+        try:
+            called = self.call_soon(callback, *args, context=given)
+            while (found := awaited.next()) is not None:
+                when_us, handle = found
+                self.turns += 1
+                self._now_us = max(self._now_us, when_us) + TURN_US
+                handle.run()
+        finally:
+            self._awaited = None
+            _set_running_loop(before)
+        if not awaited.host.alive:
+            raise Died
+        left = [task.get_name() for number, task in self._tasks.items() if number > first and not task.done()]
+        if left:
+            raise Outside(f"{left} waits for something that cannot happen while a job waits for it")
+        return called
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         source = context.get("future") or context.get("task")
@@ -347,6 +422,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def _enqueue(self, handle: _Handle | _Timer) -> None:
         host = handle.host
         if self._ended or not host.alive:
+            return
+        if self._awaited is not None and self._is_awaited(handle):
+            self._awaited.queue.append(handle)
             return
         host.queue.append(handle)  # type: ignore[arg-type]
         if not host.frozen and len(host.queue) == 1:
@@ -442,7 +520,7 @@ def fences(complaints: list[str]) -> Iterator[None]:
 
 _FENCED = (
     "add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler",
-    "call_soon_threadsafe", "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe", "create_connection",
+    "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe", "create_connection",
     "create_datagram_endpoint", "create_server", "create_unix_connection", "create_unix_server", "getaddrinfo",
     "getnameinfo", "sendfile", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into", "sock_recvfrom",
     "sock_sendall", "sock_sendto", "sock_sendfile", "start_tls", "subprocess_exec", "subprocess_shell", "run_forever",

@@ -161,7 +161,8 @@ class Truth:
             self.copy[put.key] = put.value if put.stamp is None else put.value + stamps[put.stamp]
         for append, stamp in zip(batch.appends, stamps, strict=True):
             self.copy[append.prefix + stamp] = append.value
-        assert not batch.counts, "no layer counts yet; the copy would need to"
+        for key, delta in batch.counts.items():
+            self.copy[key] = kv.counter_add(self.copy.get(key), delta)
 
 
 def _held_back(found: kv.Snapshot, stable: kv.Stamp) -> kv.Snapshot:
@@ -174,4 +175,5 @@ def _bytes_of(batch: kv.Batch) -> list[bytes]:
     parts += [begin + end for begin, end in batch.ranges]
     parts += list(batch.deletes)
     parts += [put.key + put.value for put in batch.puts.values()]
+    parts += [key + delta.to_bytes(8, "big", signed=True) for key, delta in batch.counts.items()]
     return parts + [append.prefix + append.value for append in batch.appends]

@@ -11,21 +11,24 @@ for the next holder.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
-from worldline.kernel import snapshots as kernel_snapshots
+from worldline.base import errors
+from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, snapshots, worlds
+from worldline.layers import commit, leases, worlds
 from worldline.layers import journal as journals
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
-from worldline.roles import restore, telemetry, watchdog
-from worldline.roles.world import snapshot
-from worldline.roles.world.cycle import intake, kernel_thread, step_batch, steps
-from worldline.roles.world.cycle.steps import Budget, Done
+from worldline.roles import cold_cells, restore, telemetry, watchdog
+from worldline.roles.cold_cells import ColdCells
+from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
+from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.cycle.turn import Lost, Stage, Turn, Worked
 from worldline.roles.world.handover import Handover, was_handed
@@ -51,6 +54,7 @@ class Cycle:
         claims: step_batch.Claims,
         settings: WorkerSettings,
         kernel: kernel_thread.KernelThread,
+        stepper: stepping.Stepper,
         clock: StoreClock,
         acted: Acted,
         stuck: Callable[[HeldWorld], None],
@@ -62,6 +66,7 @@ class Cycle:
         self._claims = claims
         self._settings = settings
         self._kernel = kernel
+        self._stepper = stepper
         self._clock = clock
         self._acted = acted
         self._telemetry = telemetry
@@ -107,58 +112,34 @@ class Cycle:
 
     async def _run(self, turns: Sequence[Turn], began_us: int) -> list[Lost]:
         time_us = await self._intake.read(turns)
+        for each in turns:
+            if each.held.on_trial and each.empty and not each.held.machine.unfinished:
+                each.held.end_trial()
         working = [each for each in turns if each.has_work]
         if not working:
             return []
         for each in working:
+            if each.held.machine.cells.fetch is not None:
+                await _read_ahead(each)
+        for each in working:
             each.begin_steps()
+        worked: list[Worked] = []
         try:
-            worked = await self._kernel.run(None, self._step_all, working, time_us)
+            await self._stepper.step(working, time_us, worked)
         finally:
             for each in working:
                 each.end_steps()
         worked = [each for each in worked if each.turn.stage is not ABANDONED]
+        await self._stepper.hold_against(worked)
         lost = await self._commit(worked, time_us)
         if self._telemetry.on:
             count = sum(each.done.steps for each in worked)
-            self._telemetry.tell(telemetry.Cycled(len(turns), count, self._env.monotonic_us() - began_us))
+            cold = [each.held.cold for each in working if each.held.machine.cells.fetch is not None]
+            misses = sum(each.new_misses() for each in cold if each is not None)
+            self._telemetry.tell(telemetry.Cycled(len(turns), count, self._env.monotonic_us() - began_us, misses))
             for each_lost in lost:
                 self._telemetry.tell(_dropped(each_lost))
         return lost
-
-    # --- Step, in the kernel's thread -------------------------------------------------------------------------
-
-    def _step_all(self, turns: Sequence[Turn], time_us: int) -> list[Worked]:
-        """A world whose turn does not come in time is left out. Whatever comes out of the steps of one, the others make
-        theirs.
-        """
-        settings = self._settings
-        deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
-        worked: list[Worked] = []
-        steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
-        many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
-        for each in turns:
-            held = each.held
-            if each.stage is ABANDONED:
-                continue
-            if each.error is not None:
-                worked.append(Worked(each, Done(held.head, held.head)))
-                continue
-            now_us = self._env.monotonic_us()
-            if worked and now_us > deadline_us:
-                each.too_late()
-            else:
-                self._kernel.now(held.at, now_us)
-                worked.append(self._step(each, one if held.careful else many, time_us))
-        return worked
-
-    def _step(self, turn: Turn, budget: Budget, time_us: int) -> Worked:
-        held = turn.held
-        try:
-            return Worked(turn, steps.run(held, turn.unread, turn.handed, budget, time_us=time_us, env=self._env))
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything, and no signal is meant here
-            turn.failed(error)
-            return Worked(turn, Done(held.head, held.head))
 
     # --- Commit -----------------------------------------------------------------------------------------------
 
@@ -255,10 +236,11 @@ class Cycle:
         assert built is not None
         held = turn.held
         turn.committed(len(done.handed))
-        held.committed(done.after, built.head_raw, entries=len(done.entries), now_us=self._env.monotonic_us())
+        now_us = self._env.monotonic_us()
+        held.committed(done.after, built.head_raw, done.changed, entries=len(done.entries), now_us=now_us)
         if built.unhinted:
             held.drop_hints(built.unhinted)
-        if done.cut or built.answers_self:
+        if done.cut or built.answers_self or held.on_trial:  # a trial ends when the inbox is found empty
             held.look()
         if held.careful and not held.unread and not turn.handed and not held.handed:
             held.step_many()
@@ -282,6 +264,17 @@ class Cycle:
             )
         )  # fmt: skip
 
+    # --- Bringing a world back --------------------------------------------------------------------------------
+
+    async def gather(self, at: ids.Address) -> restore.Material:
+        """Everything that is needed of a world, read. Of a large one, the cells are left where they are."""
+        cells_max = self._settings.cells_memory_max
+        return await restore.gather(self._engine, self._blobs, at, cells_max=cells_max)
+
+    async def build(self, material: restore.Material, program: Program) -> restore.Restored:
+        cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs)
+        return await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+
     # --- After a conflict -------------------------------------------------------------------------------------
 
     async def start_over(self, turn: Turn) -> bool:
@@ -291,8 +284,7 @@ class Cycle:
         """
         held = turn.held
         try:
-            material = await restore.gather(self._engine, self._blobs, held.at)
-            restored = await self._kernel.run(held.at, restore.build, material, held.program)
+            restored = await self.build(await self.gather(held.at), held.program)
         except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
             said = kernel_thread.describe(error)
             log.warning("world %s cannot be brought back now: %s", held.at.world.hex(), said)
@@ -303,28 +295,31 @@ class Cycle:
 
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
-    async def step_and_save(self, held: HeldWorld, handover: Handover, world: worlds.World) -> None:
-        """Take one input and make the state after it the baseline, in one commit: a change of program."""
+    async def take_alone(self, held: HeldWorld, handover: Handover, *, changing: worlds.World | None = None) -> None:
+        """Take one input before everything else: that a fork begins, or that the program has changed, which is noted
+        in the world's record (`changing`) in the same commit.
+        """
         time_us = self._clock.now_us()
-        budget = Budget(2**62, 1, limits.STEP_EFFECTS_MAX)
-
-        def run() -> tuple[Done, list[bytes]]:
-            done = steps.run(held, [], [handover], budget, time_us=time_us, env=self._env)
-            return done, kernel_snapshots.save(held.machine)
-
-        done, parts = await self._kernel.run(held.at, run)
+        done = await self._stepper.take_alone(held, handover, time_us)
         await step_batch.put_large(held, done)
         routes = await step_batch.route(self._engine, held, done.outgoing)
         built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us)
-        root, size = await restore.save_parts(self._blobs, parts)
-        taken = snapshots.at_head(done.after, root=root, size=size, program_hash=held.program.hash)
-        raw = snapshot.new_baseline(built.batch, held, taken)
-        worlds.change(built.batch, world, program=(held.program.name, held.program.hash))
+        if changing is not None:
+            worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
         if isinstance(outcome, kv.Conflict):
             raise commit.lost(outcome, held.lease)
         self._act(Worked(Turn(held, [handover]), done, built))
-        held.rebased(taken, raw)
+
+
+async def _read_ahead(turn: Turn) -> None:
+    """Read the cells that a world's inputs are for. One that cannot be read fails the step that needs it."""
+    held, warm = turn.held, turn.held.machine.cells
+    inputs = [(unread.item, data) for unread, data in turn.unread] + [(each.item, each.data) for each in turn.handed]
+    cells = [cell for item, data in inputs for cell in cold_cells.reached(held.program, item, data)]
+    if held.cold is not None:
+        with contextlib.suppress(errors.Corrupt):
+            await held.cold.ahead(cell for cell in cells if cell not in warm)
 
 
 async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:

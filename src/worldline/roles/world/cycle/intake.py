@@ -19,7 +19,9 @@ from worldline.base import errors, limits
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
-from worldline.model import payload
+from worldline.layers import work as works
+from worldline.model import ids, inbox, payload
+from worldline.model.inbox import ReceiptStatus
 from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.cycle.turn import Turn
 from worldline.roles.world.handover import Handover
@@ -74,7 +76,7 @@ class Intake:
         return read.time_us
 
     async def _read_inboxes(self, reading: Sequence[Turn]) -> kv.Snapshot:
-        ranges = [each.held.unread_range(self._batch_max) for each in reading]
+        ranges = [each.held.unread_range(1 if each.held.on_trial else self._batch_max) for each in reading]
         read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
         for index, each in enumerate(reading):
@@ -90,12 +92,25 @@ class Intake:
         return read
 
     async def _load_page(self, turn: Turn, page: kv.Page) -> None:
-        items = await self._load_all(inboxes.decode(page.items))
+        items = await self._load_all(await self._traced(turn.held.at, inboxes.decode(page.items)))
         loaded = len(items) == len(page.items)
         turn.found(items, whole=loaded and not page.more)
         if not loaded:
             turn.held.inbox_blocked()
             self._stuck(turn.held)
+
+    async def _traced(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
+        """Receipts of effects that failed, with the tracebacks that are kept with their work until then."""
+        failed = [index for index, each in enumerate(items) if _is_failure(each.item)]
+        if not failed:
+            return items
+        failed = failed[: limits.READ_REQUESTS_MAX]  # of those behind, none is shown
+        read = await self._engine.read(*(works.get(at, _intent(items[index])) for index in failed))
+        for position, index in enumerate(failed):
+            opened = works.decode(at, _intent(items[index]), read.value(position))
+            if opened is not None and opened.work.trace:
+                items[index] = msgspec.structs.replace(items[index], trace=opened.work.trace)
+        return items
 
     async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
         """Items with their payloads, up to the first that is out of reach now."""
@@ -144,3 +159,12 @@ class Intake:
                 each.held.drop_hints(each.hints)
         if batches:
             await transact.commit(self._engine, self._env, *batches)
+
+
+def _is_failure(item: inbox.Item | None) -> bool:
+    return isinstance(item, inbox.Receipt) and item.status is not ReceiptStatus.OK
+
+
+def _intent(unread: inboxes.Unread) -> ids.IntentId:
+    assert isinstance(unread.item, inbox.Receipt)
+    return ids.IntentId(unread.item.intent)

@@ -12,7 +12,7 @@ import msgspec
 from worldline.kernel import commands, runs
 from worldline.kernel.authoring.program import Program
 from worldline.keys import journal as journal_keys
-from worldline.layers import cas, commit, messages, ready, worlds
+from worldline.layers import cas, commit, messages, ready, trial, worlds
 from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
@@ -24,6 +24,7 @@ from worldline.roles.world.handover import handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
+_WAITING = WorkState.WAITING
 ROUTES_AT_ONCE = 1_000
 
 
@@ -77,7 +78,7 @@ async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[ste
 
 
 async def put_large(held: HeldWorld, done: Done) -> None:
-    """Everything too large for an entry goes to the CAS before the commit that refers to it."""
+    """Everything too large for an entry or a change goes to the CAS before the commit that refers to it."""
     for data in done.large:
         await held.blobs.put(data)
     for wanted in done.wanted.values():
@@ -96,7 +97,10 @@ def build(
     opened: list[commit.Opened] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
-        opened = [commit.Opened(intent, work, claims.claim(work, time_us)) for intent, work in works_wanted]
+        opened = [
+            commit.Opened(intent, work, claims.claim(work, time_us) if work.state is _WAITING else None)
+            for intent, work in works_wanted
+        ]
     try:
         return _build(held, done, routes, opened, time_us=time_us, hints=hints)
     except BaseException:
@@ -120,7 +124,7 @@ def _build(
     sent = [_sent(each) for each in routes] if routes else []
     steps = commit.Steps(
         head_raw=held.head_raw,
-        sealed=journals.Sealed(done.before, done.entries, done.data, done.after),
+        sealed=journals.Sealed(done.before, done.entries, done.data, done.after, done.changes),
         consumed=[each.stamp for each in done.taken],
         buried=done.buried,
         seen=seen,
@@ -131,8 +135,11 @@ def _build(
         sent=sent,
         hints=hints,
         unfinished=inbox.Control(commands.CONTINUE, payload.EMPTY) if done.unfinished else None,
+        traces=done.traces,
     )
     claimed = commit.add(batch, held.lease, steps)
+    if held.trial is not None:
+        trial.clear(batch, held.at)
     touched: list[ids.Address] = []
     answers_self = done.unfinished
     if sent:
@@ -162,7 +169,7 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
     """Open work as it is first recorded."""
     return Work(
         kind=wanted.kind,
-        state=WorkState.WAITING,
+        state=WorkState.PARKED if wanted.parked else _WAITING,
         queue=queue_names.queue_of(program, wanted),
         reserved=0,
         name=wanted.name,
@@ -173,4 +180,5 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
         due_us=wanted.due_us,
         deadline_us=wanted.deadline_us,
         correlation=wanted.correlation,
+        error=wanted.parked,
     )

@@ -6,6 +6,8 @@ Nothing that it gathers has happened until it is committed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from worldline.base import env as envs
@@ -14,10 +16,11 @@ from worldline.codec import digest
 from worldline.kernel import commands
 from worldline.kernel import step as kernel_step
 from worldline.keys import inbox as inbox_keys
-from worldline.layers import commit
+from worldline.layers import cas, commit
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.model import ids, inbox, journal, payload, step
+from worldline.model import ids, inbox, journal, payload, step, trace
+from worldline.model.change import Change
 from worldline.roles.world.handover import Applied, Handover, handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 
@@ -26,7 +29,14 @@ FOLLOW_UPS_MAX = 8  # steps in a row that only send what those before had no roo
 RECORD_BYTES = 256  # more or less what a record takes besides its payload: keys, numbers, digests
 BEHIND_US_MIN = 100_000  # how far the store's time is behind a world's own before a step says so: reads overtake others
 
-assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX < limits.BATCH_BYTES_MAX, "a cycle's last step is a full one"
+assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX + 2 * limits.STEP_CHANGES_BYTES_MAX < limits.BATCH_BYTES_MAX, (
+    "a cycle's last step is a full one"
+)
+
+
+Begin = Callable[[step.Input], None]
+
+_CONTINUE = step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -44,6 +54,8 @@ class Done(msgspec.Struct):
     after: journal.Head
     entries: list[journal.Entry] = []
     data: list[bytes] = []  # the entries as they are stored
+    changes: list[bytes] = []  # of each step, as they are stored
+    changed: list[Change] = []  # of all steps, if the world keeps what is not saved
     taken: list[inboxes.Unread] = []
     handed: list[tuple[Handover, Applied]] = []
     buried: list[commit.Buried] = []
@@ -51,7 +63,8 @@ class Done(msgspec.Struct):
     closed: dict[ids.IntentId, None] = {}
     cancelled: list[step.Wanted] = []
     outgoing: list[step.Outgoing] = []
-    large: list[bytes] = []  # payloads that must be in the CAS before the commit
+    large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
+    traces: list[trace.Kept] = []  # where user code failed
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
@@ -60,36 +73,80 @@ class Done(msgspec.Struct):
 
 def run(
     held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], budget: Budget,
-    *, time_us: int, env: envs.Env,
+    *, time_us: int, env: envs.Env, begin: Begin, poison: str = "",
 ) -> Done:  # fmt: skip
     """Step through these inputs, in order, until they are used up or the budget is. What was handed over comes behind
-    everything that was in the inbox when it was read.
+    everything that was in the inbox when it was read. `begin` is told of each input before its step. `poison`: why what
+    was handed over must not reach user code.
     """
     done = Done(held.head, held.head)
     for item, data in unread:
         if _full(done, budget, env):
             done.cut = True
             break
-        given = step.Input(item.item, data, item.stamp, b"" if item.item else digest.sha256(item.raw), item.error)
-        applied, dead = _step(held, done, given, time_us)
-        if dead:
-            done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
-            done.size += len(item.raw)
-        else:
-            done.taken.append(item)
+        _take_unread(held, done, item, input_of(item, data), time_us=time_us, begin=begin)
     for handover in () if done.cut else handed:
         if _full(done, budget, env):
             break
-        applied, dead = _step(held, done, step.Input(handover.item, handover.data, handover.stamp), time_us)
+        given = handed_input(handover, poison)
+        applied, dead, _ = _step(held, done, given, time_us, begin)
         done.handed.append((handover, applied))
         done.size += RECORD_BYTES
         if dead:
             letter = _as_unread(handover.item, applied)
             done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
             done.size += len(letter.raw)
-    _go_on(held, done, budget, time_us, env)
+    done.unfinished = _go_on(held, done, budget, time_us=time_us, env=env, begin=begin)
+    return done
+
+
+def run_one(
+    held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], *, poison: str, time_us: int, begin: Begin
+) -> Done:
+    """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code."""
+    done = Done(held.head, held.head)
+    given = msgspec.structs.replace(next_input(held, unread), poison=poison)
+    if held.machine.unfinished:
+        _step(held, done, given, time_us, begin)
+        done.cut = bool(unread)
+    else:
+        _take_unread(held, done, unread[0][0], given, time_us=time_us, begin=begin)
+        done.cut = len(unread) > 1
     done.unfinished = held.machine.unfinished
     return done
+
+
+def next_input(held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]]) -> step.Input:
+    """What a world on trial steps over next. What an earlier step began comes first, and by itself: the runs that go on
+    then have nothing to do with the next input.
+    """
+    return _CONTINUE if held.machine.unfinished else input_of(*unread[0])
+
+
+def handed_input(handover: Handover, poison: str = "") -> step.Input:
+    return step.Input(handover.item, handover.data, handover.stamp, trace=handover.trace, poison=poison)
+
+
+def input_of(item: inboxes.Unread, data: bytes) -> step.Input:
+    raw_digest = b"" if item.item else digest.sha256(item.raw)
+    return step.Input(item.item, data, item.stamp, raw_digest, item.error, trace=item.trace)
+
+
+def _take_unread(
+    held: HeldWorld, done: Done, item: inboxes.Unread, given: step.Input, *, time_us: int, begin: Begin
+) -> None:
+    applied, dead, instead = _step(held, done, given, time_us, begin)
+    if dead and instead is None:
+        done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
+        done.size += len(item.raw)
+        return
+    done.taken.append(item)
+    if instead is not None:
+        letter = _as_unread(msgspec.structs.replace(instead.event, payload=cas.as_payload(instead.data)), applied)
+        if not cas.is_small(instead.data):
+            done.large.append(instead.data)
+        done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
+        done.size += len(letter.raw)
 
 
 def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
@@ -102,34 +159,48 @@ def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
     )
 
 
-def _go_on(held: HeldWorld, done: Done, budget: Budget, time_us: int, env: envs.Env) -> None:
-    """Steps for what those before had no room for; what is left then goes with the next cycle."""
+def _go_on(held: HeldWorld, done: Done, budget: Budget, *, time_us: int, env: envs.Env, begin: Begin) -> bool:
+    """Steps for what those before had no room for. Whether something is left, which goes with the next cycle."""
     for _ in range(FOLLOW_UPS_MAX):
-        if not held.machine.unfinished or _full(done, budget, env):
-            return
-        _step(held, done, step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b""), time_us)
+        if not held.machine.unfinished:
+            return False
+        if _full(done, budget, env):
+            return True
+        _step(held, done, _CONTINUE, time_us, begin)
+    return held.machine.unfinished
 
 
-def _step(held: HeldWorld, done: Done, given: step.Input, time_us: int) -> tuple[Applied, str]:
+def _step(
+    held: HeldWorld, done: Done, given: step.Input, time_us: int, begin: Begin
+) -> tuple[Applied, str, step.Letter | None]:
+    """One step. Returns where it is journaled, why its input was not taken, and what is buried instead of that."""
+    begin(given)
     head = done.after
     due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
     stepped = kernel_step.step(held.machine, given, step.Context(held.at, head.step + 1, logical_us, behind_us))
-    sealed = journals.seal(head, stepped.drafts, state=stepped.state, time_us=logical_us)
+    sealed = journals.seal(
+        head, stepped.drafts, stepped.changes, state=stepped.state, time_us=logical_us, covered=stepped.covered,
+        plain=stepped.plain, book=held.deltas,
+    )  # fmt: skip
     done.after = sealed.after
     done.entries += sealed.entries
     done.data += sealed.data
+    done.changes += sealed.changes
+    if held.unsaved.tracked:
+        done.changed += stepped.changes
+    if sealed.large:
+        done.large += sealed.large
     done.steps += 1
-    for draft in stepped.drafts:
-        length = len(draft.payload)
-        if length > limits.INLINE_BYTES_MAX:
-            done.large.append(draft.payload)
-        done.size += _size(length)
+    done.size += len(sealed.changes[0]) + sum(map(len, sealed.data)) + RECORD_BYTES * len(sealed.data)
+    if stepped.traces:
+        done.traces.append(trace.Kept(head.step + 1, logical_us, stepped.traces))
+        done.size += sum(_size(len(each.text)) for each in stepped.traces)
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
-    return Applied(head.height + 1, head.step + 1), stepped.dead
+    return Applied(head.height + 1, head.step + 1), stepped.dead, stepped.letter
 
 
 def _gather(done: Done, stepped: step.Stepped) -> None:

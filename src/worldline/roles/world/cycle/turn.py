@@ -26,7 +26,7 @@ from worldline.keys import journal as journal_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
 from worldline.layers import work as works
-from worldline.model import inbox
+from worldline.model import inbox, step
 from worldline.roles.world.cycle.step_batch import Built
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import Deferred, Handover, Repeated, Superseded, was_handed
@@ -60,6 +60,7 @@ class Turn(msgspec.Struct, eq=False):
     whole: bool = False  # the inbox was read to its end
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
     began_wall_us: int = 0  # if that is measured
+    given: step.Input | None = None  # what its last step is over, as far as it has got
 
     @property
     def has_work(self) -> bool:
@@ -98,6 +99,10 @@ class Turn(msgspec.Struct, eq=False):
     def begin_steps(self) -> None:
         assert self.stage is _READ
         self.stage = _STEPPING
+
+    def step_over(self, given: step.Input) -> None:
+        """Called in the kernel's thread: a step begins."""
+        self.given = given
 
     def end_steps(self) -> None:
         if self.stage is _STEPPING:

@@ -2,16 +2,20 @@
 
 ::
 
-    {"worldline": "journal", "version": 2, "name": ..., "program": ..., "universe": ..., "world": ..., "start": ...}
+    {"worldline": "journal", "version": 4, "name": ..., "program": ..., "universe": ..., "world": ..., "start": ...}
     {"height": 1, "step": 1, "kind": "control", "time_us": ..., "payload": "<base64>", ...}
     {"blob": "<sha256>", "data": "<base64>"}                payloads that entries name by address, before their use
+    {"changes_of": 1, "data": "<base64>", "digest": ...}    behind the last entry of a step: the rows it changed, if any
     {"end": {"step": ..., "height": ..., "chain": ...}}
 
 The first line says whose journal it is; `start` is the head that the first entry follows, and `parts` the snapshot
 there, if that is not the beginning of the world. The last line says where it ends, so a file cut short is noticed. What
 is in the entries is as it is in the store: canonical bytes, in base64; digests and ids are hexadecimal.
 
-`read` checks all of it: every line, every blob against its address, and the chain over all entries. Nothing here does
+Changes are as they are stored (`layers/changes.py`), beside the digest that the chain covers.
+
+`read` checks all of it: every line, every blob against its address, the chain over all entries and digests, and every
+change whose row it can know: those above a snapshot may be deltas of rows that only the snapshot has. Nothing here does
 I/O: lines come and go as text.
 """
 
@@ -26,10 +30,24 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import digest, structs
+from worldline.layers import changes as stored_changes
 from worldline.layers import journal as journals
+from worldline.layers.stored import history
 from worldline.model import ids, inbox, journal
+from worldline.model.change import NO_CHANGES, changes_digest
+from worldline.model.rows import Rows
 
-VERSION = 2  # 1 had other names for kinds of entries
+VERSION = 4  # 1 had other names for kinds of entries, 2 no changes, 3 other parts of snapshots
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What one step changed: as it is stored, and the digest of it that the chain covers."""
+
+    stored: bytes = b""
+    digest: bytes = NO_CHANGES
+
+
+UNCHANGED = Changed()
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -41,6 +59,7 @@ class Exported(msgspec.Struct, frozen=True):
     at: ids.Address
     entries: Sequence[journal.Entry]
     blobs: Mapping[bytes, bytes]
+    changed: Sequence[Changed]  # of each step
     start: journal.Head = journal.GENESIS
     parts: Sequence[bytes] = ()
 
@@ -54,18 +73,42 @@ class Exported(msgspec.Struct, frozen=True):
             for each in self.entries
         ]
 
+    def steps(self) -> list[history.Stored]:
+        """Whole steps, to be folded (`history.fold`) into the rows that `parts` hold."""
+        found: list[history.Stored] = []
+        step: list[journal.Entry] = []
+        for entry in self.entries:
+            step.append(entry)
+            if entry.chain:
+                changes = self.changed[len(found)].stored
+                address = stored_changes.apart(changes)
+                found.append(history.stored(step, self.blobs[address] if address else changes))
+                step = []
+        return found
+
 
 def lines(exported: Exported) -> Iterator[str]:
     """The file, line by line, each with its newline."""
     yield _line(_header(exported))
     told: dict[bytes, None] = {}
-    for entry in exported.entries:
-        for address in _addresses(exported, entry):
+
+    def tell(addresses: Iterable[bytes]) -> Iterator[str]:
+        for address in addresses:
             if address not in told:
                 told[address] = None
                 yield _line({"blob": address.hex(), "data": _text(exported.blobs[address])})
+
+    steps = iter(exported.steps())
+    for entry in exported.entries:
+        yield from tell(_addresses(exported, entry))
         yield _line(_entry(entry))
-    end = journals.verify(exported.start, exported.entries)
+        if entry.chain:
+            step = next(steps)
+            if step.changes:
+                yield from tell(history.needed(step))
+                covered = exported.changed[step.step - exported.start.step - 1].digest
+                yield _line({"changes_of": step.step, "data": _text(step.changes), "digest": covered.hex()})
+    end = journals.verify(exported.start, exported.entries, [each.digest for each in exported.changed])
     yield _line({"end": {"step": end.step, "height": end.height, "chain": end.chain.hex()}})
 
 
@@ -74,6 +117,7 @@ def read(text: Iterable[str]) -> Exported:
     header: Exported | None = None
     entries: list[journal.Entry] = []
     blobs: dict[bytes, bytes] = {}
+    changed: dict[int, Changed] = {}
     end: tuple[int, int, bytes] | None = None
     for number, line in enumerate(text, 1):
         record = _record(line, number)
@@ -88,27 +132,47 @@ def read(text: Iterable[str]) -> Exported:
                 address, data = digest.from_hex(record["blob"]), _bytes(record["data"])
                 digest.check(data, address, f"the blob in line {number}")
                 blobs[address] = data
+            elif "changes_of" in record:
+                _read_changes(record, changed)
             else:
                 entries.append(_read_entry(record))
         except (KeyError, TypeError, ValueError, binascii.Error, msgspec.ValidationError) as error:
             raise errors.DecodeError(f"line {number} is not one of an exported journal: {error!r}") from error
     if header is None or end is None:
         raise errors.DecodeError("the exported journal is cut short: its last line is missing")
-    return _check(header, entries, blobs, end)
+    count = sum(1 for entry in entries if entry.chain)
+    steps = [changed.pop(header.start.step + number, UNCHANGED) for number in range(1, count + 1)]
+    if changed:
+        raise errors.DecodeError(f"changes of step {min(changed)}, which is not in the exported journal")
+    return _check(msgspec.structs.replace(header, entries=entries, blobs=blobs, changed=steps), end)
 
 
-def _check(
-    header: Exported, entries: list[journal.Entry], blobs: dict[bytes, bytes], end: tuple[int, int, bytes]
-) -> Exported:
-    found = journals.verify(header.start, entries)
+def _check(exported: Exported, end: tuple[int, int, bytes]) -> Exported:
+    entries, blobs = exported.entries, exported.blobs
+    found = journals.verify(exported.start, entries, [each.digest for each in exported.changed])
     if (found.step, found.height, found.chain) != end:
         raise errors.DecodeError(f"the exported journal ends at height {found.height}, but says {end[1]}")
-    exported = msgspec.structs.replace(header, entries=entries, blobs=blobs)
     for entry in entries:
         for address in _addresses(exported, entry):
             if address not in blobs:
                 raise errors.DecodeError(f"the payload {address.hex()} of height {entry.height} is missing")
+    rows = Rows()
+    for step, changed in zip(exported.steps(), exported.changed, strict=True):
+        _check_changes(step, changed, rows, blobs)
     return exported
+
+
+def _check_changes(step: history.Stored, changed: Changed, rows: Rows, blobs: Mapping[bytes, bytes]) -> None:
+    for address in history.needed(step):
+        if address not in blobs:
+            raise errors.DecodeError(f"the blob {address.hex()} of the changes of step {step.step} is missing")
+    if not history.knows_bases(step, rows):
+        return
+    found = history.resolve(step, rows, blobs)
+    actual = changes_digest(found)
+    if actual != changed.digest:
+        raise errors.DigestMismatch(f"the changes of step {step.step}", expected=changed.digest, actual=actual)
+    rows.apply(found)
 
 
 def _addresses(exported: Exported, entry: journal.Entry) -> Iterator[bytes]:
@@ -163,6 +227,7 @@ def _read_header(record: dict[str, Any]) -> Exported:
         at=at,
         entries=(),
         blobs={},
+        changed=(),
         start=head,
         parts=[_bytes(part) for part in record["parts"]],
     )
@@ -196,6 +261,13 @@ def _read_entry(record: dict[str, Any]) -> journal.Entry:
         blob=bytes.fromhex(str(record.get("blob_of", ""))),
         **fields,
     )
+
+
+def _read_changes(record: dict[str, Any], changed: dict[int, Changed]) -> None:
+    step = record["changes_of"]
+    if type(step) is not int or step in changed:
+        raise ValueError("a step's changes stand here once")
+    changed[step] = Changed(_bytes(record["data"]), digest.from_hex(record["digest"]))
 
 
 def _record(line: str, number: int) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Branches of worlds: fork, tree, revert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common
+from worldline.cli.commands import talk
+from worldline.cli.common import Desk
+from worldline.client.branches import fork as forks
+from worldline.client.branches import revert as reverts
+from worldline.client.handle import Handle
+from worldline.inspect import tree as trees
+from worldline.layers.stored import lines
+
+LEFT_SHOWN = 10
+
+
+@common.command("fork", app=True)
+@click.argument("source", metavar="WORLD")
+@click.argument("name")
+@click.option("--at", type=int, metavar="HEIGHT", help="Where; a height inside a step means the step before.")
+@click.option("--before", metavar='"effect NAME"|"event NAME"', help="Before the last time that this happened.")
+@click.option("--effects", type=click.Choice([*forks.POLICIES]), default="drop", help="What becomes of open effects.")
+@click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="Answers to effects, as JSON.")
+@click.option("--live", is_flag=True, help="Let effects and messages out. Without, nothing leaves the fork.")
+@click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Instead of the parent's labels.")
+async def fork(
+    desk: Desk, *, source: str, name: str, at: int | None, before: str | None, effects: str, script: Path | None,
+    live: bool, labels: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Branch a world: a new one goes on where the other is.
+
+    `worldline fork alice what-if --before "effect charge" --effects script --script answers.json`
+    """
+    if at is not None and before is not None:
+        raise errors.BadInput("give --at or --before, not both")
+    rules = None if script is None else _read(script)
+    async with desk.open() as universe:
+        found = await desk.world(universe, source)
+        program = (await found.describe()).meta.program
+        wanted = forks.wanted(
+            name, at=at, effects=effects, live=live, script=rules, labels=talk.labels_of(labels) if labels else None,
+            universe=universe, program=program, before=before,
+        )  # fmt: skip
+        made = await forks.fork(found, wanted)
+        lineage = lines.decode_lineage((await universe.store.engine.read(lines.get(made))).value(0))
+    assert lineage is not None
+    said = {
+        "name": name, "id": made.world.hex(), "parent": source, "step": lineage.step, "height": lineage.height,
+        "effects": effects, "live": live,
+    }  # fmt: skip
+    inside = f"; height {at} is inside a step" if at is not None and at != lineage.height else ""
+    desk.out.one(said, [f"{name} goes on from {source} at height {lineage.height}{inside}"])
+
+
+@common.command("revert", asks=True)
+@click.argument("world")
+@click.option("--to", type=int, required=True, metavar="HEIGHT", help="The last step end at or below it.")
+@click.option("--effects", type=click.Choice([*reverts.POLICIES]), default="drop", help="What was open then.")
+async def revert(desk: Desk, *, world: str, to: int, effects: str) -> None:
+    """Set a world's state to what it was. Its journal goes on, and says so.
+
+    Effects and messages that have left since then are listed: they have happened. To keep both histories, fork the
+    world there and move its name.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await desk.world(universe, world)
+        head = (await found.past(to)).head
+        left = await reverts.left_since(found, head.height)
+        for each in left[:LEFT_SHOWN]:
+            desk.out.note(f"has left: {each.kind} {each.name}, at height {each.height}")
+        if len(left) > LEFT_SHOWN:
+            desk.out.note(f"... and {len(left) - LEFT_SHOWN} more")
+        desk.out.note(
+            f"to keep both: worldline fork {world} NAME --at {to} --live{desk.option} && "
+            f"worldline ref set {world} NAME{desk.option}"
+        )
+        desk.confirm(f"Take world {world!r} back to height {head.height} (step {head.step})?")
+        done = await reverts.revert_to(found, to, effects)
+    desk.out.one(done, [f"{world} is what it was at height {done.height}; its journal says so at height {done.at}"])
+
+
+def _read(file: Path) -> Any:
+    try:
+        found = msgspec.json.decode(file.read_bytes())
+    except OSError as error:
+        raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise errors.BadInput(f"{file} is no JSON: {error}") from error
+    return found
+
+
+@common.command("tree")
+@click.argument("world", required=False)
+async def tree(desk: Desk, world: str | None) -> None:
+    """Show which worlds were forked from which.
+
+    Of one world, the whole tree that it belongs to.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await trees.tree(universe)
+        if world is not None:
+            found = trees.find(found, await Handle(universe, world).address())
+    if desk.out.as_json:
+        for each in found:
+            desk.out.json(each)
+        return
+    if not found:
+        desk.out.note("no worlds here; make one with `worldline create NAME`")
+    for line in trees.drawn(found):
+        desk.out.line(line)
+
+
+COMMANDS: list[click.Command] = [fork, tree, revert]

@@ -1,0 +1,1 @@
+"""Branches of worlds: making them, and seeing where they come from."""

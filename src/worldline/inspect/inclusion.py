@@ -1,0 +1,124 @@
+"""Proofs that one entry is part of a world's history, for someone who has the chain digest and nothing else.
+
+The chain digest of a step is H(previous chain, H(entries, digest of the changes)). So the proof of an entry is its
+whole step, the chain before it, and the digest of each later step up to the head. Hashed together they give the chain
+digest of the head, or the proof is wrong. `tools/check_proof.py` does so, without this package. `docs/format.md` has
+the format.
+
+What is proved is that the world whose chain digest is known has this entry at this height. The digest says nothing of
+the world's name: it has to come from where it can be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from worldline.base import errors
+from worldline.client.handle import Handle
+from worldline.layers import journal as journals
+from worldline.layers.stored import history, saved_state
+from worldline.model import ids, journal
+from worldline.model.change import changes_digest
+from worldline.model.rows import Rows
+from worldline.roles import reader, restore
+
+FORMAT: Final = "worldline-proof-1"
+ENTRY: Final = "entry"  # "state": one row (`state_proof.py`)
+
+
+class Inclusion(msgspec.Struct, frozen=True):
+    """A proof of one entry. `entries`: the bytes of its whole step, the last one's chain field empty; `place`: which of
+    them it is, counted from 0. `payload`: of the entry, if that is stored apart. `later`: the digest of each step
+    behind it, up to the head, whose chain is `chain`.
+    """
+
+    height: int
+    place: int
+    step: int
+    previous: bytes
+    entries: list[bytes]
+    changes: bytes
+    later: list[bytes]
+    payload: bytes
+    chain: bytes
+
+    def text(self) -> str:
+        """The file."""
+        own = {"height": self.height, "place": self.place, "payload": self.payload.hex()}
+        return written({"format": FORMAT, "kind": ENTRY, **self.step_fields(), **own})
+
+    def step_fields(self) -> dict[str, Any]:
+        """What shows that its step is part of the history."""
+        return {
+            "previous": self.previous.hex(),
+            "entries": [each.hex() for each in self.entries],
+            "changes": self.changes.hex(),
+            "later": [each.hex() for each in self.later],
+        }
+
+
+def written(proof: dict[str, Any]) -> str:
+    """A proof as a file. Every byte of it counts: the keys are sorted, and the spaces and line ends are these."""
+    return json.dumps(proof, indent=1, sort_keys=True) + "\n"
+
+
+async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -> Inclusion:
+    """The proof of the entry at a height, for the chain digest of the head, or of the last step end at or below the
+    height `up_to`. Every digest on the way is recomputed.
+    """
+    universe = world.universe
+    engine, run = universe.store.engine, asyncio.get_running_loop().run_in_executor
+    top = (await world.head()).height
+    for wanted in (height, top if up_to is None else up_to):
+        if not 1 <= wanted <= top:
+            raise errors.BadInput(f"world {world.name!r} has no entry {wanted}: its heights are 1 to {top}")
+    end = top if up_to is None else up_to
+    line = await reader.line_of(engine, await world.address())
+    saved = await reader.saved_below(engine, line, height - 1)
+    walk = _Walk(height, *restore.standing(saved, await saved_state.load(universe.blobs, saved.root)))
+    async for page in restore.step_pages(engine, line, above=walk.head.height, up_to=end):
+        loaded: dict[bytes, bytes] = {}
+        steps = await restore.load_changes(universe.blobs, page, loaded)
+        await run(universe.executor, walk.take, steps, loaded)
+    if walk.step is None:
+        raise errors.BadInput(f"the step of height {height} has not ended at height {end}: name a later one")
+    entry = next(each for each in walk.step.entries() if each.height == height)
+    payload = await universe.blobs.get(ids.Digest(entry.blob)) if entry.blob else b""
+    place = height - walk.step.first_height
+    return Inclusion(
+        height, place, entry.step, walk.previous, walk.entries, walk.changes, walk.later, payload, walk.head.chain
+    )  # fmt: skip
+
+
+class _Walk:
+    """From a snapshot below the entry to the head."""
+
+    def __init__(self, height: int, head: journal.Head, rows: Rows) -> None:
+        self._height = height
+        self._rows = rows
+        self.head = head
+        self.step: history.Stored | None = None  # the entry's
+        self.previous = b""
+        self.entries: list[bytes] = []
+        self.changes = b""
+        self.later: list[bytes] = []
+
+    def take(self, steps: Sequence[history.Stored], loaded: Mapping[bytes, bytes]) -> None:
+        blobs = dict(loaded)
+        for step in steps:
+            changed = history.resolve(step, self._rows, blobs)
+            before, self.head = self.head, history.follow(self.head, step, changed)
+            self._rows.apply(changed)
+            if step.height < self._height:
+                continue
+            covered = changes_digest(changed)
+            if self.step is None:
+                self.step, self.previous, self.changes = step, before.chain, covered
+                self.entries = history.hashed(step)
+            else:
+                self.later.append(journals.step_digest(history.hashed(step), covered))

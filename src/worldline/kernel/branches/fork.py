@@ -1,0 +1,170 @@
+"""The first step of a fork: what becomes of the open work that it has inherited.
+
+Every operation that is open where a world is forked has a fate under every policy; none waits for ever:
+
+=========== ======================= ======================= ======================= ====================
+open        drop                    reissue                 share                   script
+=========== ======================= ======================= ======================= ====================
+effect      `cancelled`             asked for again         the parent's answer     scripted, or
+                                                                                    `cancelled`
+question,   `cancelled`             sent again              the parent's answer     scripted, or
+message                                                                             `cancelled`
+timer       set again, for the same time, under every policy
+child run   a run of the fork like any other, under every policy
+wait        for an event that the fork gets, under every policy
+=========== ======================= ======================= ======================= ====================
+
+What is asked for or sent again is new work of the fork: in a dry one the script answers it, or it is parked. So is what
+the parent had no room to ask for (`unsent`); what it has given up and not closed (`closing`) is no concern of the fork.
+With `share`, the fork looks for the answer in its parent's journal (`SHARE`, an effect that every host performs); if
+the parent gives the work up or is deleted, the answer is `cancelled`.
+
+Nothing here runs user code: runs that have got an answer continue in the next step. Work that a step has no room for is
+settled by the next ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import canonical, digest, structs
+from worldline.kernel import runs, values, work
+from worldline.kernel.operations import OpKind
+from worldline.kernel.rows.branch import RULES_MAX, Branch, Owner, rule_of
+from worldline.kernel.rows.records import Outcome, Pending
+from worldline.kernel.state import Machine
+from worldline.model import ids
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.work import WorkKind
+from worldline.model.world import Policy
+
+FORKED: Final = "forked"
+SHARE: Final = "worldline.share"  # the effect that finds the parent's answer
+
+_MESSAGES: Final = (OpKind.SEND, OpKind.ASK)
+
+
+class Forked(msgspec.Struct, frozen=True, array_like=True):
+    """A world begins as a fork. `owner`: the world in whose journal the fork begins, at the end of `step`."""
+
+    fork: bytes
+    owner: bytes
+    parent: str  # its name
+    step: int
+    height: int
+    policy: Policy
+    live: bool
+    script: list[bytes] = []  # rules, each canonical bytes
+
+
+def forked(machine: Machine, data: bytes) -> bytes:
+    """Begin as a fork. Only the first step of one does this."""
+    wanted = structs.decode(Forked, data)
+    context = machine.now.context
+    if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
+        raise errors.Closed("only the first step of a fork says that it is one")
+    if len(wanted.script) > RULES_MAX:
+        raise errors.TooLarge("a script's rules", size=len(wanted.script), limit=RULES_MAX)
+    rules = [rule_of(canonical.decode(each)) for each in wanted.script]
+    name = wanted.fork.hex()
+    before = [] if machine.branch is None else machine.branch.still_owners()
+    branch = Branch(
+        machine.ledger, dry=not wanted.live, prefix=f"{name}:" if wanted.live else "", policy=wanted.policy,
+        name=wanted.parent, owners=[*before, Owner(wanted.step, wanted.owner, wanted.height)],
+        unsettled=bool(machine.work.open),
+    )  # fmt: skip
+    salt = digest.hash_parts(b"fork", wanted.fork) if wanted.live else b""
+    owner = ids.Address(context.address.universe, ids.WorldId(wanted.owner))
+    machine.fork(branch, rules, owner, salt=salt)
+    machine.work.forget_given_up()
+    machine.continue_later()
+    return values.NONE
+
+
+def settle_inherited(machine: Machine) -> None:
+    """Decide the fate of inherited work, as far as this step has room. Runs that have got an answer continue later."""
+    branch, now = machine.branch, machine.now
+    assert branch is not None
+    inherited = [each for each in machine.work.open.values() if branch.is_inherited(each)]
+    for pending in inherited:
+        if not now.has_room:
+            break
+        _settle(machine, branch, pending)
+    else:
+        branch.settled()
+    machine.continue_later()
+
+
+def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
+    if pending.kind is WorkKind.TIMER:
+        machine.work.rename(pending)
+        if pending.run:
+            machine.runs[pending.run].opened(pending.op, pending)
+        return
+    machine.work.disown(pending)
+    run = machine.runs.get(pending.run)
+    if run is None or not run.live:
+        return
+    op = run.record.ops[pending.op]
+    match branch.policy:
+        case Policy.REISSUE:
+            run.opened(pending.op, None)
+            work.issued(machine, run, pending.op, op.params, to=op.name if op.kind in _MESSAGES else "")
+        case Policy.SHARE:
+            _share(machine, branch, pending)
+        case Policy.SCRIPT if (outcome := _scripted(branch, op.kind, op.name, op.params)) is not None:
+            _answer(machine, pending, outcome)
+        case _:
+            why = f"it was open when this world was forked from {branch.name!r}"
+            _answer(machine, pending, runs.failed("cancelled", why, status=ReceiptStatus.CANCELLED))
+
+
+def _scripted(branch: Branch, kind: OpKind, name: str, params: bytes) -> Outcome | None:
+    if kind is OpKind.EFFECT:
+        return branch.answer(name, work.effect_arguments(params))
+    if kind is OpKind.ASK:
+        schema, _, _ = values.load(tuple[str, bytes, str], params)
+        return branch.answer(name, {"event": schema}, ask=True)
+    return None
+
+
+def _answer(machine: Machine, pending: Pending, outcome: Outcome) -> None:
+    op = machine.runs[pending.run].record.ops[pending.op]
+    work.scripted(machine, pending.run, pending.op, op, outcome)
+    work.arrive(machine, pending.run, pending.op, outcome)
+
+
+# --- The parent's answers --------------------------------------------------------------------------------------------
+
+
+def _share(machine: Machine, branch: Branch, pending: Pending) -> None:
+    """Ask for the answer that the parent gets. If the parent itself shares it, ask for what the parent asks for."""
+    shared = machine.work.want(
+        WorkKind.EFFECT, SHARE, pending.params if pending.name == SHARE else _shared_work(machine, branch, pending),
+        due_us=machine.now.context.store_us, deadline_us=0, run=pending.run, op=pending.op,
+    )  # fmt: skip
+    machine.runs[pending.run].opened(pending.op, shared)
+
+
+def _shared_work(machine: Machine, branch: Branch, pending: Pending) -> bytes:
+    """Where the answer to inherited work will be."""
+    owner = branch.owner(pending)
+    arguments = {
+        "world": owner.world,
+        "intent": pending.intent(ids.Address(machine.now.context.address.universe, ids.WorldId(owner.world))),
+        "given_up": [pending.step, pending.ordinal, pending.name],
+        "by_hand": [pending.run, pending.op + 1],
+        "above": owner.height,
+    }
+    return values.pack([values.dump(arguments), b""])
+
+
+def shared(outcome: Outcome) -> Outcome:
+    """The parent's answer, out of the one that the effect `SHARE` gave."""
+    if outcome.status is not ReceiptStatus.OK:
+        return outcome
+    status, data = values.load(tuple[int, bytes], outcome.data)
+    return Outcome(ReceiptStatus(status), data)

@@ -1,0 +1,54 @@
+"""The world says what its state is: the root of a trie of all its rows (`model/trie`), as an entry of its journal.
+
+So the chain digest of a head covers the root, and a single row can be proved to someone who has that digest alone:
+nothing else in a history names a root, because snapshots are no part of it. The root is that of the state at the end of
+the step before. The step that says it changes no row and runs no user code: two of them in a row say the same root.
+Like everything that a step derives it is computed anew by a replay, which finds a root that is wrong.
+
+Where not all cells are in memory, the host has the trie of the saved state, and works out the root from what has
+changed since (`rows/cells.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from worldline.codec import structs
+from worldline.kernel import values
+from worldline.kernel.rows import ledger
+from worldline.kernel.state import Machine
+from worldline.model.change import Row
+from worldline.model.journal import Kind
+from worldline.model.trie.update import root_of
+
+WITNESS: Final = "witness"
+
+
+class Witness(msgspec.Struct, frozen=True, array_like=True):
+    """The command. There is nothing to say besides."""
+
+
+class Witnessed(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of a WITNESSED entry. `step`: the one at whose end the state has this root."""
+
+    step: int
+    root: bytes
+
+
+def witness(machine: Machine, data: bytes) -> bytes:
+    structs.decode(Witness, data)
+    said = Witnessed(machine.now.context.step - 1, _root(machine))
+    machine.draft(Kind.WITNESSED, structs.encode(said))
+    return values.NONE
+
+
+def _root(machine: Machine) -> bytes:
+    cells = machine.cells
+    if cells.fetch is None:
+        return root_of((key, ledger.row_of(write())) for key, write in machine.rows())
+    rows: list[tuple[bytes, Row | None]] = [
+        (key, ledger.row_of(write())) for key, write in machine.rows_beside_cells()
+    ]  # fmt: skip
+    return cells.fetch.root(rows + cells.recent())

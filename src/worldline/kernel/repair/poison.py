@@ -1,0 +1,72 @@
+"""Settling an input without running user code, because processes die of the code that would take it.
+
+Nothing is lost by it. What only code can take is set aside as a dead letter: an event, a message, an event that a timer
+or a schedule raises. What has a record is recorded, and the runs that would go on are blocked with the reason: the
+outcome of an operation, the start of a run, a cancellation. The reason is journaled right behind the input, so a replay
+does the same.
+"""
+
+from __future__ import annotations
+
+from worldline.codec import structs
+from worldline.kernel import events, runs, values, work
+from worldline.kernel.execution import coroutines
+from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.state import Machine
+from worldline.model import inbox
+from worldline.model.inbox import MessageMode
+from worldline.model.journal import Kind
+
+CODE = "poison"
+
+
+def draft(machine: Machine, why: str) -> None:
+    """Journal why this step runs no user code."""
+    machine.draft(Kind.POISON, values.dump(runs.storable(why)))
+
+
+def reject(machine: Machine, why: str, *, correlation: str = "") -> str:
+    """An input that only code can take. Its caller, if one waits, is answered. Returns why it is a dead letter."""
+    machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(why)]))
+    if correlation:
+        machine.draft(Kind.ANSWERED, structs.encode(_answer(why)), correlation=correlation)
+    return why
+
+
+def message(machine: Machine, item: inbox.Message, why: str) -> str:
+    """A message from another world that is no reply. A question is answered."""
+    machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(why)]))
+    if item.headers.get("ask"):
+        events.send_reply(machine, item, _answer(why))
+    return why
+
+
+def is_reply(item: inbox.Message) -> bool:
+    return item.mode is MessageMode.TYPED and item.name == events.REPLY
+
+
+def block(machine: Machine, why: str) -> None:
+    """Block the runs whose code would go on now."""
+    ready = machine.now.ready
+    for run_id in dict.fromkeys(ready):
+        run = machine.runs.get(run_id)
+        if run is not None and run.record.status is RunStatus.RUNNING:
+            run.abandon()
+            coroutines.block(machine, run, f"run {run_id!r} was not continued: {why}")
+    ready.clear()
+
+
+def go_on(machine: Machine, why: str) -> None:
+    """What earlier steps left for this one. The first of the runs that wait is blocked, and the others stay in line; if
+    there are none, those that were held back are started, to go on in the next step.
+    """
+    if machine.later:
+        machine.now.ready.append(machine.later.popleft().id)
+        block(machine, why)
+        return
+    work.send_held_back(machine)
+    machine.continue_later()
+
+
+def _answer(why: str) -> events.Answer:
+    return events.Answer(False, runs.failure(CODE, why))

@@ -1,0 +1,124 @@
+"""What the current step has derived so far, and how much more it may."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from worldline.base import errors, limits
+from worldline.model import ids, journal
+from worldline.model import step as steps
+from worldline.model.journal import Kind
+from worldline.model.trace import Trace
+
+ENTRY_BYTES = 64  # of an entry without payload, about
+EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4  # of a step, from which on no event is raised
+
+
+class CurrentStep:
+    """What the current step has derived so far."""
+
+    __slots__ = (
+        "bytes",
+        "cancelled",
+        "closed",
+        "context",
+        "counters",
+        "drafts",
+        "dropped",
+        "events",
+        "given_blocks",
+        "half_done",
+        "ordinal",
+        "outgoing",
+        "overflowed",
+        "patient",
+        "raised",
+        "ready",
+        "reverted",
+        "traces",
+        "turns",
+        "wanted",
+    )
+
+    def __init__(self, context: steps.Context, given_blocks: Mapping[str, str]) -> None:
+        self.context = context
+        self.given_blocks = given_blocks  # of a step that is replayed: the runs it blocks, and their reports
+        self.drafts: list[journal.Draft] = []
+        self.wanted: list[steps.Wanted] = []
+        self.closed: list[ids.IntentId] = []
+        self.cancelled: list[steps.Wanted] = []
+        self.outgoing: list[steps.Outgoing] = []
+        self.raised: deque[tuple[str, bytes]] = deque()
+        self.ready: deque[str] = deque()
+        self.traces: list[Trace] = []  # where user code failed
+        self.patient: list[str] = []  # runs that continue when no other can
+        self.counters: dict[tuple[str, str], int] = {}  # of the handlers' draws
+        self.ordinal = 0
+        self.events = 0
+        self.overflowed = False
+        self.turns = 0
+        self.bytes = 0
+        self.reverted = False  # the state is an older one: what was open there is settled from the next step on
+        self.dropped: errors.CannotStep | None = None  # why nothing of this step may be journaled
+        self.half_done = 0  # changes that have begun; an exception inside one, of a full stack for example, leaves it
+
+    @property
+    def full(self) -> bool:
+        """Whether what can wait continues in the next step. The rest of the bytes are for what cannot."""
+        return (
+            self.bytes > limits.STEP_BYTES_MAX // 2
+            or len(self.drafts) >= limits.STEP_ENTRIES_MAX
+            or self.turns >= limits.STEP_TURNS_MAX
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this step may ask for another effect, timer or run."""
+        return len(self.wanted) < limits.STEP_EFFECTS_MAX and not self.full
+
+    def draft(self, kind: Kind, data: bytes, *, stamp: bytes = b"", correlation: str = "") -> None:
+        # A payload that is too large for an entry is stored apart, and only named in it.
+        size = len(data)
+        self.bytes += ENTRY_BYTES + len(correlation) + (size if size <= limits.INLINE_BYTES_MAX else 0)
+        self.drafts.append(journal.Draft(kind, data, stamp, correlation))
+
+    def drop(self, why: errors.CannotStep) -> None:
+        """Nothing of this step may be journaled."""
+        self.dropped = why
+
+    def begin_change(self) -> None:
+        """From here to `end_change` the state is inconsistent: if an exception comes between, the step is dropped."""
+        self.half_done += 1
+
+    def end_change(self) -> None:
+        self.half_done -= 1
+
+    def count_bytes(self, size: int) -> None:
+        """A row of this size is written, of which no entry has the content. A large one is stored apart."""
+        self.bytes += min(size, limits.INLINE_BYTES_MAX)
+
+    def go_back(self) -> None:
+        """The state becomes an older one."""
+        self.reverted = True
+
+    def take_turn(self) -> None:
+        """A run continues once more."""
+        self.turns += 1
+
+    def next_event(self) -> bool:
+        """Count an event that was raised. False if the step has no room for it."""
+        self.events += 1
+        return self.events <= limits.STEP_EVENTS_MAX and self.bytes <= EVENTS_BYTES_MAX
+
+    def overflow(self) -> bool:
+        """An event was not raised. True the first time."""
+        first = not self.overflowed
+        self.overflowed = True
+        return first
+
+    def next_key(self) -> tuple[int, int]:
+        """The (step, ordinal) of the next open work."""
+        key = (self.context.step, self.ordinal)
+        self.ordinal += 1
+        return key

@@ -1,0 +1,229 @@
+"""Open work: effects, timers and messages that were asked for and have no answer yet; what a step had no room to ask
+for (`unsent`), and what was given up and is still in the queues (`closing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from worldline.kernel import values
+from worldline.kernel.operations import OUTLIVE
+from worldline.kernel.rows.current_step import CurrentStep
+from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
+from worldline.kernel.rows.records import GivenUp, Held, Op, Pending, Record
+from worldline.model import ids
+from worldline.model import row_keys as keys
+from worldline.model import step as steps
+from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
+
+_CANCELLED = {
+    WorkKind.EFFECT: Kind.EFFECT_CANCELLED,
+    WorkKind.TIMER: Kind.TIMER_CANCELLED,
+    WorkKind.MESSAGE: Kind.QUESTION_CANCELLED,
+}
+_EFFECT, _EFFECT_REQUESTED = WorkKind.EFFECT, Kind.EFFECT_REQUESTED
+
+
+class OpenWork:
+    """The open work of one world."""
+
+    now: CurrentStep  # only while a step runs
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._rows = ledger.top
+        self.open: dict[ids.IntentId, Pending] = {}  # in the order in which it was asked for
+        self._numbered: dict[int, Pending] = {}  # of it, what has a row of its own: it belongs to no operation
+        self.unsent: Queue[Held] = Queue(ledger.top, keys.HELD)
+        self.closing: Queue[GivenUp] = Queue(ledger.top, keys.CLOSING)  # given up when the step was full
+        self.count = 0
+
+    def begin_step(self, now: CurrentStep) -> None:
+        self.now = now
+
+    def end_step(self) -> None:
+        """What the step derived is the caller's: kept here, it would cost memory for every world."""
+        del self.now
+
+    def counted(self, count: int) -> None:
+        """What the row of the count says."""
+        self.count = count
+
+    def _count_row(self) -> Written:
+        return [self.count], [], b""
+
+    def rows(self) -> Iterator[tuple[bytes, Write]]:
+        """Every row that there is."""
+        yield keys.WORK_COUNT, self._count_row
+        for number, pending in self._numbered.items():
+            yield keys.WORK + keys.number(number), pending.write
+        yield from self.unsent.rows()
+        yield from self.closing.rows()
+
+    def want(
+        self,
+        kind: WorkKind,
+        name: str,
+        params: bytes,
+        *,
+        due_us: int,
+        deadline_us: int,
+        run: str,
+        op: int,
+        event: str = "",
+        parked: str = "",
+    ) -> Pending:
+        """Ask for an effect or timer now. What belongs to a run is noted by the caller, in its operation's row; also
+        that it is `parked`, with why it waits for a person.
+        """
+        now = self.now
+        context = now.context
+        key = now.next_key()
+        intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=name, params=params)
+        number = 0 if run else self._next_work()
+        pending = Pending(number, kind, name, params, *key, context.store_us, due_us, deadline_us, run, op, event)
+        self.open[intent] = pending
+        if number:
+            self._numbered[number] = pending
+            self._rows.put(keys.WORK + keys.number(number), pending.write, is_new=True)
+        now.draft(
+            _EFFECT_REQUESTED if kind is _EFFECT else Kind.TIMER_SET,
+            values.pack([key[1], name, run, op, params, max(0, due_us - context.store_us)]),
+        )
+        now.wanted.append(
+            steps.Wanted(intent, kind, *key, name, params, context.store_us, due_us, deadline_us, run, parked)
+        )
+        return pending
+
+    def want_message(self, name: str, params: bytes, *, run: str, op: int) -> tuple[Pending, ids.IntentId]:
+        """Record a message that leaves with this step, so that its receipt or reply finds the operation."""
+        context = self.now.context
+        key = self.now.next_key()
+        intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=name, params=params)
+        pending = Pending(0, WorkKind.MESSAGE, name, params, *key, context.store_us, 0, 0, run, op)
+        self.open[intent] = pending
+        return pending, intent
+
+    def _next_work(self) -> int:
+        self.count += 1
+        self._rows.put(keys.WORK_COUNT, self._count_row)
+        return self.count
+
+    def _remove(self, intent: ids.IntentId) -> Pending:
+        pending = self.open.pop(intent)
+        if pending.number:
+            del self._numbered[pending.number]
+            self._rows.gone(keys.WORK + keys.number(pending.number))
+        return pending
+
+    def reopen(self, pending: Pending, address: ids.Address) -> None:
+        """Open work that was loaded, in the order in which it was asked for, in the world of this address."""
+        self.open[pending.intent(address)] = pending
+        if pending.number:
+            self._numbered[pending.number] = pending
+
+    def find_open(self, intent: ids.IntentId) -> Pending | None:
+        return self.open.get(intent)
+
+    def rename(self, pending: Pending) -> None:
+        """Ask again, under the name of this step, for a timer that a fork has inherited. What belongs to a run is noted
+        by the caller.
+        """
+        del self.open[pending.intent(self.now.context.address)]
+        pending.renamed(*self.now.next_key())
+        wanted = self.wanted_again(pending, self.now.context.address)
+        self.open[wanted.intent] = pending
+        if pending.number:
+            self._rows.put(keys.WORK + keys.number(pending.number), pending.write)
+        self.now.draft(
+            Kind.TIMER_SET,
+            values.pack(
+                [pending.ordinal, pending.name, pending.run, pending.op, pending.params,
+                 max(0, pending.due_us - self.now.context.store_us)]
+            ),
+        )  # fmt: skip
+        self.now.wanted.append(wanted)
+
+    def disown(self, pending: Pending) -> None:
+        """Forget work that a fork has inherited: its record is the parent's."""
+        self._remove(pending.intent(self.now.context.address))
+
+    def settle(self, intent: ids.IntentId) -> Pending:
+        """Open work was answered: remove it. The role deletes its record with this step."""
+        self.now.closed.append(intent)
+        return self._remove(intent)
+
+    def take_question(self, intent: ids.IntentId) -> Pending | None:
+        """Remove a question that another world has answered. Effects are not answered by messages."""
+        pending = self.open.get(intent)
+        if pending is None or pending.kind is not WorkKind.MESSAGE:
+            return None
+        return self._remove(intent)
+
+    def give_up_of(self, op: Op) -> None:
+        """Cancel an operation's work, if it has some that is open."""
+        if op.asked is not None:
+            self.give_up(op.asked)
+        elif op.work:
+            self.give_up_numbered(op.work)
+
+    def give_up_numbered(self, number: int) -> None:
+        """Cancel work that belongs to no operation, if it is open."""
+        pending = self._numbered.get(number)
+        if pending is not None:
+            self.give_up(pending)
+
+    def give_up(self, pending: Pending) -> None:
+        """Cancel open work: no operation waits for it from here on, and the role deletes its record, with this step or
+        one of the next.
+        """
+        self._remove(pending.intent(self.now.context.address))
+        if self.closing or self.now.full:
+            self.closing.append(GivenUp(pending))
+        else:
+            self._close(pending)
+
+    def close_given_up(self) -> None:
+        """Close the work that was given up when a step was full, as far as this step has room."""
+        while self.closing and not self.now.full:
+            self._close(self.closing.popleft().pending)
+
+    def forget_given_up(self) -> None:
+        """A fork begins: what is still in the queues is its parent's."""
+        self.closing.clear()
+
+    def _close(self, pending: Pending) -> None:
+        if pending.kind is not WorkKind.MESSAGE:
+            self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
+        self.now.draft(_CANCELLED[pending.kind], values.dump([pending.step, pending.ordinal, pending.name]))
+
+    @staticmethod
+    def wanted_again(pending: Pending, address: ids.Address) -> steps.Wanted:
+        """Open work as it was asked for."""
+        return steps.Wanted(
+            pending.intent(address), pending.kind, pending.step, pending.ordinal, pending.name, pending.params,
+            pending.opened_us, pending.due_us, pending.deadline_us, pending.run,
+        )  # fmt: skip
+
+    def forget_held_timer(self, name: str) -> None:
+        """A schedule's timer that is held back is not wanted any more."""
+        self.unsent.keep(lambda each: each if each.run or each.op >= 0 or each.name != name else None)
+
+    def release_held(self, record: Record) -> None:
+        """A run has ended or starts over: of what it asked for and is held back, only what outlives it stays."""
+
+        def choose(held: Held) -> Held | None:
+            if held.run != record.id:
+                return held
+            outlives = held.kind in OUTLIVE and record.ops[held.op].outcome is None
+            return msgspec.structs.replace(held, run="") if outlives else None
+
+        if self.unsent:
+            self.unsent.keep(choose)
+
+    def drop_held(self, record: Record, first: int) -> None:
+        """A run is reset: of what it asked for and is held back, the operations from this one on are not asked for."""
+        if self.unsent:
+            self.unsent.keep(lambda held: None if held.run == record.id and held.op >= first else held)

@@ -1,0 +1,112 @@
+"""The rows of one run: which of them a transition changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worldline.kernel.rows.ledger import Group, Ledger, Write
+from worldline.kernel.rows.records import Record, RunStatus
+from worldline.model import row_keys as keys
+
+
+class RunRows:
+    """Called behind each change of the record."""
+
+    __slots__ = ("_arrived", "_itself", "_progress", "_record")
+
+    def __init__(self, record: Record, ledger: Ledger, *, is_new: bool) -> None:
+        self._record = record
+        name = keys.text(record.id)
+        self._itself = Group(ledger, keys.RUN + name, is_new=is_new)
+        self._progress = Group(ledger, keys.PROGRESS + name, is_new=is_new)
+        self._arrived = Group(ledger, keys.ARRIVED + name, is_new=is_new)
+        record.interrupts.bind(self._progress, keys.INTERRUPT)
+        record.buffer.bind(self._arrived, keys.BUFFERED)
+        record.followers.bind(self._arrived, keys.FOLLOWER)
+        if is_new:
+            self.started()
+
+    def started(self) -> None:
+        """What it was started with has changed."""
+        self._itself.put(keys.START, self._record.write)
+
+    def stands(self) -> None:
+        """Its status has changed."""
+        if self._record.status is RunStatus.RUNNING:
+            self._itself.gone(keys.STATUS)
+        else:
+            self._itself.put(keys.STATUS, self._record.write_status)
+
+    def issued(self) -> None:
+        """The last operation is new."""
+        number = len(self._record.ops) - 1
+        self._progress.put(keys.OP + keys.number(number), self._record.ops[number].write, is_new=True)
+
+    def opened(self, number: int) -> None:
+        """An operation's work is open, or not any more."""
+        op = self._record.ops[number]
+        if op.asked is None or op.asked.step != op.step:  # else the row is new in this step, and noted
+            self._progress.put(keys.OP + keys.number(number), op.write)
+
+    def parked(self, number: int) -> None:
+        """An operation's effect is not tried any more, or it is again."""
+        parked = self._record.ops[number].parked
+        if parked is None:
+            self._progress.gone(keys.PARKED + keys.number(number))
+        else:
+            self._progress.put(keys.PARKED + keys.number(number), parked.write)
+
+    def done(self, number: int, *, is_new: bool = True) -> None:
+        """An operation has an outcome, or another one."""
+        outcome = self._record.ops[number].outcome
+        assert outcome is not None
+        self._progress.put(keys.OUTCOME + keys.number(number), outcome.write, is_new=is_new)
+
+    def fed(self) -> None:
+        """The last feeding is new."""
+        number = len(self._record.log) - 1
+        self._progress.put(keys.FEEDING + keys.number(number), self._record.log[number].write, is_new=True)
+
+    def drop_from(self, first: int, fed: int) -> None:
+        """The operations from this one on, and the feedings behind so many, are about to go."""
+        for number, op in enumerate(self._record.ops[first:], first):
+            self._progress.gone(keys.OP + keys.number(number))
+            if op.outcome is not None:
+                self._progress.gone(keys.OUTCOME + keys.number(number))
+            if op.parked is not None:
+                self._progress.gone(keys.PARKED + keys.number(number))
+        for number in range(fed, len(self._record.log)):
+            self._progress.gone(keys.FEEDING + keys.number(number))
+
+    def drop_progress(self) -> None:
+        """Operations, outcomes, feedings and cancellations are gone."""
+        self._progress.drop()
+
+    def drop_arrived(self) -> None:
+        """Events and followers are gone."""
+        self._arrived.drop()
+
+    def forgotten(self) -> None:
+        """All of it is gone."""
+        self._itself.drop()
+
+    def all(self) -> Iterator[tuple[bytes, Write]]:
+        """Every row that there is."""
+        record = self._record
+        yield self._itself.prefix + keys.START, record.write
+        if record.status is not RunStatus.RUNNING:
+            yield self._itself.prefix + keys.STATUS, record.write_status
+        prefix = self._progress.prefix
+        for number, op in enumerate(record.ops):
+            yield prefix + keys.OP + keys.number(number), op.write
+            if op.outcome is not None:
+                yield prefix + keys.OUTCOME + keys.number(number), op.outcome.write
+            if op.parked is not None:
+                yield prefix + keys.PARKED + keys.number(number), op.parked.write
+        for number, resume in enumerate(record.log):
+            yield prefix + keys.FEEDING + keys.number(number), resume.write
+        for key, write in record.interrupts.rows():
+            yield prefix + key, write
+        for queue in (record.buffer, record.followers):
+            for key, write in queue.rows():
+                yield self._arrived.prefix + key, write

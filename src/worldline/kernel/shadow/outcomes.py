@@ -1,0 +1,56 @@
+"""What came of an input at once: taken, refused, failed or answered, read from a step's entries or drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worldline.base import errors
+from worldline.codec import structs
+from worldline.kernel import events, values
+from worldline.kernel.execution import reports
+from worldline.kernel.rows.records import Failure
+from worldline.kernel.shadow.asked import Said
+from worldline.model import inbox
+from worldline.model import step as steps
+from worldline.model.journal import Kind
+
+_KINDS = (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT, Kind.ANSWERED)
+
+Outcome = tuple[Kind, bytes]
+
+
+def of(said: Sequence[Said]) -> list[Outcome]:
+    """What a step says of its input. Its first entry is the input itself."""
+    return [(each.kind, each.payload) for each in said[1:] if each.kind in _KINDS]
+
+
+def text(found: Sequence[Outcome]) -> str:
+    return "; ".join(_text(*each) for each in found) or "is taken"
+
+
+def _text(kind: Kind, data: bytes) -> str:
+    try:
+        if kind is Kind.HANDLER_FAILED:
+            return f"fails: {_failure(data)}"
+        if kind is Kind.UNDECODABLE_INPUT:
+            return f"is refused: {values.load(list[str], data)[0]}"
+        answer = structs.decode(events.Answer, data)
+        return f"is answered {reports.value_text(answer.data)}" if answer.ok else f"is refused: {_failure(answer.data)}"
+    except errors.DecodeError:
+        return f"{kind.name.lower()} {data.hex()[:40]}"
+
+
+def _failure(data: bytes) -> str:
+    found = structs.decode(Failure, data)
+    return f"{found.message} ({found.code})"
+
+
+def input_text(given: steps.Input) -> str:
+    item = given.item
+    if isinstance(item, inbox.Event):
+        return f"event {item.schema}{reports.value_text(given.data)}"
+    if isinstance(item, inbox.Message):
+        return f"message {item.name}{reports.value_text(given.data)}"
+    if isinstance(item, inbox.Control):
+        return f"command {item.command}"
+    return "an answer" if isinstance(item, inbox.Receipt) else "a timer" if item is not None else "an unreadable input"

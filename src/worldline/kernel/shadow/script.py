@@ -1,0 +1,95 @@
+"""Recorded steps as a script: what was given to a world, and what it asked for then.
+
+An answer belongs to what was asked for. Other code that asks for the same gets the recorded answer: of those that are
+the same, the first asked for by one has its counterpart in the first asked for by the other, and so on. So code that
+does something more or less in between still finds the answers to the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from worldline.kernel import replay, values
+from worldline.kernel.shadow import asked
+from worldline.kernel.shadow.asked import Ask, Identity
+from worldline.model import ids, journal
+from worldline.model import step as steps
+from worldline.model.change import Change
+from worldline.model.journal import Kind
+from worldline.model.rows import Rows
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One recorded step: its input, when it was, its entries, whose messages it sent."""
+
+    given: steps.Input
+    context: steps.Context
+    entries: list[journal.Entry]
+    owners: asked.Owners = {}
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Step and height of its input."""
+        return self.entries[0].step, self.entries[0].height
+
+    def cancelled_timers(self) -> list[tuple[int, int]]:
+        """The timers that it gave up, each by the step and ordinal that asked for it."""
+        found = [each.payload for each in self.entries if each.kind is Kind.TIMER_CANCELLED]
+        return [(step, ordinal) for step, ordinal, _ in (values.load(tuple[int, int, str], each) for each in found)]
+
+
+def step_of(
+    entries: Sequence[journal.Entry], at: ids.Address, load: replay.Load, changes: Iterable[Change] = ()
+) -> Step:
+    """A step of these entries, whose payloads are in place, and changes."""
+    given = replay.input_of(entries, load)
+    return Step(given, replay.context_of(entries, at), list(entries), asked.owners_of(changes))
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """A part of a world's life: its rows and head before and after, and the steps between."""
+
+    at: ids.Address
+    before: journal.Head
+    rows_before: Rows
+    steps: list[Step]
+    after: journal.Head
+    rows_after: Rows
+
+
+class Script:
+    """What the steps asked for, with the counterparts that other code's asks have found there."""
+
+    def __init__(self, recorded: Sequence[Step]) -> None:
+        self.by_intent: dict[bytes, Ask] = {}
+        self.by_place: dict[tuple[int, int], Ask] = {}
+        self._left: dict[Identity, deque[Ask]] = {}
+        incarnations = asked.Incarnations()
+        for each in recorded:
+            incarnations.takes(each.given)
+            heights = [entry.height for entry in each.entries]
+            found = asked.asks(
+                each.entries, each.context, incarnations, step=each.context.step, heights=heights, owners=each.owners
+            )
+            for ask in found:
+                self._left.setdefault(ask.identity, deque()).append(ask)
+                if ask.intent:
+                    self.by_intent[ask.intent] = self.by_place[ask.place] = ask
+
+    def match(self, ask: Ask) -> Ask | None:
+        """The recorded counterpart of what other code asks for: it has no other from here on."""
+        left = self._left.get(ask.identity)
+        if not left:
+            return None
+        # Equal messages of two runs are one identity: one of the same run comes first, if that is known.
+        mine = (each for each in left if (each.run, each.incarnation) == (ask.run, ask.incarnation))
+        found = next(mine, left[0])
+        left.remove(found)
+        return found
+
+    def left(self) -> list[Ask]:
+        """What was asked for and has no counterpart, in the order of the journal."""
+        return sorted((each for left in self._left.values() for each in left), key=lambda each: each.height)

@@ -1,0 +1,20 @@
+"""Trials: what a world's holder is doing, after a holder before it died.
+
+Per what:      world
+Changes:       at an acquire from a holder that did not release; after its restore; before each step on trial
+Key:           (UNIVERSE, u, WORLD, w, TRIAL) -> Trial
+Present:       from such an acquire until the next step's commit or the release; while a world is quarantined
+"""
+
+from __future__ import annotations
+
+from worldline.keys import space
+from worldline.model import ids, lease
+
+_TRIAL = space.part(space.InWorld.TRIAL)
+
+TRIAL = space.Value(space.ValueKind.TRIAL, lease.Trial)
+
+
+def trial_key(at: ids.Address) -> bytes:
+    return space.world(at) + _TRIAL

@@ -1,0 +1,178 @@
+"""Saved states: reading one whole, and writing one beside what is there already.
+
+A saved state is a header and the trie that it names (`model/trie`), all of them blobs; the address of the header is the
+root of a snapshot. Equal states have equal bytes, so states share what is equal in them: a new one is written by the
+nodes that were not there before.
+
+`load` and `give` read on the event loop, many nodes at once. What takes time there, decoding leaves and making nodes,
+is left to the caller's thread (`Loaded.rows`, `compute`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import digest
+from worldline.layers import blobs as blob_layer
+from worldline.model import row_keys
+from worldline.model.change import Row
+from worldline.model.trie import nodes, paths, walk
+from worldline.model.trie.difference import Difference
+from worldline.model.trie.nodes import Far, Header, Ref
+from worldline.model.trie.update import Result, Update, build
+
+Compute = Callable[..., Awaitable[Any]]  # calls a function with arguments, in the thread that is for it
+
+
+BRANCHES_KEPT = 4_096  # of a trie that rows are looked up in again and again; about 3 MB
+ROW_BYTES = 512  # more or less what a row takes in memory besides its bytes
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A saved state as it was read."""
+
+    header: Header
+    walk: walk.Walk
+    cold: bool = False  # cells were left out
+
+    @property
+    def state(self) -> bytes:
+        return self.header.state
+
+    def rows(self) -> list[tuple[bytes, Row]]:
+        """All of its rows that were read, in no particular order. Takes a while if they are many."""
+        found = self.walk.rows()
+        if not self.cold and len(found) != self.header.root.count:
+            raise errors.DecodeError(f"a saved state has {len(found)} rows; its header says {self.header.root.count}")
+        return found
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A state that is to be saved: its header, and all blobs that may not be there, in the order they are put in."""
+
+    header: Header
+    blobs: list[bytes]
+
+    @property
+    def root(self) -> bytes:
+        return digest.sha256(self.blobs[-1])
+
+    @property
+    def size(self) -> int:
+        """Of what is to be written, in bytes."""
+        return sum(map(len, self.blobs))
+
+
+def whole(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> Written:
+    """A state of these rows, with all that it consists of."""
+    return written(state, build(rows), size_before=0)
+
+
+def written(state: bytes, result: Result, *, size_before: int) -> Written:
+    header = Header(state, result.root, size_before + result.grown)
+    return Written(header, [*result.blobs.values(), *result.new.values(), nodes.encode_header(header)])
+
+
+async def header_of(blobs: blob_layer.Blobs, root: bytes) -> Header:
+    return nodes.decode_header((await blobs.get_many([root]))[root])
+
+
+async def load(blobs: blob_layer.Blobs, root: bytes, *, cells_max: int | None = None) -> Loaded:
+    """Read a saved state. `BadNode` says which node is damaged or missing, and where it lies. If its cells would take
+    more memory than `cells_max`, they are left out.
+    """
+    header = await header_of(blobs, root)
+    cold = is_large(header, cells_max)
+    walking = walk.Walk(header.root, cells=not cold)
+    await _walk(blobs, walking)
+    return Loaded(header, walking, cold)
+
+
+def is_large(header: Header, cells_max: int | None) -> bool:
+    """Whether a state may take more memory than this."""
+    return cells_max is not None and header.size + ROW_BYTES * header.root.count > cells_max
+
+
+async def lookup(
+    blobs: blob_layer.Blobs, root: Ref, keys: Iterable[bytes], known: dict[bytes, bytes] | None = None
+) -> dict[bytes, Row]:
+    """The rows under some keys of a trie; those that are not there are left out. `known`: branches by address, which
+    are not read again; it is added to, and what was added first goes when it grows too long. `BadNode` says which node
+    is damaged or missing, and for which row it was read.
+    """
+    asking = paths.Paths(root.address, keys)
+    branches = {} if known is None else known
+    while wanted := asking.wanted:
+        missing = [address for address in wanted if address not in branches]
+        try:
+            found = await blobs.get_many(missing) if missing else {}
+        except blob_layer.BadBlob as error:
+            raise BadNode(None, f"{asking.place(error.address)}: {error.why}") from error
+        asking.take({address: found.get(address) or branches[address] for address in wanted})
+        branches.update((address, data) for address, data in found.items() if nodes.is_branch(data))
+    for address in list(itertools.islice(branches, max(0, len(branches) - BRANCHES_KEPT))):
+        branches.pop(address, None)
+    rows = asking.rows()
+    far = {row.address: key for key, row in rows.items() if isinstance(row, Far)}
+    try:
+        meanings = await blobs.get_many(list(far))
+    except blob_layer.BadBlob as error:
+        what = f"blob {error.address.hex()}, which holds {row_keys.describe(far[error.address])}"
+        raise BadNode(None, f"{what}: {error.why}") from error
+    return {
+        key: Row(meanings[row.address], row.placement) if isinstance(row, Far) else row for key, row in rows.items()
+    }
+
+
+async def changed(blobs: blob_layer.Blobs, before: Ref, after: Ref, compute: Compute) -> list[bytes]:
+    """The keys of rows that are not the same in two tries, in their order. Costs what is different."""
+    asking = Difference(before.address, after.address)
+    while wanted := asking.wanted:
+        await compute(asking.take, await blobs.get_many(wanted))
+    return [each.key for each in asking.changed()]
+
+
+async def check(blobs: blob_layer.Blobs, root: bytes, known: dict[bytes, None]) -> None:
+    """Read every node of a saved state that is not `known`, and check that it has the only form that its rows allow.
+    `BadNode` says which is damaged or missing, and where it lies.
+    """
+    header = await header_of(blobs, root)
+    known[root] = None
+    await _walk(blobs, walk.Walk(header.root, strict=True, known=known))
+
+
+async def _walk(blobs: blob_layer.Blobs, walking: walk.Walk) -> None:
+    try:
+        while wanted := walking.wanted:
+            walking.take(await blobs.get_many(wanted))
+    except blob_layer.BadBlob as error:
+        place = walking.place(error.address)
+        said = str(place) if place is None or place.address == error.address else f"a large row below {place}"
+        raise BadNode(place, f"{said}: {error.why}") from error
+
+
+class BadNode(errors.Corrupt):
+    """A node of a saved state cannot be read. `place`: where it lies, if all of the state was read."""
+
+    code = "bad_node"
+
+    def __init__(self, place: walk.Place | None, message: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+async def give(blobs: blob_layer.Blobs, updating: Update, compute: Compute) -> None:
+    """Give a change of a trie all the nodes that it needs."""
+    while wanted := updating.wanted:
+        await compute(updating.take, await blobs.get_many(wanted))
+
+
+async def save(blobs: blob_layer.Blobs, state: Written) -> bytes:
+    """Put all of a state that is not there yet. Returns its root."""
+    await blobs.put_many(state.blobs)
+    return state.root

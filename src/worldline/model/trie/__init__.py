@@ -1,0 +1,1 @@
+"""A world's rows under one hash: a trie whose bytes depend on the rows alone. Pure; `nodes.py` has the form."""

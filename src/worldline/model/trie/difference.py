@@ -1,0 +1,80 @@
+"""How two tries differ: the keys whose rows are not the same, at the cost of the difference.
+
+Where both have the same address, nothing below is read: equal rows have equal nodes. Both are gone through place by
+place. Where one has a leaf and the other goes on, the rows of the leaf are divided by the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from worldline.model.trie import nodes
+from worldline.model.trie.nodes import LOWEST, Branch, Leaf, Node, Stored
+
+_Side: TypeAlias = "bytes | Node"  # a node's address; or what is known to lie at a place of a branch
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A key whose row is not the same. None: it has none on that side."""
+
+    key: bytes
+    before: Stored | None
+    after: Stored | None
+
+
+class Difference:
+    def __init__(self, before: bytes, after: bytes) -> None:
+        # Pairs of what lies at the same place, the depth of the branch that this is a place of, and the place.
+        self._open: list[tuple[_Side, _Side, int, int]] = [(before, after, -1, LOWEST)] if before != after else []
+        self._found: list[Changed] = []
+
+    @property
+    def wanted(self) -> list[bytes]:
+        sides = [side for before, after, _, _ in self._open for side in (before, after) if isinstance(side, bytes)]
+        return list(dict.fromkeys(sides))
+
+    def take(self, found: Mapping[bytes, bytes]) -> None:
+        decoded = {address: nodes.decode(found[address]) for address in self.wanted}
+        pairs, self._open = self._open, []
+        for one, other, depth, place in pairs:
+            before = decoded[one] if isinstance(one, bytes) else one
+            after = decoded[other] if isinstance(other, bytes) else other
+            self._compare(before, after, *((depth + 1, 1) if place >= LOWEST else (depth, place)))
+
+    def changed(self) -> list[Changed]:
+        """All of them, in the order of keys."""
+        assert not self._open, "nodes are missing"
+        return sorted(self._found, key=lambda each: each.key)
+
+    def _compare(self, before: Node, after: Node, depth: int, place: int) -> None:
+        if isinstance(before, Leaf) and isinstance(after, Leaf):
+            for key in {**before.rows, **after.rows}:
+                changed = Changed(key, before.rows.get(key), after.rows.get(key))
+                if changed.before != changed.after:
+                    self._found.append(changed)
+            return
+        for half in (2 * place, 2 * place + 1):
+            one, other = _at(before, half, depth), _at(after, half, depth)
+            if one == other:
+                continue
+            if isinstance(one, bytes) or isinstance(other, bytes):
+                self._open.append((one, other, depth, half))
+            else:
+                self._compare(one, other, depth, half)
+
+
+def _at(node: Node, place: int, depth: int) -> _Side:
+    """What lies at a place of a branch at this depth. `node`: what lies at the place above it."""
+    if isinstance(node, Leaf):
+        return Leaf({key: row for key, row in node.rows.items() if _is_at(nodes.path_of(key), place, depth)})
+    if place in node.children:
+        return node.children[place].address
+    below = {at: child for at, child in node.children.items() if nodes.is_below(at, place)}
+    return Branch(below) if below else Leaf({})
+
+
+def _is_at(path: bytes, place: int, depth: int) -> bool:
+    return nodes.is_below(nodes.lowest_of(path, depth), place)

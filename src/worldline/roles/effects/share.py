@@ -1,0 +1,71 @@
+"""The effect that finds a parent's answer: a fork that shares its parent's open work gets what the parent gets.
+
+The parent's journal is read from the fork on: an answer that came before the fork was first run is found as well. The
+first of these decides: the answer, that the parent has given the work up, that the parent is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from worldline.base import errors
+from worldline.kernel.authoring.calls import Effect, Retry
+from worldline.kernel.branches import fork
+from worldline.layers import blobs as blob_layer
+from worldline.layers import journal as journals
+from worldline.layers import worlds
+from worldline.model import ids, journal
+from worldline.roles import restore
+from worldline.roles.effects import shared_answers
+from worldline.store import kv
+
+WAIT_MS = 1_000
+LOOKS_MAX = 20  # of one attempt; the next one goes on behind them
+CONCURRENCY = 128
+KNOWN_MAX = 10_000
+
+
+class NotYet(errors.Error):
+    """The parent has no answer so far."""
+
+    code = "not_yet"
+
+
+def share(engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId) -> Effect[..., list[Any]]:
+    """`fork.SHARE`, performed by reading the parent's journal."""
+    looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
+
+    async def answer(world: bytes, intent: bytes, above: int, given_up: list[Any], by_hand: list[Any]) -> list[Any]:
+        shared = shared_answers.Shared(world, intent, above, given_up, by_hand)
+        at = ids.Address(universe, ids.WorldId(world))
+        height = max(above, looked.get(intent, 0))
+        for _ in range(LOOKS_MAX):
+            read = await engine.read(journals.get_head(at), worlds.get(at))
+            top = journals.decode_head(read.value(0))
+            for step in _by_step(await restore.read_entries(engine, at, above=height, up_to=top.height)):
+                loaded = await restore.load_referenced(blobs, step)
+                whole = [restore.filled(each, loaded) for each in step]
+                needed = shared_answers.needed(whole, shared)
+                if needed is not None:
+                    looked.pop(intent, None)
+                    return shared_answers.said(whole, await blobs.load(needed), shared)
+            height = top.height
+            if worlds.find(at, read.value(1)) is None:
+                return shared_answers.cancelled("the world that it was shared with is deleted")
+            looked[intent] = height
+            while len(looked) > KNOWN_MAX:
+                del looked[next(iter(looked))]
+            await engine.wait(journals.get_head(at).key, read.seen, WAIT_MS)
+        raise NotYet("the parent has no answer so far")
+
+    return Effect(
+        answer, fork.SHARE, {}, timeout=None, concurrency=CONCURRENCY,
+        retry=Retry(attempts=None, initial_delay=0.1, max_delay=1.0),
+    )  # fmt: skip
+
+
+def _by_step(entries: list[journal.Entry]) -> Iterator[list[journal.Entry]]:
+    for _, step in itertools.groupby(entries, lambda entry: entry.step):
+        yield list(step)

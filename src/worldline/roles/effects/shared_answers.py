@@ -1,0 +1,87 @@
+"""The answer of one world to work that another shares with it: what a step of its journal says.
+
+The first of these decides: the answer, the answer that a person gave, that the world has given the work up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from worldline.codec import structs
+from worldline.kernel import events, replay, runs, values
+from worldline.kernel.repair import ways_out
+from worldline.model import inbox, journal, payload
+from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.journal import Kind
+
+Said = list[Any]  # a status and data, as the effect `SHARE` answers
+
+_GIVEN_UP = (Kind.EFFECT_CANCELLED, Kind.QUESTION_CANCELLED)
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What is shared, as the journal of the world that asked for it knows it: `given_up` is what that says if the world
+    gives it up, `by_hand` the run and the number of the operation. The answer is above a height.
+    """
+
+    world: bytes
+    intent: bytes
+    above: int
+    given_up: list[Any]
+    by_hand: list[Any]
+
+
+def needed(step: Sequence[journal.Entry], shared: Shared) -> payload.Payload | None:
+    """What has to be loaded to know what a step says of the work. None: nothing about it."""
+    first = step[0]
+    if first.kind is Kind.EFFECT_RESULT or first.kind is Kind.MESSAGE:
+        item = replay.item_of(first)
+        if isinstance(item, inbox.Receipt) and item.intent == shared.intent:
+            return item.payload
+        if isinstance(item, inbox.Message) and _is_reply(item, shared.intent):
+            return item.payload
+    if any(each.kind in _GIVEN_UP and values.load(list[Any], each.payload) == shared.given_up for each in step):
+        control = replay.item_of(first) if first.kind is Kind.CONTROL else None
+        return control.payload if isinstance(control, inbox.Control) else payload.EMPTY
+    return None
+
+
+def said(step: Sequence[journal.Entry], data: bytes, shared: Shared) -> Said:
+    """What a step says of the work, given what was `needed`."""
+    item = replay.item_of(step[0])
+    if isinstance(item, inbox.Receipt) and item.intent == shared.intent:
+        return [int(item.status), data]
+    if isinstance(item, inbox.Message) and _is_reply(item, shared.intent):
+        answer = structs.decode(events.Answer, data)
+        return [int(ReceiptStatus.OK if answer.ok else ReceiptStatus.ERROR), answer.data]
+    by_hand = _by_hand(item, data, shared) if isinstance(item, inbox.Control) else None
+    return by_hand or cancelled("the world that it was shared with has given it up")
+
+
+def cancelled(why: str) -> Said:
+    return [int(ReceiptStatus.CANCELLED), runs.failure("cancelled", why)]
+
+
+def _is_reply(item: inbox.Message, intent: bytes) -> bool:
+    return item.mode is MessageMode.TYPED and item.name == events.REPLY and item.correlation == intent.hex()
+
+
+def _by_hand(control: inbox.Control, data: bytes, shared: Shared) -> Said | None:
+    """What a person has answered, if that is why the world does not wait any more."""
+    answer: ways_out.AnswerEffect | ways_out.AnswerRun
+    if control.command == ways_out.ANSWER_EFFECT:
+        answer = structs.decode(ways_out.AnswerEffect, data)
+        is_it = answer.intent == shared.intent
+    elif control.command == ways_out.ANSWER:
+        answer = structs.decode(ways_out.AnswerRun, data)
+        is_it = [answer.run, answer.op] == shared.by_hand
+    else:
+        return None
+    if not is_it:
+        return None
+    if answer.error is not None:
+        return [int(ReceiptStatus.ERROR), runs.failure("answered", answer.error)]
+    return [int(ReceiptStatus.OK), answer.data]

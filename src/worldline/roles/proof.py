@@ -1,0 +1,193 @@
+"""Proving steps: running them through the code again and comparing what comes out, byte for byte.
+
+A `Prover` is given stored steps, one after the other, from the end of a step on. Each step's input is given to a
+machine at its recorded time; entries and state digest must be those of the journal. What a step was given besides
+(runs that it blocked) is taken from the journal.
+
+A run that was under way where the proof begins is rebuilt when it goes on: what its code asks for must be what the
+state has recorded, with the same arguments, as far as the same code had asked. What earlier code had asked for, before
+a change of the program, has been asked for, and its arguments are not compared.
+
+A world outlives its code. Steps are run by the very program that wrote them, told by its hash. Where that is not loaded
+nothing can be run again: the steps are folded into rows instead, and the proof goes on behind them, at the next change
+to a program that is loaded, with a machine made of those rows.
+
+Nothing here reads or writes a store, and user code runs: it belongs into a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import canonical, structs
+from worldline.kernel import commands, replay, snapshots
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.replay import Difference
+from worldline.kernel.state import Machine
+from worldline.layers.stored import history, lines, saved_state
+from worldline.model import ids, journal, payload, row_keys, snapshot
+from worldline.model.change import Change
+from worldline.model.journal import Kind
+from worldline.model.rows import Rows
+from worldline.roles import restore
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Heights that could not be run again: their program is not loaded."""
+
+    first: int
+    last: int
+    program_hash: str
+
+
+class Prover:
+    """Holds the machine that a journal is run through, and changes it where the world's program was changed.
+
+    `programs`: what is loaded, by hash. `saved`: snapshots by height, which must come out as they were saved.
+    `folded_to`: steps up to this height are not run, because they were proved before.
+    """
+
+    def __init__(
+        self, line: lines.Line, programs: Mapping[bytes, Program], head: journal.Head, rows: Rows, *,
+        saved: Mapping[int, snapshot.Snapshot] | None = None, folded_to: int = 0,
+    ) -> None:  # fmt: skip
+        self._line = line
+        self._at = line.owner(head.height + 1)  # the world whose steps are run: intents are named by it
+        self._programs = programs
+        self._saved = saved or {}
+        self._folded_to = folded_to
+        self._rows = rows  # of the state at the head, while there is no machine
+        self._machine: Machine | None = None
+        self._hash = program_of(rows)
+        self.head = head
+        self.difference: Difference | None = None
+        self.derived: list[Change] = []  # what the code changed in the last step that was run
+        self.spans: list[Span] = []
+        self.steps = self.proved = self.entries = self.snapshots = 0
+
+    def take(
+        self, steps: Sequence[history.Stored], loaded: dict[bytes, bytes], *,
+        until: Callable[[], bool] = lambda: False,
+    ) -> int:  # fmt: skip
+        """Prove steps that follow each other, or fold them. Returns how many were taken: all of them, unless one comes
+        out differently, or `until` says so between two of them.
+        """
+        for index, step in enumerate(steps):
+            if index and until():
+                return index
+            self._one(step, loaded)
+            if self.difference is not None:
+                return index
+        return len(steps)
+
+    def _one(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
+        entries = [restore.filled(entry, loaded) for entry in step.entries()]
+        changed = _changed_to(entries)
+        owner = self._line.owner(step.height)
+        if changed is not None or owner != self._at:
+            self._continue_as(owner, changed or self._hash)
+        if step.height > self._folded_to:
+            self.steps += 1
+            self.entries += len(entries)
+            self._stand()
+        if self._machine is None:
+            self._fold(step, loaded)
+        else:
+            self._run(self._machine, step, entries, loaded)
+
+    def _continue_as(self, owner: ids.Address, program_hash: bytes) -> None:
+        """The step in which a world goes on under other code is run by the new one, over the old one's state; and the
+        steps of a fork over its parent's.
+        """
+        if self._machine is not None:
+            self._rows = Rows(snapshots.rows_of(self._machine))
+            self.close()
+        self._at, self._hash = owner, program_hash
+
+    def _stand(self) -> None:
+        """Have a machine, if the program of the next step is loaded."""
+        program = self._programs.get(self._hash)
+        if self._machine is None and program is not None:
+            self._machine = snapshots.machine_of(program, self.head.state, self._rows.items(), self._at, exact=True)
+            self._rows = Rows()
+
+    def _fold(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
+        self.head = history.fold(self.head, [step], self._rows, loaded)
+        if step.height > self._folded_to:
+            self._note(step.first_height, step.height)
+
+    def _note(self, first: int, last: int) -> None:
+        if self.spans and self.spans[-1].last == first - 1 and self.spans[-1].program_hash == self._hash.hex():
+            first = self.spans.pop().first
+        self.spans.append(Span(first, last, self._hash.hex()))
+
+    def _run(
+        self, machine: Machine, step: history.Stored, entries: list[journal.Entry], loaded: dict[bytes, bytes]
+    ) -> None:
+        def load(carried: payload.Payload) -> bytes:
+            return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
+
+        stepped = replay.stepped_again(machine, entries, self._at, load)
+        self.difference = replay.compare(entries, stepped)
+        self.derived = stepped.changes
+        record = self._saved.get(step.height)
+        if self.difference is None and record is not None and record.program_hash == machine.program.hash:
+            self.difference = _same_snapshot(machine, record)
+            self.snapshots += 1
+        if self.difference is None:
+            self.proved += 1
+            self.head = step.head()
+
+    def close(self) -> None:
+        if self._machine is not None:
+            self._machine.close()
+            self._machine = None
+
+
+_ROW_FIELDS: Final[dict[bytes, Sequence[str]]] = {row_keys.CELL: ("folds", "value")}
+
+
+def differing_row(changed: Sequence[Change], derived: Sequence[Change]) -> str:
+    """The first row that a step has changed otherwise than its code does now, and the field of it. Nothing if the state
+    was another one before.
+    """
+    journal_has, code_has = ({each.key: each.row for each in changes} for changes in (changed, derived))
+    for key in sorted({**journal_has, **code_has}):
+        if key not in code_has or key not in journal_has:
+            return f"{row_keys.describe(key)}: only {'the code' if key in code_has else 'the journal'} changes it"
+        before, after = journal_has[key], code_has[key]
+        if before is None or after is None:
+            if before is not after:
+                return f"{row_keys.describe(key)}: only {'the journal' if before is None else 'the code'} removes it"
+        elif before.meaning != after.meaning:
+            names = _ROW_FIELDS.get(key[:1], ())
+            return f"{row_keys.describe(key)}: {replay.first_field(before.meaning, after.meaning, names=names)}"
+    return ""
+
+
+def program_of(rows: Rows) -> bytes:
+    """The hash of the program that a world runs under, as its state says."""
+    row = rows.get(row_keys.PROGRAM)
+    match None if row is None else canonical.decode(row.meaning):
+        case [bytes(found), bytes(), *_]:
+            return found
+        case _:
+            raise errors.DecodeError("the state does not say which program it runs under")
+
+
+def _changed_to(entries: Sequence[journal.Entry]) -> bytes | None:
+    for entry in entries:
+        if entry.kind is Kind.PROGRAM_CHANGED:
+            return structs.decode(commands.ChangeProgram, entry.payload).after
+    return None
+
+
+def _same_snapshot(machine: Machine, record: snapshot.Snapshot) -> Difference | None:
+    root = saved_state.whole(machine.state, snapshots.rows_of(machine)).root
+    if root == record.root:
+        return None
+    return Difference(record.height, record.step, f"snapshot {record.root.hex()}", f"snapshot {root.hex()}")

@@ -1,0 +1,164 @@
+"""Having the steps of a cycle made in the kernel's thread, whatever comes of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.model import step
+from worldline.model.settings import WorkerSettings
+from worldline.roles.world import trials
+from worldline.roles.world.cycle import kernel_thread, steps
+from worldline.roles.world.cycle.kernel_executor import Overdue
+from worldline.roles.world.cycle.steps import Budget, Done
+from worldline.roles.world.cycle.turn import Stage, Turn, Worked
+from worldline.roles.world.handover import Handover
+from worldline.roles.world.held_world import HeldWorld
+
+log = logging.getLogger("worldline.worker")
+
+ABANDONED = Stage.ABANDONED
+
+
+class Stepper:
+    def __init__(
+        self, env: envs.Env, kernel: kernel_thread.KernelThread, trials: trials.Trials, settings: WorkerSettings
+    ) -> None:
+        self._env = env
+        self._kernel = kernel
+        self._trials = trials
+        self._settings = settings
+
+    async def step(self, working: Sequence[Turn], time_us: int, worked: list[Worked]) -> None:
+        """Have the steps made; `worked` gets what came of them. If one does not return, its world has failed; worlds
+        before it have their steps, and those behind it none.
+        """
+        done: list[Worked] = []
+        try:
+            if working[0].held.on_trial:
+                await self._step_alone(working[0], time_us, done)
+            else:
+                await self._kernel.run(None, self._step_all, working, time_us, done)
+        except Overdue as error:
+            done = list(done)  # the thread that was given up has the other one
+            ended = [each.turn for each in done]
+            hung, *behind = [each for each in working if each.stage is Stage.STEPPING and each not in ended]
+            hung.failed(error)
+            done.append(Worked(hung, Done(hung.held.head, hung.held.head)))
+            for each in behind:
+                each.too_late()
+        worked += done
+
+    async def _step_alone(self, turn: Turn, time_us: int, worked: list[Worked]) -> None:
+        """One step of a world on trial: nothing else runs in the thread from the time when its input is written down
+        until it has returned, and no world is restored that processes may have died restoring.
+        """
+        held = turn.held
+        if turn.error is not None:
+            worked.append(Worked(turn, Done(held.head, held.head)))
+            return
+        async with self._trials.alone, self._kernel.alone() as run:
+            try:
+                poison = await self._trials.mark(held, steps.next_input(held, turn.unread))
+            except errors.Lost as error:
+                turn.failed(error)
+                worked.append(Worked(turn, Done(held.head, held.head)))
+                return
+            await run(None, self._step_one, turn, poison, time_us, worked)
+
+    async def take_alone(self, held: HeldWorld, handover: Handover, time_us: int) -> Done:
+        """The step of a world that begins as a fork, or whose program has changed, over the input that says so. On
+        trial it is alone, and written down, as any other.
+        """
+        budget = Budget(2**62, 1, limits.STEP_EFFECTS_MAX)
+
+        def run(poison: str) -> Done:
+            return steps.run(
+                held, [], [handover], budget, time_us=time_us, env=self._env, begin=lambda _: None, poison=poison
+            )
+
+        if not held.on_trial:
+            return await self._kernel.run(held.at, run, "")
+        async with self._trials.alone, self._kernel.alone() as alone:
+            poison = await self._trials.mark(held, steps.handed_input(handover))
+            done: Done = await alone(held.at, run, poison)
+            return done
+
+    async def hold_against(self, worked: Sequence[Worked]) -> None:
+        """A step that hung, or that memory ran out in, counts like one that its process died in."""
+        for turn in [each.turn for each in worked if each.turn.error is not None]:
+            hung = isinstance(turn.error, Overdue)
+            lacking = isinstance(turn.error, errors.CannotStep) and not turn.error.lasting
+            memory = lacking and not isinstance(turn.error, errors.CannotRead)
+            if turn.given is not None and (hung or memory):
+                try:
+                    await self._trials.hold_against(turn.held, turn.given, "hung" if hung else "memory")
+                except errors.Error as raised:  # it counts the next time
+                    log.warning("world %s: a failed step is not counted: %s", turn.held.at.world.hex(), raised)
+
+    # --- Step, in the kernel's thread -------------------------------------------------------------------------
+
+    def _step_all(self, turns: Sequence[Turn], time_us: int, worked: list[Worked]) -> None:
+        """A world whose turn does not come in time is left out. Whatever comes out of the steps of one, the others make
+        theirs.
+        """
+        settings = self._settings
+        deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
+        steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
+        many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
+        self._kernel.begin()
+        for each in turns:
+            held = each.held
+            if each.stage is ABANDONED:
+                continue
+            if each.error is not None:
+                worked.append(Worked(each, Done(held.head, held.head)))
+                continue
+            now_us = self._env.monotonic_us()
+            if worked and now_us > deadline_us:
+                each.too_late()
+            else:
+                self._kernel.now(held.at, now_us)
+                self._step(each, worked, one if held.careful else many, time_us)
+
+    def _step_one(self, turn: Turn, poison: str, time_us: int, worked: list[Worked]) -> None:
+        self._kernel.begin()
+        self._kernel.now(turn.held.at, self._env.monotonic_us())
+        self._step(turn, worked, None, time_us, poison)
+
+    def _cool(self, held: HeldWorld) -> None:
+        """All that its cells are is durable: those that were used longest ago may go."""
+        if held.machine.cells.fetch is not None:
+            held.machine.cells.cool(self._settings.cells_memory_max)
+
+    def _step(self, turn: Turn, worked: list[Worked], budget: Budget | None, time_us: int, poison: str = "") -> None:
+        """Whatever comes of a world's steps is that world's alone; nothing comes of steps that were given up. Without a
+        budget: one step of a world on trial.
+        """
+        held, unread, begin = turn.held, turn.unread, self._begin(turn)
+        try:
+            self._cool(held)
+            if budget is None:
+                done = steps.run_one(held, unread, poison=poison, time_us=time_us, begin=begin)
+            else:
+                done = steps.run(held, unread, turn.handed, budget, time_us=time_us, env=self._env, begin=begin)
+        except BaseException as raised:  # noqa: BLE001 - user code may raise anything, and no signal is meant here
+            self._kernel.keep(_keep_failed, turn, worked, raised)
+        else:
+            self._kernel.keep(worked.append, Worked(turn, done))
+
+    def _begin(self, turn: Turn) -> steps.Begin:
+        progress, step_over = self._kernel.progress, turn.step_over
+
+        def begin(given: step.Input) -> None:
+            progress()
+            step_over(given)
+
+        return begin
+
+
+def _keep_failed(turn: Turn, worked: list[Worked], error: BaseException) -> None:
+    turn.failed(error)
+    worked.append(Worked(turn, Done(turn.held.head, turn.held.head)))

@@ -1,0 +1,69 @@
+"""The hosts of the fragile program: which version of its code each of their lives has, and with which crash budget.
+
+No other host has that program, so what ends them is no trouble to others. They begin with the first version; during
+chaos every other life draws one. Then they are all started with the first again, whose bad workflows are still bad,
+with another one for a while, and in the end with the mended one. Faults that stop several restores in a row quarantine
+a world; an operator resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from worldline.client.connection import Connection
+from worldline.client.world import World
+from worldline.host.process import EMBEDDED
+from worldline.kernel.authoring.program import Program
+from worldline.model.settings import Settings
+from worldline.model.world import Status
+from worldline.sim.faults.profiles import CRASHES_MAX, Profile
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load import fragile, workloads
+from worldline.sim.runtime.loop import Host
+
+RESUME_SECONDS = 2.0
+TAKEOVER_SECONDS = 15.0  # besides the lease's TTL: the host is started again, and finds its worlds
+
+
+async def resume(universe: Connection, worlds: list[str]) -> None:
+    """The operator, who resumes what is quarantined, for as long as the simulation runs."""
+    while worlds:
+        await asyncio.sleep(RESUME_SECONDS)
+        for name in worlds:
+            if (await World(universe, name).describe()).status is Status.PAUSED:
+                await World(universe, name).resume()
+
+
+class FragileHosts:
+    def __init__(self, seed: int, profile: Profile, settings: Settings, *, without: str = "") -> None:
+        self._seed = seed
+        self.budget = CRASHES_MAX if without == "crash-budget" else profile.crash_budget
+        worker = msgspec.structs.replace(settings.worker, crash_budget=self.budget)
+        self.settings = msgspec.structs.replace(settings, worker=worker)
+        self._profile = profile
+        self._version = ""  # of all of them; none: drawn for each life
+
+    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
+        count = random.Random(f"{self._seed}:fragile").randint(1, 2) if self._profile.fragile else 0
+        return [Member(f"fragile-{number}", main, runs=EMBEDDED, fragile=True) for number in range(count)]
+
+    def program_of(self, host: Host) -> Program:
+        return fragile.VERSIONS[self._version or (fragile.FIRST if host.life % 2 else self.drawn(host.label))]
+
+    def drawn(self, what: str) -> str:
+        """A version, by the seed."""
+        return self._profile.code or random.Random(f"{self._seed}:code:{what}").choice(fragile.EDITED)
+
+    def upgrade(self, version: str) -> None:
+        """From the next life on, all of them have this version."""
+        self._version = version
+
+    def patience_seconds(self, plan: workloads.Plan) -> float:
+        """How long all the deaths that are planned take at most, one after the other."""
+        ops = [op for each in plan.ops for op in each if op.kind in fragile.KINDS]
+        deaths = sum(min(op.amount, self._profile.crash_budget + 1) for op in ops)
+        return (deaths + 2) * (2 * self.settings.worker.lease_ttl_ms / 1000 + TAKEOVER_SECONDS) if ops else 0

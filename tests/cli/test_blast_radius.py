@@ -1,0 +1,74 @@
+"""One run is one blast radius: whatever its code does, and however it is edited, a killed host's worlds go on.
+
+A table: each case (`blast_cases`), killed at once or later, in each store. Every world answers an unrelated request
+within two seconds of its restore; of its runs only those concerned are blocked, or the input concerned is a dead
+letter; and every way out works. Every test run has each case, each delay and each store; `WORLDLINE_EVERY_CRASH` has
+all of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli import blast_cases, blast_play
+from tests.servers import postgres
+from tests.store import postgres_kit
+
+STORES = ("lmdb", "postgres")
+DELAYS = {"at once": 0.0, "after 1 s": 1.0, "after 5 s": 5.0}
+CALM, FATAL = blast_cases.CALM_FILE, blast_cases.FATAL_FILE
+TABLE = [(store, delay, (CALM, FATAL)) for store in STORES for delay in DELAYS]
+SELECTION = [("lmdb", "at once", (CALM,)), ("postgres", "after 1 s", (FATAL,)), ("postgres", "after 5 s", (CALM,))]
+IS_WHOLE = bool(os.environ.get("WORLDLINE_EVERY_CRASH"))
+COLUMNS = TABLE if IS_WHOLE else SELECTION
+CRASH_BUDGET = 2 if IS_WHOLE else 1
+CELLS = [
+    pytest.param((store, delay, files), case.name, marks=pytest.mark.xdist_group(f"{store} {delay}"),
+        id=f"{store} {delay} {case.name}")
+    for store, delay, files in COLUMNS
+    for name in files
+    for case in blast_cases.FILES[name]
+]  # fmt: skip
+
+Column = tuple[str, str, tuple[str, ...]]
+
+
+@functools.cache
+def played(column: Column, folder: Path) -> blast_play.Play:
+    """What became of all cases in one store after one delay; played once."""
+    store, delay, files = column
+    place = folder / f"{store} {delay}".replace(" ", "-")
+    place.mkdir()
+    url = str(place / "store")
+    if store == "postgres":
+        url = postgres.shared().url(schema=postgres_kit.fresh_schema())
+    play = blast_play.Play(url, place, pause_seconds=DELAYS[delay], files=files, crash_budget=CRASH_BUDGET)
+    play.run()
+    return play
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("blast")
+
+
+@pytest.mark.parametrize(("column", "case"), CELLS)
+def test_a_crash_concerns_one_run(column: Column, case: str, folder: Path) -> None:
+    play = played(column, folder)
+    found = play.found[case]
+    print(f"{column[0]} {column[1]} {case}: {found.seconds:.2f} s from its restore to an answer")
+    if found.error is not None:
+        print(play.hosts.deaths, play.hosts.logs, sep="\n")
+        raise found.error
+    assert len(play.hosts.deaths) <= play.deaths_max, play.hosts.deaths
+    assert {name for name, _ in play.hosts.deaths} <= {FATAL}
+
+
+def test_every_run_has_each_case_each_store_and_each_delay() -> None:
+    assert {store for store, _, _ in SELECTION} == set(STORES)
+    assert {delay for _, delay, _ in SELECTION} == set(DELAYS)
+    assert {name for _, _, files in SELECTION for name in files} == set(blast_cases.FILES)

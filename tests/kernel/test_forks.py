@@ -1,0 +1,628 @@
+"""The first steps of a fork: what becomes of everything that was open, under every policy, dry and live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from worldline import testing
+from worldline.base import limits
+from worldline.codec import structs
+from worldline.kernel import commands, values
+from worldline.kernel import step as kernel_step
+from worldline.kernel.branches import fork
+from worldline.kernel.branches.fork import Forked
+from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.records import RunStatus
+from worldline.model import ids, inbox, payload, step
+from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
+from worldline.model.world import Policy
+
+ROOM = 8  # of a step, for effects
+COUNT = 2 * ROOM + 5
+OPEN = "was open when this world was forked from 'test'"
+KEYS: list[str] = []  # the idempotency keys that `charge` was called with
+
+
+@dataclass(frozen=True)
+class Added:
+    cents: int
+
+
+@dataclass(frozen=True)
+class Balance(wl.Request[int]):
+    pass
+
+
+app = wl.Program("forks")
+
+
+@app.reducer
+@dataclass
+class Till:
+    cents: int = 0
+    drawn: int = 0
+
+    @wl.on
+    def added(self, event: Added) -> None:
+        self.cents += event.cents
+        self.drawn = wl.random().randrange(2**32)
+
+    @wl.on
+    def balance(self, request: Balance) -> int:
+        return self.cents
+
+
+@app.effect(retry=wl.Retry(attempts=2, initial_delay=1, on_exhausted="park"))
+async def charge(order: str) -> str:
+    return order
+
+
+@app.workflow
+async def charges(order: str) -> str:
+    return await charge(order)
+
+
+@app.workflow
+async def many(count: int) -> int:
+    return len(await wl.gather(*(charge(f"o{n}") for n in range(count))))
+
+
+@app.workflow
+async def patient(count: int) -> list[str]:
+    """Says what became of each."""
+    started = [wl.start(charge(f"o{n}")) for n in range(count)]
+    said = []
+    for each in started:
+        try:
+            said.append(await each)
+        except wl.EffectFailed as error:
+            said.append(error.code)
+    return said
+
+
+@app.workflow
+async def asks() -> int:
+    return await wl.ask("bank", Balance())
+
+
+@app.workflow
+async def tells() -> str:
+    await wl.send("bank", Added(1))
+    return "told"
+
+
+@app.workflow
+async def naps(seconds: int) -> str:
+    await wl.sleep(seconds)
+    return wl.now().strftime("%M:%S")
+
+
+@app.workflow
+async def parent() -> str:
+    return f"child at {await naps(30)}"
+
+
+@app.workflow
+async def hurries() -> str:
+    async with wl.scope(timeout=20) as scope:
+        await wl.sleep(90)
+    return f"timed out: {scope.timed_out}"
+
+
+@app.workflow
+async def waits() -> int:
+    return (await wl.wait(Added)).cents
+
+
+@app.workflow
+async def rings() -> None:
+    wl.after(40, Added(100))
+    await wl.sleep(1)
+
+
+@app.workflow
+async def chooses() -> list[str]:
+    said = [wl.uuid().hex]
+    await wl.sleep(5)
+    said.append(wl.uuid().hex)
+    await wl.sleep(5)
+    return [*said, wl.uuid().hex]
+
+
+@app.workflow
+async def keyed(order: str) -> str:
+    return await charge.options(key=f"key-{order}")(order)
+
+
+def answer(order: str) -> str:
+    KEYS.append(wl.attempt().key)
+    return f"paid {order}"
+
+
+def script(seconds: float = 10) -> wl.Script:
+    return wl.Script().on(charge, wl.Script.later(seconds, answer))
+
+
+RULES: list[dict[str, Any]] = [
+    {"effect": "charge", "answer": "scripted"},
+    {"ask": "bank", "arguments": {"event": "Balance"}, "answer": 7},
+]
+
+
+def outcome(world: testing.TestWorld, run: str = "r") -> Any:
+    """The result of a run, why it failed, or why it waits."""
+    try:
+        result = world.attach(run).result()
+    except wl.RunFailed as error:
+        result = str(error)
+    except testing.Stuck as stuck:
+        result = str(stuck)
+    return result
+
+
+def check(*worlds: testing.TestWorld) -> None:
+    """Nothing of a parent's is left unsettled, and everything comes out the same again, also from the rows."""
+    for world in worlds:
+        world.crash()
+        world.prove()
+        branch = world.machine.branch
+        assert branch is None or not branch.unsettled
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_EFFECTS_MAX", ROOM)
+
+
+# --- The table -------------------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[], wl.Call[Any]]] = {"effect": lambda: charges("a"), "ask": asks, "send": tells}
+DRY = "the fork is dry"
+FATES: list[tuple[str, str, bool, Any]] = [
+    ("effect", "drop", False, OPEN),
+    ("effect", "drop", True, OPEN),
+    ("effect", "reissue", False, DRY),
+    ("effect", "reissue", True, "paid a"),
+    ("effect", "share", False, "paid a"),
+    ("effect", "share", True, "paid a"),
+    ("effect", "script", False, "scripted"),
+    ("effect", "script", True, "scripted"),
+    ("effect", "unmatched", False, OPEN),
+    ("effect", "unmatched", True, OPEN),
+    ("ask", "drop", False, OPEN),
+    ("ask", "drop", True, OPEN),
+    ("ask", "reissue", False, DRY),
+    ("ask", "reissue", True, 5),
+    ("ask", "share", False, 5),
+    ("ask", "share", True, 5),
+    ("ask", "script", False, 7),
+    ("ask", "script", True, 7),
+    ("ask", "unmatched", False, OPEN),
+    ("send", "drop", False, OPEN),
+    ("send", "drop", True, OPEN),
+    ("send", "reissue", False, "told"),
+    ("send", "reissue", True, "told"),
+    ("send", "share", False, "told"),
+    ("send", "share", True, "told"),
+    ("send", "script", False, OPEN),
+    ("send", "script", True, OPEN),
+]
+
+
+@pytest.mark.parametrize(("what", "policy", "live", "said"), FATES)
+def test_each_open_operation_has_its_fate(what: str, policy: Any, live: bool, said: Any) -> None:
+    rules = {"script": RULES, "unmatched": [{"effect": "charge", "arguments": {"order": "b"}, "answer": ""}]}
+    with testing.world(app, script()) as world:
+        bank = world.also("bank", app)
+        bank.send(Added(5))
+        world.start(CALLS[what](), id="r")
+        # Where it was asked for and has no answer: behind the first step.
+        forked = world.fork(
+            "fork", at=world.journal()[-1].height if what == "effect" else last_of_first_step(world),
+            effects="script" if policy in rules else policy, script=rules.get(policy), live=live,
+        )  # fmt: skip
+        found = outcome(forked)
+        assert said in found if isinstance(said, str) else found == said
+        assert outcome(world) == {"effect": "paid a", "ask": 5, "send": "told"}[what]
+        sent_again = what == "send" and policy == "reissue" and live
+        assert bank.state(Till).cents == 5 + (what == "send") + sent_again
+        check(world, forked)
+
+
+def last_of_first_step(world: testing.TestWorld) -> int:
+    return max(each.height for each in world.journal() if each.step == 1)
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("policy", ["drop", "reissue", "share", "script"])
+def test_everything_that_needs_no_outside_goes_on_under_every_policy(policy: Any, live: bool) -> None:
+    with testing.world(app) as world:
+        world.send(Added(1))
+        for call in (parent, hurries, waits, rings):
+            world.start(call(), id=call.name)
+        world.start(waits(), id="late")
+        world.schedule("tick", Added(10), every=50)
+        world.advance(10)
+        both = (world, world.fork(effects=policy, script=RULES, live=live))
+        world.advance(10)
+        for each in both:
+            each.send(Added(9), to="waits")
+        world.advance(100)
+        for each in both:
+            named = [outcome(each, name) for name in ("parent", "hurries", "waits", "rings", "late")]
+            assert named == ["child at 00:30", "timed out: True", 9, None, 100]
+            assert each.state(Till).cents == 121
+            assert [schedule.fired for schedule in each.schedules()] == [2]
+        check(*both)
+
+
+def test_a_timer_that_is_due_before_the_fork_begins_fires_at_once() -> None:
+    with testing.world(app) as world:
+        world.start(naps(30), id="r")
+        height = world.head.height
+        world.advance(300)
+        forked = world.fork(at=height)
+        assert forked.attach("r").result() == "05:00"
+        check(world, forked)
+
+
+# --- More than a step has room for ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("policy", ["drop", "reissue", "share", "script"])
+def test_more_open_work_than_one_step_can_settle(policy: Any, live: bool) -> None:
+    with testing.world(app, script(), drops=False) as world:
+        world.start(patient(COUNT), id="r")
+        assert len(world.machine.work.open) == COUNT
+        forked = world.fork(effects=policy, script=RULES if policy == "script" else None, live=live)
+        first = world.head.step + 1
+        wanted = [each for each in forked.journal() if each.step >= first and each.kind is Kind.EFFECT_REQUESTED]
+        asked = {"drop": 0, "script": 0}.get(policy, COUNT)
+        assert len(wanted) == asked
+        assert forked.head.step - world.head.step >= (COUNT // ROOM if asked else 1)
+        if policy == "reissue" and not live:
+            assert forked.answer(charge, "by hand") == COUNT
+        paid = [f"paid o{n}" for n in range(COUNT)]
+        same = {"drop": ["cancelled"] * COUNT, "script": ["scripted"] * COUNT}
+        expected = ["by hand"] * COUNT if policy == "reissue" and not live else same.get(policy, paid)
+        assert forked.attach("r").result() == expected
+        assert world.attach("r").result() == paid
+        check(world, forked)
+
+
+def test_more_than_a_step_of_its_real_size_can_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    count = 2 * limits.STEP_EFFECTS_MAX + 3
+    with testing.world(app, script(), drops=False, twice=False) as world:
+        world.start(patient(count), id="r")
+        forked = world.fork(effects="reissue", live=True)
+        assert forked.head.step == world.head.step + 3
+        assert forked.attach("r").result() == [f"paid o{n}" for n in range(count)]
+        check(forked)
+
+
+def test_no_run_goes_on_before_all_of_its_work_is_settled() -> None:
+    with testing.world(app, script(), drops=False) as world:
+        world.start(many(COUNT), id="r")
+        stage, life = world._stage, world._actor.life
+        made = testing.worlds._life(stage, "fork", app, world._options, before=life, start=life.standing_at(10**6))
+        said = Forked(
+            made.at.world, world.address.world, "test", made.head.step, made.head.height, Policy.REISSUE, True
+        )
+        actor = stage.fork("fork", made, world._actor.reading, said)
+        assert made.machine.branch is not None
+        assert made.machine.branch.unsettled
+        made.restore()
+        # In between: an event, a cancellation, and a command that ends the run without its code.
+        data = values.dump(Added(2))
+        stage.step(actor, inbox.Event("Added", payload.inline(data)), data)
+        end = structs.encode(ways_out.TerminateRun("r", "enough"))
+        stage.step(actor, inbox.Control(ways_out.TERMINATE, payload.inline(end)), end)
+        world.advance(0)
+        assert not made.machine.unfinished
+        assert not made.machine.work.open
+        assert made.machine.runs["r"].record.status is RunStatus.CANCELLED
+        made.prove()
+
+
+def test_what_was_held_back_is_asked_for_by_the_fork() -> None:
+    with testing.world(app, script(), drops=False) as world:
+        world.start(patient(COUNT), id="r")
+        first = world.fork("dropped", at=last_of_first_step(world))
+        assert first.answer(charge, "by hand") == COUNT - ROOM
+        sent = ROOM
+        assert outcome(first) == ["cancelled"] * sent + ["by hand"] * (COUNT - sent)
+        second = world.fork("live", at=last_of_first_step(world), effects="share", live=True)
+        assert outcome(second) == [f"paid o{n}" for n in range(COUNT)]
+        check(world, first, second)
+
+
+def test_what_was_given_up_and_not_closed_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_ENTRIES_MAX", 10)
+    with testing.world(app, script(), drops=False) as world:
+        run = world.start(many(COUNT), id="r")
+        height = world.head.height
+        run.cancel("enough")
+        halfway = next(each.height for each in world.journal() if each.height > height and each.chain)
+        for policy in ("drop", "reissue", "share"):
+            forked = world.fork(policy, at=halfway, effects=policy)
+            assert not forked.machine.work.open
+            assert not forked.machine.work.closing
+            own = [each.kind for each in forked.journal() if each.height > halfway]
+            assert own == [Kind.CONTROL, *own[1:]]
+            assert Kind.EFFECT_CANCELLED not in own
+            assert forked.attach("r").status is RunStatus.CANCELLED
+            check(forked)
+
+
+# --- Work and runs that stand still --------------------------------------------------------------------------------
+
+
+def test_parked_effects() -> None:
+    with testing.world(app, wl.Script().on(charge, ConnectionError, ConnectionError, "at last")) as world:
+        world.start(charges("a"), id="r")
+        world.advance(60)
+        assert len(world._stage.parked(world._actor, "charge")) == 1
+        dropped = world.fork("dropped")
+        shared = world.fork("shared", effects="share")
+        by_hand = world.fork("by-hand", effects="share")
+        live = world.fork("live", effects="reissue", live=True)
+        assert OPEN in outcome(dropped)
+        assert outcome(live) == "at last"  # it is tried again, and not parked any more
+        assert "waits for effect charge" in outcome(shared)
+        assert world.retry(charge) == 1
+        assert outcome(shared) == outcome(by_hand) == "at last"
+        again = world.start(charges("b"), id="again")
+        again.result()
+        check(world, dropped, shared, by_hand, live)
+
+
+def test_an_answer_by_hand_is_shared() -> None:
+    with testing.world(app, wl.Script().on(charge, ConnectionError)) as world:
+        world.start(charges("a"), id="r")
+        world.start(charges("b"), id="s")
+        world.advance(60)
+        shared = world.fork("shared", effects="share")
+        intents = world._stage.parked(world._actor, "charge")
+        world.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intents[1], values.dump("by hand"), None))
+        world.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intents[0], b"", "no money"))
+        assert outcome(shared, "s") == "by hand"
+        assert "no money" in outcome(shared, "r")
+        check(world, shared)
+
+
+def test_what_the_parent_gives_up_ends_for_the_fork_too() -> None:
+    with testing.world(app, script()) as world:
+        run = world.start(charges("a"), id="r")
+        shared = world.fork("shared", effects="share")
+        run.cancel("no")
+        assert "has given it up" in outcome(shared)
+        late = world.fork("late", at=last_of_first_step(world), effects="share")  # it was given up before
+        assert "has given it up" in outcome(late)
+        check(world, shared, late)
+
+
+def test_the_retry_of_a_dry_forks_effect_is_refused() -> None:
+    with testing.world(app, script()) as world:
+        forked = world.fork()
+        forked.start(charges("a"), id="r")
+        with pytest.raises(wl.Closed, match=r"dry fork.*answer\(\)"):
+            forked.retry(charge)
+        assert forked.answer(charge, "by hand") == 1
+        assert outcome(forked) == "by hand"
+
+
+def other_code() -> wl.Program:
+    """The same program with a `charges` that does something else first."""
+    other = wl.Program("forks")
+    other.reducer(Till)
+    other.effect(name="charge", retry=wl.Retry(attempts=2, initial_delay=1, on_exhausted="park"))(charge.function)
+
+    @other.workflow(name="charges")
+    async def other_charges(order: str) -> str:
+        await wl.sleep(1)
+        return order
+
+    return other
+
+
+@pytest.mark.parametrize("policy", ["drop", "share", "script"])
+def test_a_blocked_run_gets_its_answer_and_waits_for_its_code(policy: Any) -> None:
+    with testing.world(app, script()) as world:
+        world.start(charges("a"), id="r")
+        assert world.adopt(other_code())
+        world.advance(20)
+        assert world.attach("r").status is RunStatus.BLOCKED
+        before = world.head
+        forked = world.fork(at=last_of_first_step(world), effects=policy, script=RULES)
+        assert world.head == before
+        forked.advance(60)
+        assert forked.attach("r").status is RunStatus.BLOCKED
+        fork_of_blocked = world.fork(effects=policy, script=RULES)
+        assert fork_of_blocked.attach("r").status is RunStatus.BLOCKED
+        forked.adopt(app)
+        expected = {"drop": OPEN, "share": "paid a", "script": "scripted"}[policy]
+        assert expected in outcome(forked)
+
+
+def test_events_that_came_too_early_are_there_in_the_fork() -> None:
+    with testing.world(app, script(30)) as world:
+
+        def buffered(each: testing.TestWorld) -> int:
+            return len(each.machine.runs["r"].record.buffer)
+
+        world.start(then_waits(), id="r")
+        world.send(Added(3), to="r")
+        assert buffered(world) == 1
+        forked = world.fork(effects="script", script=RULES)
+        assert forked.attach("r").result() == 3
+        assert buffered(world) == 1
+        check(world, forked)
+
+
+@app.workflow
+async def then_waits() -> int:
+    await charge("a")
+    return (await wl.wait(Added)).cents
+
+
+# --- Keys, draws, lineage ------------------------------------------------------------------------------------------
+
+
+def test_chosen_keys_are_the_forks_own_in_a_live_one() -> None:
+    with testing.world(app, script()) as world:
+        KEYS.clear()
+        world.start(keyed("a"), id="r")
+        one = world.fork("one", effects="reissue", live=True)
+        two = one.fork("two", effects="reissue", live=True)
+        for each in (world, one, two):
+            each.attach("r").result()
+            each.run(keyed("b"), id="s")
+        names = {each.address.world.hex() for each in (one, two)}
+        assert sorted(key for key in KEYS if ":" not in key) == ["key-a", "key-b"]
+        assert {tuple(key.split(":")) for key in KEYS if ":" in key} == {
+            (name, key) for name in names for key in ("key-a", "key-b")
+        }
+        check(world, one, two)
+
+
+def test_draws() -> None:
+    with testing.world(app) as world:
+        world.start(chooses(), id="r")
+        world.advance(5)
+        forks = {False: world.fork("dry"), True: world.fork("live", live=True)}
+        twin = world.fork("twin", live=True)
+        mine = world.attach("r").result()
+        for each in (world, twin, *forks.values()):
+            each.send(Added(1))
+        dry, live, other = (each.attach("r").result() for each in (forks[False], forks[True], twin))
+        assert dry == mine
+        assert live[:2] == other[:2] == mine[:2], "what was drawn before the fork stays"
+        assert len({mine[2], live[2], other[2]}) == 3
+        drawn = [each.state(Till).drawn for each in (world, *forks.values(), twin)]
+        assert drawn[0] == drawn[1]
+        assert len({*drawn}) == 3
+        check(world, twin, *forks.values())
+
+
+def test_a_live_fork_at_the_time_of_the_step_before() -> None:
+    """Runs are rebuilt with what they had drawn, however little time has passed."""
+    with testing.world(app) as world:
+        world.start(chooses(), id="r")
+        first = world.fork("first", live=True)
+        second = first.fork("second", live=True)
+        first.advance(5)
+        third = second.fork("third", live=True)
+        results = [each.attach("r").result() for each in (world, first, second, third)]
+        assert len({each[0] for each in results}) == 1
+        assert len({each[1] for each in results}) == 3, "the third began behind the second draw"
+        assert len({each[2] for each in results}) == 4
+        check(world, first, second, third)
+
+
+def test_forks_of_forks_share_with_the_world_that_asked() -> None:
+    with testing.world(app, script(), drops=False) as world:
+        world.start(patient(COUNT), id="r")
+        first = world.fork("first", effects="share")
+        second = first.fork("second", effects="share")
+        started = world.head.height
+        # Inside the steps in which the first settles what it has inherited.
+        inside = next(each.height for each in first.journal() if each.height > started and each.chain)
+        third = first.fork("third", at=inside, effects="share")
+        fourth = first.fork("fourth", at=inside)
+        paid = [f"paid o{n}" for n in range(COUNT)]
+        for each in (third, second, first, world):
+            assert each.attach("r").result() == paid
+        assert fourth.attach("r").result() == ["cancelled"] * COUNT
+        check(world, first, second, third, fourth)
+
+
+def test_a_fork_below_the_point_where_its_parent_was_forked() -> None:
+    with testing.world(app) as world:
+        for cents in (1, 2, 4):
+            world.send(Added(cents))
+        first = world.fork("first", at=2)
+        first.send(Added(8))
+        low = first.fork("low", at=1)
+        assert low.machine.branch is not None
+        assert low.machine.branch.owners[-1].world == world.address.world
+        sums = [each.state(Till).cents for each in (world, first, low)]
+        assert sums == [7, 11, 1]
+        assert first.state(Till, at=1).cents == 1
+        assert [each.height for each in first.journal()] == [*range(1, first.head.height + 1)]
+        check(world, first, low)
+
+
+def test_the_script_of_a_fork_is_not_that_of_its_forks() -> None:
+    with testing.world(app) as world:
+        first = world.fork(script=RULES * 3)
+        second = first.fork(script=[{"effect": "charge", "answer": "other"}])
+        third = second.fork()
+        assert first.run(charges("a")) == "scripted"
+        assert second.run(charges("a")) == "other"
+        third.start(charges("a"), id="r")
+        assert DRY in outcome(third)
+        check(first, second, third)
+
+
+# --- What is no fork -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"fork": b"x" * 16}, {"step": 5}, {"owner": b"o" * 16, "step": 0}, {"script": [b"\x00"]}]
+)
+def test_only_the_first_step_of_a_fork_says_that_it_is_one(change: dict[str, Any]) -> None:
+    with testing.world(app) as world:
+        world.send(Added(1))
+        mine = world.address.world
+        said = Forked(mine, mine, "test", world.head.step, world.head.height, Policy.DROP, False)
+        fields = {name: getattr(said, name) for name in said.__struct_fields__} | change
+        data = structs.encode(Forked(**fields))
+        before = world.machine.rows
+        stepped = world.step(inbox.Control(fork.FORKED, payload.inline(data)), data)
+        assert "forked: " in stepped.dead
+        assert world.machine.branch is None
+        assert not world.machine.unfinished
+        assert before == world.machine.rows
+        world.prove()
+
+
+def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
+    """Nothing of a fork's first step is user code; what is settled without user code is settled later."""
+    with testing.world(app, script(), drops=False) as world:
+        world.start(patient(COUNT), id="r")
+        life = world._actor.life
+        made = testing.worlds._life(
+            world._stage, "fork", app, world._options, before=life, start=life.standing_at(10**6)
+        )  # fmt: skip
+        machine, number = made.machine, made.head.step
+        data = structs.encode(
+            Forked(made.at.world, world.address.world, "test", number, made.head.height, Policy.SHARE, False)
+        )
+
+        def take(item: inbox.Item, data: bytes, poison: str = "") -> step.Stepped:
+            nonlocal number
+            number += 1
+            given = step.Input(item, data, poison=poison)
+            return kernel_step.step(machine, given, step.Context(made.at, number, made.head.time_us))
+
+        take(inbox.Control(fork.FORKED, payload.inline(data)), data, "died of it")
+        assert machine.branch is not None
+        assert machine.branch.unsettled
+        go_on = inbox.Control(commands.CONTINUE, payload.EMPTY)
+        take(go_on, b"", "died of it")
+        wanted: list[step.Wanted] = []
+        while machine.unfinished:
+            wanted += take(go_on, b"").wanted
+        assert [each.name for each in wanted] == [fork.SHARE] * COUNT
+        assert {each.kind for each in machine.work.open.values()} == {WorkKind.EFFECT}
+        assert machine.runs["r"].record.status is RunStatus.RUNNING
+        assert isinstance(made.at, ids.Address)
+        machine.close()

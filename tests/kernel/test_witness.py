@@ -1,0 +1,195 @@
+"""A world that says the root of its state: nothing else happens in that step, and a replay comes to the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests.kernel.test_cold_cells import From
+from worldline import testing
+from worldline.base import limits
+from worldline.codec import structs
+from worldline.kernel import commands, schedules, snapshots, values
+from worldline.kernel import step as kernel_step
+from worldline.kernel.authoring import schedule_spec
+from worldline.kernel.branches import revert, witness
+from worldline.kernel.events import Answer
+from worldline.kernel.state import Machine
+from worldline.model import ids, inbox, journal, payload, row_keys, step
+from worldline.model.journal import Kind
+from worldline.model.rows import Rows
+from worldline.model.trie.update import root_of
+from worldline.model.world import Policy
+
+HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
+SECOND_US = 1_000_000
+
+app = wl.Program("witness")
+
+
+@dataclass(frozen=True)
+class Put:
+    key: str
+    text: str = ""
+
+
+@app.reducer(key="key")
+@dataclass
+class Cell:
+    text: str = ""
+
+    @wl.on
+    def put(self, event: Put) -> None:
+        self.text = event.text
+
+
+@app.effect
+async def work(number: int) -> int:
+    return number
+
+
+@app.workflow
+async def many(count: int) -> int:
+    return len(await wl.gather(*(work(number) for number in range(count))))
+
+
+def control(command: str, data: bytes, *, poison: str = "") -> step.Input:
+    return step.Input(inbox.Control(command, payload.inline(data), "asked"), data, poison=poison)
+
+
+def asking(*, poison: str = "") -> step.Input:
+    return control(witness.WITNESS, structs.encode(witness.Witness()), poison=poison)
+
+
+def put(key: str, text: str = "") -> step.Input:
+    data = values.dump(Put(key, text))
+    return step.Input(inbox.Event(values.schema_name(Put), payload.inline(data)), data)
+
+
+def at(number: int, behind_us: int = 0) -> step.Context:
+    return step.Context(HOME, number, SECOND_US * 1_000 * number, behind_us)
+
+
+def said(drafts: list[journal.Draft]) -> witness.Witnessed:
+    [found] = [structs.decode(witness.Witnessed, draft.payload) for draft in drafts if draft.kind is Kind.WITNESSED]
+    return found
+
+
+def root(machine: Machine) -> bytes:
+    return root_of(snapshots.rows_of(machine))
+
+
+def test_the_root_is_that_of_the_rows() -> None:
+    """Every step of a test world is made twice, and it is replayed at the end."""
+    with testing.world(app) as world:
+        roots: list[bytes] = []
+        for number in range(3):
+            world.send(Put(f"k{number % 2}", "x" * 2_000 * number))
+            for _ in range(2):
+                before = world.head
+                world.command(witness.WITNESS, witness.Witness())
+                entries = [each for each in world.journal() if each.height > before.height]
+                assert [each.kind for each in entries] == [Kind.CONTROL, Kind.WITNESSED, Kind.ANSWERED]
+                found = structs.decode(witness.Witnessed, entries[1].payload)
+                assert found == witness.Witnessed(before.step, root(world.machine))
+                roots.append(found.root)
+        assert roots[::2] == roots[1::2], "to say it changes nothing"
+        assert len({*roots}) == 3
+        world.prove()
+
+
+def test_nothing_else_goes_on_in_that_step() -> None:
+    """What an earlier step left for the next waits for the one after it."""
+    machine = Machine(app)
+    call = many(limits.STEP_EFFECTS_MAX + 5)
+    call.awaited = True
+    start = commands.StartRun("r", "many", call.pack(), bytes(16), named=True)
+    kernel_step.step(machine, control(commands.RUN, structs.encode(start)), at(1))
+    assert machine.unfinished
+    rows, before = snapshots.rows_of(machine), root(machine)
+    stepped = kernel_step.step(machine, asking(), at(2))
+    assert said(stepped.drafts) == witness.Witnessed(1, before)
+    assert (stepped.changes, stepped.wanted, snapshots.rows_of(machine)) == ([], [], rows)
+    assert machine.unfinished
+    data = b""
+    kernel_step.step(machine, step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), data), at(3))
+    assert not machine.work.unsent.items
+    machine.close()
+
+
+def test_a_clock_that_was_set_back_changes_no_schedule_yet() -> None:
+    machine = Machine(app)
+    spec = schedule_spec.spec_of(Put("k"), every=3_600, cron=None, tz=None)
+    kernel_step.step(machine, control(commands.SCHEDULE, structs.encode(schedules.Put("s", spec))), at(10))
+    before = root(machine)
+    behind_us = 9_000 * SECOND_US
+    stepped = kernel_step.step(machine, asking(), at(11, behind_us))
+    assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.CLOCK, Kind.WITNESSED, Kind.ANSWERED]
+    assert (said(stepped.drafts).root, stepped.changes) == (before, [])
+    after = kernel_step.step(machine, put("k"), at(12, behind_us))
+    assert Kind.TIMER_CANCELLED in [draft.kind for draft in after.drafts], "the next step sets the timer anew"
+
+
+def test_one_that_processes_die_of_is_refused() -> None:
+    """As in a world whose rows are too many for a step."""
+    machine = Machine(app)
+    stepped = kernel_step.step(machine, asking(poison="3 processes died of it"), at(1))
+    kinds = [Kind.CONTROL, Kind.POISON, Kind.UNDECODABLE_INPUT, Kind.ANSWERED]
+    assert [draft.kind for draft in stepped.drafts] == kinds
+    assert not structs.decode(Answer, stepped.drafts[-1].payload).ok
+    assert stepped.dead == "3 processes died of it"
+    assert stepped.changes == []
+
+
+def test_a_command_that_cannot_be_read_is_refused() -> None:
+    stepped = kernel_step.step(Machine(app), control(witness.WITNESS, b"\x01"), at(1))
+    assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.ANSWERED]
+    assert not structs.decode(Answer, stepped.drafts[-1].payload).ok
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_cells_that_are_not_in_memory(durable: bool) -> None:
+    """Those that have changed since the last durable step are in memory; all others are as that has left them."""
+    rows, all_here = Rows(), Machine(app)
+    machine = Machine(app, fetch=From(rows))
+    number = 0
+
+    def both(given: step.Input) -> list[Any]:
+        nonlocal number
+        number += 1
+        stepped = [kernel_step.step(each, given, at(number)) for each in (machine, all_here)]
+        assert stepped[0].drafts == stepped[1].drafts
+        return stepped
+
+    for key in range(40):
+        rows.apply(both(put(f"k{key}", "x" * 300))[0].changes)
+    assert machine.cells.cool(5_000) > 20
+    for key in range(0, 40, 3):
+        changed = both(put(f"k{key}", "changed"))[0].changes
+        if durable:
+            rows.apply(changed)
+    both(put("new", "new"))
+    expected = root(all_here)
+    assert said(both(asking())[0].drafts).root == expected
+
+
+def test_cells_that_a_revert_removed_are_gone_before_that_is_durable() -> None:
+    """Several steps are made durable at once: what the store still has is not what the next of them works on."""
+    rows, all_here = Rows(), Machine(app)
+    machine = Machine(app, fetch=From(rows))
+    givens = [put("a", "1"), put("b", "1"), back(2, "b"), asking(), back(4, "c"), asking(), put("b", "2"), asking()]
+    for number, given in enumerate(givens, 1):
+        cold, warm = (kernel_step.step(each, given, at(number)) for each in (machine, all_here))
+        assert (cold.drafts, cold.state) == (warm.drafts, warm.state), number
+        if number <= 2:
+            rows.apply(cold.changes)
+    assert machine.cells["Cell", "b"].folds == 1
+
+
+def back(since: int, key: str) -> step.Input:
+    """To a state without this cell."""
+    wanted = revert.Revert(since, 1, 1, Policy.DROP, [[row_keys.cell("Cell", key)]])
+    return control(revert.REVERT, structs.encode(wanted))

@@ -1,0 +1,161 @@
+"""A snapshot writes what has changed since the last one, in every holder, and is the state all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import worldline as wl
+from tests.layers import scenario
+from tests.layers.scenario import Store
+from tests.roles import kit as kits
+from tests.roles.crashing import Counting
+from tests.roles.kit import Kit
+from worldline.client.handle import Handle
+from worldline.inspect import prove, verify
+from worldline.kernel import snapshots
+from worldline.keys import cas as cas_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.stored import saved_state
+from worldline.model import ids, row_keys
+from worldline.model.change import Row
+from worldline.model.trie.update import Update
+from worldline.store.objects import memory as objects_memory
+
+STATE = bytes(32)
+CELLS = 600
+
+
+@dataclass(frozen=True)
+class Put:
+    key: str
+    text: str = ""
+
+
+def program() -> wl.Program:
+    app = wl.Program("p")
+
+    @app.reducer(key="key")
+    @dataclass
+    class Cell:
+        text: str = ""
+
+        @wl.on
+        def put(self, event: Put) -> None:
+            self.text = event.text
+
+    @app.effect
+    async def echo(text: str) -> str:
+        return text
+
+    @app.workflow
+    async def talk(count: int) -> int:
+        for number in range(count):
+            await echo(f"{number}")
+        return count
+
+    return app
+
+
+class Blobs:
+    """The blobs that a process writes."""
+
+    def __init__(self) -> None:
+        self.engine: Counting | None = None
+
+    def wrap(self, engine: Any) -> Counting:
+        self.engine = Counting(engine)
+        return self.engine
+
+    def written(self, universe: ids.UniverseId) -> list[bytes]:
+        """Since this was last asked."""
+        assert self.engine is not None
+        begin, end = cas_keys.blobs(universe)
+        batches = self.engine.batches[:]
+        self.engine.batches.clear()
+        return [put.value or b"" for each in batches for key, put in each.puts.items() if begin <= key < end]
+
+
+# --- In the layers ------------------------------------------------------------------------------------------------
+
+
+async def test_touching_100_of_200000_cells_writes_in_proportion_to_100() -> None:
+    store = Store()
+    engine = Counting(store.engine)
+    blobs = blob_layer.Blobs(engine, objects_memory.MemoryObjects(store.env), store.env, scenario.UNIVERSE)
+    rows = {row_keys.cell("c", f"{number}"): Row(b"%030d" % number) for number in range(200_000)}
+    whole = saved_state.whole(STATE, rows.items())
+    await saved_state.save(blobs, whole)
+    engine.batches.clear()
+    touched = {row_keys.cell("c", f"{number}"): Row(b"touched") for number in range(0, 200_000, 2_000)}
+    updating = Update(whole.header.root, touched.items())
+
+    async def at_once(do: Any, *given: Any) -> Any:
+        return do(*given)
+
+    await saved_state.give(blobs, updating, at_once)
+    changed = saved_state.written(STATE, updating.result(), size_before=whole.header.size)
+    await saved_state.save(blobs, changed)
+    puts = [put.value or b"" for batch in engine.batches for put in batch.puts.values()]
+    assert len(puts) <= 100 * 4
+    assert sum(map(len, puts)) <= 100 * 5_000
+    assert changed.root == saved_state.whole(STATE, (rows | touched).items()).root
+
+
+# --- In a host ------------------------------------------------------------------------------------------------------
+
+
+async def put(world: wl.World, keys: range, text: str) -> None:
+    sent = await asyncio.gather(*(world.send(Put(f"k{number}", text)) for number in keys))
+    await asyncio.gather(*(each.applied() for each in sent))
+
+
+async def test_a_snapshot_writes_what_changed_and_the_next_holder_goes_on(kit: Kit) -> None:
+    app, first_blobs, second_blobs = program(), Blobs(), Blobs()
+    first = await kit.process(app, wrap=first_blobs.wrap)
+    world = await first.universe.ensure("w", app)
+    universe = (await world._handle.address()).universe
+    await put(world, range(CELLS), "x" * 300)
+    await world.snapshot()
+    whole = first_blobs.written(universe)
+    await put(world, range(3), "touched")
+    await kits.run(world, app.workflows["talk"](5), id="r")
+    await world.snapshot()
+    changed = first_blobs.written(universe)
+    assert 0 < sum(map(len, changed)) < sum(map(len, whole)) / 4
+    await put(world, range(3, 5), "above the baseline")
+    await first.kill()
+    await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+    async with kit.hosting(app, wrap=second_blobs.wrap) as client:
+        world = client.world("w")
+        await put(world, range(5, 7), "by another holder")
+        await world.snapshot()
+        again = second_blobs.written(universe)
+        assert 0 < sum(map(len, again)) < sum(map(len, whole)) / 4
+        # Each snapshot is what a replay from the world's birth comes to, byte for byte.
+        proof = await prove.prove(Handle(world._universe, "w"), programs=[app])
+        assert proof.holds
+        assert proof.snapshots == 3
+        assert (await verify.verify(world._universe, await world._handle.address())).snapshots == 4
+
+
+async def test_runs_that_end_leave_the_saved_state(memory_kit: Kit) -> None:
+    """Their rows go as groups, of which the journal does not name the rows."""
+    app = program()
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await put(world, range(CELLS), "x" * 300)
+        await world.snapshot()
+        for number in range(4):
+            await kits.begin(world, app.workflows["talk"](6), id=f"r{number}")
+            await world.snapshot()  # with operations of runs that go on
+        for number in range(4):
+            assert await (await world.attach(f"r{number}")).result(20) == 6
+        await world.snapshot()
+        machine = await world._handle.machine()
+        at = await world._handle.address()
+        read = await universe._connection.store.engine.read(snapshot_layer.get_baseline(at))
+        root = snapshot_layer.decode_baseline(read.value(0)).root
+        assert root == saved_state.whole(machine.state, snapshots.rows_of(machine)).root

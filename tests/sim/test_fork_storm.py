@@ -1,0 +1,28 @@
+"""The fork storm: seeds in which clients do little else than fork worlds, and forks, while everything fails."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from worldline.sim import campaign
+from worldline.sim.faults import boundaries, profiles
+
+SEEDS = int(os.environ.get("WORLDLINE_FORK_SEEDS", "6"))
+SHARES = max(2, SEEDS // 50)
+STORM = campaign.Job(profile="forks=3,focus=fork,clients=1,kinds=add,hostile=0,fragile=0,backlog=0")
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_a_storm_of_forks_breaks_nothing(share: int) -> None:
+    seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
+    assert campaign.campaign(seeds, job=STORM).failures == []
+
+
+def test_some_seeds_have_forks_and_look_at_them() -> None:
+    """So that a campaign as it comes stops hosts inside forks, too."""
+    drawn = [profiles.draw(seed) for seed in range(300)]
+    forking = [each for each in drawn if each.forks]
+    assert 15 < len(forking) < 60
+    assert sum(each.focus in boundaries.FORKING for each in forking) > len(forking) // 2
