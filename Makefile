@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
+# A worker that dies ends the tests at once: replacing one, xdist may wait for ever for work that was done already.
+PARALLEL := -n $(JOBS) --dist loadgroup --max-worker-restart 0
 TESTS ?= tests
 SEEDS ?= 600
 
@@ -33,10 +35,10 @@ check: $(READY)
 	$(BIN)/python -m pytest -q tests/arch
 
 test: check
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/arch --durations=15
+	$(BIN)/python -m pytest -q $(PARALLEL) --ignore=tests/arch --durations=15
 
 versions: $(READY)
-	$(BIN)/python -m tests.versions -- -n $(JOBS) --dist loadgroup $(TESTS)
+	$(BIN)/python -m tests.versions -- $(PARALLEL) $(TESTS)
 
 sim: $(READY)
 	$(BIN)/worldline simulate --seeds $(SEEDS) --jobs $(JOBS) --every-cell
@@ -45,7 +47,7 @@ soak: $(READY)
 	WORLDLINE_KILL_ROUNDS=2000 WORLDLINE_FUZZ_CASES=5000000 WORLDLINE_EXAMPLES=2000 \
 	WORLDLINE_SEEDS=20000 WORLDLINE_ABLATION_SEARCH=1 WORLDLINE_TWICE_SEEDS=200 WORLDLINE_SWEEP_STRIDE=1 \
 	WORLDLINE_CHAOS_SECONDS=60 WORLDLINE_FAILOVER_STRIDE=1 WORLDLINE_HOSTILE_PROGRAMS=6000 WORLDLINE_LINEAR_RUNS=20 WORLDLINE_EVERY_CRASH=1 WORLDLINE_FORKS=2000 WORLDLINE_FORK_SEEDS=1000 WORLDLINE_IDLE_KILLS=100 WORLDLINE_TEST_SECONDS=1800 \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --durations=15 tests
+		$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 tests
 
 bench: $(READY)
 	$(BIN)/python -m bench.run

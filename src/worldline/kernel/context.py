@@ -1,8 +1,9 @@
 """Which handler or workflow is running now, if any, and what it can call.
 
 The kernel sets `current` around every piece of user code, so that `await`, `wl.now()` and the other functions of
-`authoring/workflow_api.py` find the run they belong to. It is a context variable and not a global, so that two kernels
-in two threads do not see each other.
+`authoring/workflow_api.py` find the run they belong to. It belongs to the thread, so that two kernels in two threads do
+not see each other. It is no `ContextVar`: before Python 3.12, a garbage collection inside `ContextVar.set` that closes
+a coroutine whose last lines set one, too, reads freed memory, and the process dies of it.
 
 `Running` is the interface between those functions and the kernel. `execution/handler_calls.py` and
 `execution/workflow_calls.py` implement it. Two stand-ins are here, `Closing` and `Nowhere`, for code that must not have
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Coroutine, Generator
-from contextvars import ContextVar
-from typing import Any, Protocol, Self
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from worldline.kernel.operations import All, OpKind, Scope
 from worldline.model import step as steps
 
 CLOSINGS_MAX = 10
+
+T = TypeVar("T")
 
 
 class Running(Protocol):
@@ -110,10 +113,28 @@ class RunningWorkflow(Protocol):
     def cancel_scope(self, scope: Scope, reason: str) -> None: ...
 
 
-current: ContextVar[Running | None] = ContextVar("worldline_current", default=None)
+class OfThread(threading.local, Generic[T]):
+    """A value that each thread has for itself."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def get(self) -> T:
+        return self._value
+
+    def set(self, value: T) -> T:
+        """Set it. Returns what it was, for `reset`."""
+        before, self._value = self._value, value
+        return before
+
+    def reset(self, before: T) -> None:
+        self._value = before
+
+
+current: Final[OfThread[Running | None]] = OfThread(None)
 # Whether a signal can interrupt the code that runs: in a test's own thread, where Ctrl-C must end the test. Hosts run
 # worlds in threads that get no signals.
-interruptible: ContextVar[bool] = ContextVar("worldline_interruptible", default=False)
+interruptible: Final[OfThread[bool]] = OfThread(False)
 
 
 def require(what: str) -> Running:
@@ -243,7 +264,7 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
     closing: Any = Closing()
-    token = current.set(closing)
+    before = current.set(closing)
     try:
         for _ in range(CLOSINGS_MAX):
             with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
@@ -252,7 +273,7 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
                 return
         abandon(coroutine)
     finally:
-        current.reset(token)
+        current.reset(before)
 
 
 def abandon(coroutine: Coroutine[Any, Any, Any] | None) -> None:

@@ -153,7 +153,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
     coroutine = run.coroutine
     assert coroutine is not None
     calls = WorkflowCalls(machine, run, events.raise_event)
-    token = context.current.set(calls)
+    before = context.current.set(calls)
     try:
         run.wait_for(coroutines.feed(coroutine, run, resume))
         calls.check_lost()
@@ -172,7 +172,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
             raise
         _fail(machine, run, error)
     finally:
-        context.current.reset(token)
+        context.current.reset(before)
 
 
 # --- How runs end ------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def _call(
     before: dict[tuple[str, str], tuple[int, bytes] | None],
 ) -> Any:  # fmt: skip
     reducer = machine.program.reducers[handler.reducer]
-    token = contexts.current.set(calls)
+    outside = contexts.current.set(calls)
     try:
         key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
         cell = machine.cells.get(key) if machine.cells.fetch is None else machine.find_cell(key)
@@ -223,7 +223,7 @@ def _call(
             raise
         raise _Failed(error, handler) from error
     finally:
-        contexts.current.reset(token)
+        contexts.current.reset(outside)
     return result
 
 

@@ -16,9 +16,9 @@ from worldline.roles.world.cycle import no_asyncio
 @contextmanager
 def loopless() -> Iterator[None]:
     """Hide this thread's event loop, if there is one, and let an interrupt end the test."""
-    token = context.interruptible.set(True)
+    before = context.interruptible.set(True)
     try:
         with no_asyncio.without_asyncio():
             yield
     finally:
-        context.interruptible.reset(token)
+        context.interruptible.reset(before)

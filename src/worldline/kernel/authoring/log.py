@@ -133,11 +133,11 @@ def _is_silent(running: context.Running | None) -> bool:
 
 def _outside(running: context.Running | None, line: Line) -> None:
     """Write a line where no function of a workflow works: a replay makes no text, so making it must change nothing."""
-    token = context.current.set(None)
+    before = context.current.set(None)
     try:
         _write(running, line)
     finally:
-        context.current.reset(token)
+        context.current.reset(before)
 
 
 def _write(running: context.Running | None, line: Line) -> None:

@@ -168,7 +168,7 @@ def rebuild(machine: Machine, run: Run) -> None:
 def _feed_again(machine: Machine, run: Run, resume: Resume | None) -> None:
     run.at(resume)
     assert run.coroutine is not None
-    token = context.current.set(workflow_calls.WorkflowCalls(machine, run, _raised_before))
+    before = context.current.set(workflow_calls.WorkflowCalls(machine, run, _raised_before))
     try:
         run.wait_for(feed(run.coroutine, run, resume))
     except BaseException as error:
@@ -176,7 +176,7 @@ def _feed_again(machine: Machine, run: Run, resume: Resume | None) -> None:
             raise
         raise failures.Diverged(run.strayed or _stops(run, error)) from error
     finally:
-        context.current.reset(token)
+        context.current.reset(before)
 
 
 def check_given(machine: Machine, run: Run) -> None:
