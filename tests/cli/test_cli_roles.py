@@ -48,7 +48,7 @@ ROLES: list[list[object]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["lmdb", pytest.param("postgres", marks=pytest.mark.xdist_group("postgres"))])
+@pytest.fixture(params=["lmdb", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "lmdb":
         return str(tmp_path / "store")

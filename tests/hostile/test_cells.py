@@ -167,7 +167,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tu
         raise
 
 
-@pytest.mark.xdist_group("cells")
 @pytest.mark.parametrize("cell", EXPECTED, ids=" in ".join)
 def test_a_cell(played: dict[tuple[str, str], tuple[str, str] | None], cell: tuple[str, str]) -> None:
     found = played[cell]
