@@ -1,7 +1,7 @@
 """One run is one blast radius: whatever its code does, and however it is edited, a killed host's worlds go on.
 
 A table: each case (`blast_cases`), killed at once or later, in each store. Every world answers an unrelated request
-within two seconds of its restore; of its runs only those concerned are blocked, or the input concerned is a dead
+within five seconds of its restore; of its runs only those concerned are blocked, or the input concerned is a dead
 letter; and every way out works. Every test run has each case, each delay and each store; `WORLDLINE_EVERY_CRASH` has
 all of it.
 """
