@@ -13,7 +13,7 @@ from tests.hostile import attack, programs
 from tests.hostile.host import ROOT
 
 ANSWER_SECONDS_P99 = 2.0
-ANSWER_SECONDS_MAX = 10.0  # once in thousands of answers, a busy machine lets a host wait
+ANSWER_SECONDS_MAX = 30.0  # of thousands; on a busy machine a host may lose its leases once
 PROOFS = int(os.environ.get("WORLDLINE_HOSTILE_PROOFS", "60"))
 TEST_SECONDS = 900.0
 
