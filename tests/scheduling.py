@@ -25,7 +25,6 @@ LONG = (
     "tests/typing/",
     "tests/chaos/",
     "tests/sim/",
-    "tests/docs/test_guide.py::test_the_guide_type_checks",
     "tests/hostile/",
     "tests/cli/test_blast_radius.py",
 )
