@@ -30,7 +30,7 @@ LONG = (
 )
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """As `--dist loadscope`, with units of our own, in the order in which the tests were collected."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 import worldline as wl
@@ -68,6 +69,13 @@ OTHERS = [
     ("wl.after(seconds, Ping(seconds))", "wl.after(seconds + 1, Ping(5))\n            wl.after(0, Ping(5))"),
     ("async def interpret", "async def interpreted", "interpret(", "interpreted("),
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """All of them, before anything is drawn: the file that they are made of has tests that draw."""
+    for words in ((), *OTHERS):
+        edited(*words)
 
 
 def check(world: testing.TestWorld, last: int) -> None:
