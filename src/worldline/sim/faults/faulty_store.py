@@ -141,8 +141,8 @@ class Faults:
     def _least(self, boundary: str) -> int:
         """How often faults happen here at least."""
         focus = self.profile.focus
-        if focus == FORKING[-1] and boundary in BOUNDARIES[focus]:
-            return FOCUS_LEAN
+        if focus == FORKING[-1]:
+            return FOCUS_LEAN if boundary in BOUNDARIES[focus] else 0
         if focus in FORKING:
             return FOCUS_FEW if any(boundary in BOUNDARIES[each] for each in FORKING) else 0
         if not focus or boundary not in BOUNDARIES[focus]:
