@@ -46,7 +46,7 @@ async def _leaked() -> list[str]:
     return sorted(repr(task.get_coro()) for task in pending)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 60.0) -> None:
     """Ask again and again until the condition holds; fail at the deadline."""
     async with asyncio.timeout(seconds):
         while not await holds():  # noqa: ASYNC110 - what is waited for happens outside this loop

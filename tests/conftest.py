@@ -1,15 +1,17 @@
-"""What all tests share: `async def` tests run in a loop of their own, and hypothesis is repeatable."""
+"""What all tests share: `async def` tests have a loop of their own, hypothesis is repeatable, long tests come first."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 
-from tests import aio
+from tests import aio, scheduling
 from worldline.base import probes
 
 hypothesis.settings.register_profile(
@@ -20,6 +22,20 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("worldline")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduling:
+    return scheduling.Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: scheduling.rank(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import live until the end: no garbage collection need look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

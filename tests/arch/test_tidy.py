@@ -6,12 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.arch.trees import ROOT, dotted, name_of, sources
+from tests.arch.trees import ROOT, dotted, name_of, sources, tree_of
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
@@ -85,7 +86,7 @@ CALLS_USER_CODE = (
 
 def problems(path: Path) -> Iterator[str]:
     text = path.read_text()
-    tree = ast.parse(text)
+    tree = tree_of(path)
     name = name_of(path)
     if text.count("\n") > FILE_LINES_MAX:
         yield f"{name}: {text.count(chr(10))} lines; split it by meaning"
@@ -197,7 +198,7 @@ def declared_attributes(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", strict_sources(), ids=name_of)
 def test_nothing_is_hidden_and_state_is_changed_in_its_own_file(path: Path) -> None:
-    assert list(strict_problems(ast.parse(path.read_text()))) == []
+    assert list(strict_problems(tree_of(path))) == []
 
 
 @pytest.mark.parametrize(
@@ -221,26 +222,37 @@ def test_a_file_may_assign_the_attributes_of_its_own_classes() -> None:
     assert list(strict_problems(ast.parse(text))) == []
 
 
-def joined(text: str) -> str:
-    """Imports that stand on several lines, on one."""
-    return re.sub(r"import \(([^)]*)\)", lambda found: "import " + " ".join(found.group(1).split()), text)
+def imports(path: Path) -> list[str]:
+    """The lines of a file that import something. What stands on several lines, on one."""
+    text = re.sub(r"import \(([^)]*)\)", lambda found: "import " + " ".join(found.group(1).split()), path.read_text())
+    return [line for line in text.splitlines() if "import" in line]
 
 
 def test_every_module_is_imported_by_something() -> None:
     """A module nobody imports is dead, unless it is an entry point."""
     entries = ("testing/plugin.py", "demo/program.py")  # by pytest, and as a process of its own
-    texts = {name_of(path): joined(path.read_text()) for path in [*sources()]}
-    others = [joined(path.read_text()) for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    importing = {name_of(path): imports(path) for path in sources()}
+    outside = [
+        line for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py") for line in imports(path)
+    ]
+    everywhere = Counter([line for lines in importing.values() for line in lines] + outside)
     dead = []
-    for name in texts:
+    for name, own in importing.items():
         if name.endswith(("__init__.py", "__main__.py")) or name in entries:
             continue
         stem = name.removesuffix(".py").split("/")[-1]
         pattern = re.compile(rf"import\b.*\b{stem}\b|from worldline[\w.]*\.{stem} import")
-        inside = [text for other, text in texts.items() if other != name]
-        if not any(pattern.search(text) for text in inside) and not any(pattern.search(text) for text in others):
+        its = Counter(own)
+        if not any(pattern.search(line) for line, count in everywhere.items() if stem in line and count > its[line]):
             dead.append(name)
     assert dead == []
+
+
+def test_no_test_relies_on_a_group() -> None:
+    """The mark does nothing here: tests/scheduling.py says why, and what keeps tests together."""
+    mark = "xdist" + "_group"
+    users = [path.name for path in (ROOT / "tests").rglob("*.py") if f"mark.{mark}" in path.read_text()]
+    assert users == []
 
 
 def test_optimised_python_is_refused() -> None:

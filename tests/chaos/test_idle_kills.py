@@ -30,7 +30,7 @@ from worldline.model.lease import Running, Trial
 KILLS = int(os.environ.get("WORLDLINE_IDLE_KILLS", "0"))
 UP = ("up", "FILE", "--lease-ttl", "0.5", "--scan", "0.1", "--crash-budget", "1")
 NAMES = ("sleeps", "waits", "calls")
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Field:

@@ -45,7 +45,6 @@ def test_what_cannot_be_measured(words: list[str], hint: str, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xdist_group("postgres")
 def test_a_cluster(tmp_path: Path) -> None:
     """Real processes: what was sent is applied once, a killed worker's worlds go on, nobody is left behind."""
     url = postgres.shared().url(schema=postgres_kit.fresh_schema())

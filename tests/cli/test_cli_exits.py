@@ -11,7 +11,7 @@ import pytest
 
 import worldline
 from tests.cli import cli_kit
-from tests.cli.cli_kit import SHOP, run, spawn
+from tests.cli.cli_kit import SHOP, run
 from worldline.base import errors, failures
 from worldline.cli import output, places
 
@@ -180,16 +180,19 @@ def toml(folder: Path, text: str) -> None:
     (folder / "worldline.toml").write_text(text)
 
 
-def test_the_flag_comes_first_then_the_environment_then_the_project(stocked: Path, tmp_path: Path) -> None:
-    empty = {"WORLDLINE_STORE": "missing"}
+def test_the_flag_comes_first_then_the_environment_then_the_project(
+    stocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toml(tmp_path, f'store = "{stocked}"')
     found = ["carol", "bob", "alice"]
-    assert spawn("list", "-q", "--store", stocked, cwd=tmp_path, env=empty).out.split() == found
-    assert spawn("--store", stocked, "list", "-q", cwd=tmp_path, env=empty).out.split() == found
-    assert "missing, and creating one was not asked for" in spawn("list", "-q", cwd=tmp_path, env=empty).err
+    monkeypatch.setenv("WORLDLINE_STORE", "missing")
+    assert run("list", "-q", "--store", stocked, cwd=tmp_path).out.split() == found
+    assert run("--store", stocked, "list", "-q", cwd=tmp_path).out.split() == found
+    assert "missing, and creating one was not asked for" in run("list", "-q", cwd=tmp_path).err
+    monkeypatch.delenv("WORLDLINE_STORE")
     below = tmp_path / "deep" / "down"
     below.mkdir(parents=True)
-    assert spawn("list", "-q", cwd=below).out.split() == found
+    assert run("list", "-q", cwd=below).out.split() == found
 
 
 def test_paths_in_a_project_are_relative_to_it(store: Path, tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from tests.store import postgres_kit
 from worldline.inspect import queries
 from worldline.store import kv
 
-pytestmark = pytest.mark.xdist_group("postgres")
-
 
 @pytest.fixture(scope="module")
 def url() -> str:

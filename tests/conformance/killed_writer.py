@@ -38,8 +38,8 @@ PARTS = 4
 SWEEP = 16  # every so many batches, the parts of older ones are deleted by a range
 # Small, so that the map grows while writers are killed.
 MAP_BYTES = 1 << 20
-READY_SECONDS = 10.0
-WRITER_SECONDS = 20.0
+READY_SECONDS = 60.0
+WRITER_SECONDS = 120.0
 
 
 # --- What is written ---

@@ -14,7 +14,7 @@ from worldline.base import limits
 from worldline.store import kv
 
 LONG_MS = 60_000
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 
 
 async def _woken(waiting: asyncio.Future[bool]) -> bool:

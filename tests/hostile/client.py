@@ -26,7 +26,7 @@ from worldline.model.journal import Kind
 
 T = TypeVar("T")
 
-ACT_SECONDS = 20.0
+ACT_SECONDS = 60.0
 SOON_SECONDS = 0.5
 AT_ONCE = 12
 REFUSED = "cannot make its step"
@@ -88,7 +88,7 @@ class Attack:
             for act in part.acts:
                 self.acts += 1
                 try:
-                    fine = await _to_its_end(_do(world, act, begun), world, hostile)
+                    fine = await _to_its_end(_do(world, act, begun), world, hopeless=_hopeless(hostile, part))
                 except NoEnd as error:
                     if part.place.blocks and (BLOCKED in error.why or UNFIT in error.why):
                         continue
@@ -115,7 +115,7 @@ class Attack:
     async def _ping(self, hostile: Hostile) -> None:
         world = self._universe.world(world_name(hostile.number))
         try:
-            answered = await _to_its_end(world.ask(Ping()), world, hostile, hopeless=(UNFIT, REFUSED))
+            answered = await _to_its_end(world.ask(Ping()), world, hopeless=_hopeless(hostile))
         except NoEnd as error:
             if not self._excused(hostile, error.why):
                 self._problem(hostile, f"its world does not answer any more: {error.why}")
@@ -127,16 +127,18 @@ class Attack:
         self.problems.append(Problem(hostile, what))
 
 
-async def _to_its_end(
-    doing: Coroutine[Any, Any, T], world: wl.World, hostile: Hostile, *,
-    hopeless: tuple[str, ...] = (BLOCKED, UNFIT, REFUSED),
-) -> T:  # fmt: skip
+def _hopeless(hostile: Hostile, part: Part | None = None) -> list[str]:
+    """What the world may say of an act that has no end. What another part of the program has come to is no reason."""
+    found = [REFUSED] if hostile.sick else []
+    return [*found, BLOCKED, UNFIT] if part is not None and part.place.blocks else found
+
+
+async def _to_its_end(doing: Coroutine[Any, Any, T], world: wl.World, *, hopeless: list[str]) -> T:
     """What comes of an act. `NoEnd` as soon as `why` shows that it may have none, or when time is up."""
     task, why, began = asyncio.create_task(doing), "", time.monotonic()
-    may_have_none = hostile.sick or any(part.place.blocks for part in hostile.parts)
     try:
         while not task.done() and time.monotonic() - began < ACT_SECONDS and not any(each in why for each in hopeless):
-            await asyncio.wait([task], timeout=SOON_SECONDS if may_have_none else ACT_SECONDS)
+            await asyncio.wait([task], timeout=SOON_SECONDS if hopeless else ACT_SECONDS)
             why = "" if task.done() else await _why(world)
         if task.done():
             return task.result()

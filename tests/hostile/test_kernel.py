@@ -10,7 +10,7 @@ import os
 from tests.hostile import programs, rehearsing
 
 END = programs.COUNT * 3 // 2
-TWICE = int(os.environ.get("WORLDLINE_HOSTILE_TWICE", "200"))
+TWICE = int(os.environ.get("WORLDLINE_HOSTILE_TWICE", "100"))
 
 
 def test_nothing_escapes_a_step_and_worlds_live_on() -> None:

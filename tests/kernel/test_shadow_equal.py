@@ -6,6 +6,7 @@ number, and everything that is open has another id.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shutil
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 import worldline as wl
@@ -26,6 +28,7 @@ from worldline.inspect.shadow import lines
 NOTHING = dict.fromkeys(("blocked", "effects", "timers", "messages", "cells", "runs", "inputs"), 0)
 
 
+@functools.cache
 def edited(*words: str) -> wl.Program:
     """The same program, loaded again, with one more workflow, and some of its text replaced: pairs of old and new."""
     text = Path(programs.__file__).read_text()
@@ -55,22 +58,28 @@ def edited(*words: str) -> wl.Program:
     return program
 
 
-EDITED = edited()
 OTHERS = [
-    edited("await outside(number))", "await outside(number + number % 2))"),
-    edited("await wl.sleep(seconds)\n            said", "await wl.sleep(seconds * 2)\n            said"),
-    edited("await wl.sleep(seconds)\n            said", "wl.emit(Ping(seconds))\n            said"),
-    edited("        self.total += event.number", "        self.total += 7 // (event.number - 3)"),
-    edited('case "emit", [number]:', 'case "emit", [number]:\n            said.append(wl.now().timestamp())'),
-    edited("started.append(wl.start(interpret(plan, depth + 1)))", "said += await interpret(plan, depth + 1)"),
-    edited("timeout=timeout)\n            said", "timeout=(timeout or 0) + 1)\n            said"),
-    edited("wl.after(seconds, Ping(seconds))", "wl.after(seconds + 1, Ping(5))\n            wl.after(0, Ping(5))"),
-    edited("async def interpret", "async def interpreted", "interpret(", "interpreted("),
+    ("await outside(number))", "await outside(number + number % 2))"),
+    ("await wl.sleep(seconds)\n            said", "await wl.sleep(seconds * 2)\n            said"),
+    ("await wl.sleep(seconds)\n            said", "wl.emit(Ping(seconds))\n            said"),
+    ("        self.total += event.number", "        self.total += 7 // (event.number - 3)"),
+    ('case "emit", [number]:', 'case "emit", [number]:\n            said.append(wl.now().timestamp())'),
+    ("started.append(wl.start(interpret(plan, depth + 1)))", "said += await interpret(plan, depth + 1)"),
+    ("timeout=timeout)\n            said", "timeout=(timeout or 0) + 1)\n            said"),
+    ("wl.after(seconds, Ping(seconds))", "wl.after(seconds + 1, Ping(5))\n            wl.after(0, Ping(5))"),
+    ("async def interpret", "async def interpreted", "interpret(", "interpreted("),
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """All of them, before anything is drawn: the file that they are made of has tests that draw."""
+    for words in ((), *OTHERS):
+        edited(*words)
+
+
 def check(world: testing.TestWorld, last: int) -> None:
-    for program in (app, EDITED):
+    for program in (app, edited()):
         found = shadow(world, program, last)
         assert (found.stopped, found.counts, found.skipped) == ("", NOTHING, 0)
         assert (found.steps, found.differs) == (last, False)
@@ -120,9 +129,10 @@ def test_any_other_code_is_tried_to_the_end(acts: list[Any], seed: int, which: i
     with testing.world(app, script, seed=seed, shuffle=True, drops=False, twice=False) as world:
         live(world, acts)
         last = max(1, int(part * world.head.step))
-        found = shadow(world, OTHERS[which], last)
+        other = edited(*OTHERS[which])
+        found = shadow(world, other, last)
         assert found.stopped == ""
-        assert shadow(world, OTHERS[which], last) == found
+        assert shadow(world, other, last) == found
         world.prove()
         for line in lines("w", found):
             assert len(line) < 1_000

@@ -102,8 +102,9 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
 
     await aio.until(settled, seconds=300)
     await asyncio.sleep(1)
-    commits, cpu = engine.commits, cpu_seconds()
+    commits, cpu, began = engine.commits, cpu_seconds(), time.monotonic()
     await asyncio.sleep(idle_seconds)
+    idle_s = time.monotonic() - began
     idle_commits, idle_cpu = engine.commits - commits, cpu_seconds() - cpu
     state = await universe.world(f"w{count // 2}").state(Being)
     assert state.last == count // 2
@@ -111,7 +112,7 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     await universe._connection.close()
     await store.close()
     return {
-        "created_s": created_s, "touched_s": touched_s, "warm": warm, "idle_commits": idle_commits,
+        "created_s": created_s, "touched_s": touched_s, "warm": warm, "idle_commits": idle_commits, "idle_s": idle_s,
         "idle_cpu_s": idle_cpu, "peak_bytes": peak, "bytes_per_world": (peak - before) / count,
     }  # fmt: skip
 

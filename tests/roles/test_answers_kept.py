@@ -233,7 +233,7 @@ async def test_a_host_that_closes_gives_back_what_it_cannot_store(memory_kit: Ki
     objects.down = False
     async with memory_kit.hosting(app) as universe:
         run = await kits.start(universe.world("w"), app.workflows["go"]("large"), id="r")
-        assert await run.result(10) == ["ok", len(LARGE)]
+        assert await run.result(60) == ["ok", len(LARGE)]
     assert performed == ["large"] * 2
 
 

@@ -205,9 +205,9 @@ async def test_places_in_line() -> None:
     await asyncio.sleep(0)
     assert not any(each.done() for each in (*straight, through))  # the second is aside, and waits for the first
     first.leave()
-    await asyncio.wait_for(through, 5)
+    await asyncio.wait_for(through, 60)
     second.leave()
-    await asyncio.wait_for(asyncio.gather(*straight), 5)
+    await asyncio.wait_for(asyncio.gather(*straight), 60)
     third.leave()
     assert not line.asks
     assert not line.asides

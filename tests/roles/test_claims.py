@@ -310,7 +310,7 @@ async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
 
     await aio.until(stopped)
     with pytest.raises(wl.RunCancelled):
-        await run.result(10)
+        await run.result(60)
 
 
 async def test_work_of_a_killed_process_is_tried_again(kit: Kit) -> None:

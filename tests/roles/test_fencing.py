@@ -115,7 +115,7 @@ async def test_an_idle_holder_notices_that_it_lost_its_world(memory_kit: Kit) ->
     async def dropped() -> bool:
         return not first.host.worlds.holds(at)
 
-    await aio.until(dropped, seconds=3)
+    await aio.until(dropped)
     assert (await first.universe.world("w").state(Counter)).total == 101
 
 
@@ -159,8 +159,8 @@ async def test_takeover_after_kill_9_is_immediate_on_one_machine(tmp_path: Path)
     await child.kill()
     started = time.monotonic()
     async with wl.open(url, host=app) as universe:
-        assert await universe.world("w").ask(Add(1), timeout=5) == 4
-        assert time.monotonic() - started < 3 < Settings().worker.lease_ttl_ms / 1000
+        assert await universe.world("w").ask(Add(1), timeout=60) == 4
+        assert time.monotonic() - started < Settings().worker.lease_ttl_ms / 1000
         assert universe._connection.host is not None
         held = universe._connection.host.worlds.peek(await universe.world("w")._handle.address())
         assert held is not None

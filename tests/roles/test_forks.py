@@ -22,7 +22,7 @@ from worldline.model.journal import Kind
 from worldline.roles.effects import parking
 from worldline.store import kv
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @dataclass

@@ -14,7 +14,6 @@ from tests.roles import sums
 from tests.roles.kit import Kit
 from tests.roles.sums import AddUp
 from worldline.base import errors
-from worldline.model.settings import Settings
 from worldline.roles import loop
 from worldline.store import kv
 
@@ -80,9 +79,10 @@ async def test_a_bug_stops_the_role_and_join_raises_it() -> None:
 
 async def test_stopping_wakes_a_role_that_rests(memory_kit: Kit) -> None:
     app = program()
-    process = await memory_kit.process(app, settings=Settings())  # rests for seconds
+    rests = {"scan_ms": 600_000}
+    process = await memory_kit.process(app, settings=kits.settings(worker=rests, adapter=rests, timer=rests))
     await asyncio.sleep(0.1)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await process.close()
 
 
@@ -185,7 +185,7 @@ async def test_nobody_waits_for_a_worker_that_has_died(memory_kit: Kit, monkeypa
         raise AssertionError("this cannot be")
 
     monkeypatch.setattr(process.host.worlds._holdings, "choose", broken)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises((errors.Error, AssertionError)):
             await world.ask(AddUp(1))
     with pytest.raises(AssertionError, match="this cannot be"):
@@ -204,10 +204,10 @@ async def test_callers_are_not_left_waiting_by_a_bug(memory_kit: Kit, monkeypatc
 
     monkeypatch.setattr(process.host.worlds._cycle._stepper, "_step_all", broken)
     asked = [asyncio.ensure_future(world.ask(AddUp(1))) for _ in range(5)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*asked, return_exceptions=True)
     assert all(isinstance(each, errors.Error | AssertionError) for each in results), results
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises((errors.Error, AssertionError)):
             await world.ask(AddUp(1))
     with pytest.raises(AssertionError, match="this cannot be"):

@@ -21,12 +21,13 @@ from worldline.roles.cluster import operations, placement
 from worldline.roles.cluster import orchestrator as orchestrators
 from worldline.roles.cluster.orchestrator import Orchestrator
 
-LEASE_TTL_MS = 3_000  # nobody is to be taken for dead because the machine is busy
+LEASE_TTL_MS = 60_000  # no worker is to be taken for dead because the machine is busy
+SHORT_TTL_MS = 3_000  # of those that die: PostgreSQL's clock cannot be moved on
 
 
-def named(name: str, *, capacity: int = 4_096, **labels: str) -> Settings:
+def named(name: str, *, capacity: int = 4_096, ttl_ms: int = LEASE_TTL_MS, **labels: str) -> Settings:
     return kits.settings(
-        worker={"labels": {"name": name, **labels}, "max_worlds_warm": capacity, "lease_ttl_ms": LEASE_TTL_MS}
+        worker={"labels": {"name": name, **labels}, "max_worlds_warm": capacity, "lease_ttl_ms": ttl_ms}
     )
 
 
@@ -232,7 +233,7 @@ async def test_draining_needs_no_orchestrator(kit: Kit) -> None:
 
 async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -> None:
     app = program()
-    first = await joined(kit, app, named("a"))
+    first = await joined(kit, app, named("a", ttl_ms=SHORT_TTL_MS))
     client = await kit.process()
     worlds = await make(client, app, 4)
     await tell(worlds)
@@ -241,7 +242,7 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     epochs = [(await state(client, world)).epoch.number for world in worlds]
     second = await joined(kit, app, named("b"))
     await first.kill()
-    await kit.jump(1.1 * LEASE_TTL_MS / 1000)
+    await kit.jump(1.1 * SHORT_TTL_MS / 1000)
 
     async def failed_over() -> bool:
         await placing.turn()
@@ -260,7 +261,7 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
 async def test_a_world_assigned_to_another_is_not_taken_as_long_as_that_one_stands(kit: Kit) -> None:
     app = program()
     first = await joined(kit, app, named("a"))
-    second = await joined(kit, app, named("b"))
+    second = await joined(kit, app, named("b", ttl_ms=SHORT_TTL_MS))
     client = await kit.process()
     [world] = await make(client, app, 1)
     at = await world._handle.address()
@@ -277,7 +278,7 @@ async def test_a_world_assigned_to_another_is_not_taken_as_long_as_that_one_stan
     await tell([world])
     await operations.assign_world(client.engine, kit.env, at, second.host.worker)
     await second.kill()
-    await kit.jump(1.1 * LEASE_TTL_MS / 1000)
+    await kit.jump(1.1 * SHORT_TTL_MS / 1000)
     await tell([world])
     assert await holders(client, [world]) == [first.host.worker], "the dead cannot claim anything"
     with pytest.raises(errors.NotFound):

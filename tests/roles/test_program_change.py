@@ -278,7 +278,7 @@ async def test_ways_out_of_a_blocked_run(kit: Kit) -> None:
             await run.answer(1, "x")
         await run.terminate("too old")
         with pytest.raises(wl.RunCancelled, match="too old"):
-            await run.result(10)
+            await run.result(60)
         assert await run.reset() is RunStatus.RUNNING
         assert await finish(world, "talk") == "TALK", "from its start, under the code now"
         fresh = await world.start(other.workflows["talk"]("x"), id="x")
@@ -288,7 +288,7 @@ async def test_ways_out_of_a_blocked_run(kit: Kit) -> None:
 
         await aio.until(waits)
         await fresh.answer(2, Go("x"))
-        assert await fresh.result(10) == "X"
+        assert await fresh.result(60) == "X"
         assert (await prove.prove(world._handle, programs=[app, other])).holds
 
 

@@ -199,7 +199,7 @@ async def test_code_that_does_not_return_again_is_left_behind_and_keeps_nothing_
         [divergence] = found(process).diverged.values()
         assert "did not return" in divergence.message
         await send(world, 2)
-        await asyncio.wait_for(process.close(), 5)
+        await asyncio.wait_for(process.close(), 60)
     finally:
         gate.set()
 

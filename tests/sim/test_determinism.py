@@ -9,7 +9,7 @@ from pathlib import Path
 
 from worldline.sim import run
 
-SEEDS = range(1, 1 + int(os.environ.get("WORLDLINE_TWICE_SEEDS", "5")))
+SEEDS = range(1, 1 + int(os.environ.get("WORLDLINE_TWICE_SEEDS", "2")))
 CHILD = Path(__file__).with_name("traced.py")
 SECONDS = 300 + 10 * len(SEEDS)
 

@@ -60,8 +60,8 @@ def test_a_race_is_found_and_its_correction_holds() -> None:
         testing.simulate(lost_update.scenario, program=lost_update.app, seeds=1_000)
     assert found.value.invariant == "scenario"
     assert f"seed={found.value.seed}, seeds=1" in str(found.value)
-    testing.simulate(lost_update.fixed, program=lost_update.app, seeds=20, seed=found.value.seed)
-    testing.simulate(lost_update.scenario, program=lost_update.app, seeds=10, profile="calm")
+    testing.simulate(lost_update.fixed, program=lost_update.app, seeds=6, seed=found.value.seed)
+    testing.simulate(lost_update.scenario, program=lost_update.app, seeds=3, profile="calm")
 
 
 def test_what_a_scenario_raises_is_its_verdict_with_the_line() -> None:
@@ -78,7 +78,7 @@ def test_a_scenario_that_never_ends_breaks_liveness() -> None:
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(testing.Broken, match=r"breaks V[13]: .*'scenario'"):
-        testing.simulate(endless, program=app, seeds=1)
+        testing.simulate(endless, program=app, seeds=1, profile="calm")
 
 
 def test_a_script_answers_for_the_outside() -> None:

@@ -10,7 +10,7 @@ from worldline.sim import campaign
 from worldline.sim.check import checkers
 from worldline.sim.faults import boundaries
 
-SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "180"))
+SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "96"))
 SHARES = max(12, SEEDS // 500)
 
 

@@ -22,7 +22,7 @@ from worldline.kernel.state import Machine
 from worldline.testing import following, stage
 from worldline.testing.life import Life
 
-EXAMPLES = int(os.environ.get("WORLDLINE_FORKED_HISTORIES", "100"))
+EXAMPLES = int(os.environ.get("WORLDLINE_FORKED_HISTORIES", "40"))
 SCRIPT = wl.Script().on(programs.outside, programs.answer)
 RULES: list[dict[str, Any]] = [
     {"effect": "outside", "arguments": {"number": 4}, "error": "scripted"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +28,11 @@ class Said(NamedTuple):
 
 
 def check(sources: Mapping[str, str], folder: Path) -> list[Said]:
-    """What mypy says of these modules, each checked by itself under its name."""
+    """What mypy says of these modules, each checked by itself under its name.
+
+    `folder` is a test's own. What mypy has found out about the package is kept beside the folders of all tests of this
+    run, for the next check.
+    """
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
     config = folder / "mypy.ini"
@@ -39,7 +44,7 @@ def check(sources: Mapping[str, str], folder: Path) -> list[Said]:
         "--config-file",
         str(config),
         "--cache-dir",
-        str(folder / "cache"),
+        str(_cache(folder)),
         *OPTIONS,
     ]
     done = subprocess.run(
@@ -49,3 +54,9 @@ def check(sources: Mapping[str, str], folder: Path) -> list[Said]:
     assert not done.stderr, done.stderr
     found = [_LINE.fullmatch(line) for line in done.stdout.splitlines()]
     return [Said(each["file"], int(each["line"]), each["what"], each["text"]) for each in found if each is not None]
+
+
+def _cache(folder: Path) -> Path:
+    """In the folder of the whole run, which has one for each worker, or is itself the only one."""
+    workers = os.environ.get("PYTEST_XDIST_WORKER") is not None
+    return folder.parents[1 if workers else 0] / "mypy-cache"

@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 import multiprocessing
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import resource_tracker
 
 import msgspec
@@ -25,6 +25,7 @@ from worldline.sim.faults import ablations, boundaries, profiles
 from worldline.sim.load import scenarios
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
+SEEDS_AHEAD = 8  # for each process: given to it before they are needed
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -111,13 +112,23 @@ def _results(
         return
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (job,))
     try:
-        with _held_back(signal.SIGINT):  # the processes begin with it, and ignore the signal before they take it
-            results = pool.map(_one, seeds)
-        yield results
+        yield _in_order(pool, seeds, ahead=processes * SEEDS_AHEAD)
     finally:
         for process in multiprocessing.active_children():
             process.terminate()  # what it still runs is not needed
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) -> Iterator[run.Result]:
+    """The results of all seeds. A few are given away at a time: all of many would keep a signal waiting for seconds."""
+    running: deque[Future[run.Result]] = deque()
+    for seed in seeds:
+        if len(running) == ahead:
+            yield running.popleft().result()
+        with _held_back(signal.SIGINT):  # a process begins with it, and ignores the signal before it takes it
+            running.append(pool.submit(_one, seed))
+    for each in running:
+        yield each.result()
 
 
 @contextlib.contextmanager

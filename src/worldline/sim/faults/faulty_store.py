@@ -33,6 +33,7 @@ NEAR_US = 500  # a store that is so near has answered a read at once
 FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
 FOCUS_FEW = 150  # at those of forks, all of them: a run passes each a few times only,
 FOCUS_COLD = 250  # and where cells are fetched
+FOCUS_LEAN = 350  # a fork records its first own state once
 
 
 class Struck(msgspec.Struct, frozen=True):
@@ -140,6 +141,8 @@ class Faults:
     def _least(self, boundary: str) -> int:
         """How often faults happen here at least."""
         focus = self.profile.focus
+        if focus == FORKING[-1]:
+            return FOCUS_LEAN if boundary in BOUNDARIES[focus] else 0
         if focus in FORKING:
             return FOCUS_FEW if any(boundary in BOUNDARIES[each] for each in FORKING) else 0
         if not focus or boundary not in BOUNDARIES[focus]:

@@ -28,6 +28,8 @@ CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no in
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
+LEAN = 0.3  # of the seeds that look at forks look most at their first own states,
+LEAN_FORKS = 3  # with so many clients that fork
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -143,9 +145,15 @@ def draw(seed: int) -> Profile:
 
 
 def _looking_at_forks(profile: Profile, seed: int) -> Profile:
-    """Most often what goes wrong where there are forks goes wrong there."""
-    focus = random.Random(f"{seed}:forks").choice([FORKING[0]] * 4 + [profile.focus])
-    return msgspec.structs.replace(profile, focus=focus)
+    """Most often what goes wrong where there are forks goes wrong there. A fork has its first own state once, if it
+    lives so long: where that is looked at, there are more forks, and little else goes wrong.
+    """
+    draws = random.Random(f"{seed}:forks")
+    focus = draws.choice([FORKING[0]] * 4 + [profile.focus])
+    if focus != FORKING[0] or draws.random() >= LEAN:
+        return msgspec.structs.replace(profile, focus=focus)
+    calm = dict.fromkeys(("crash", "pause", "partition", "slow", "late", "unavailable", "conflict"), 0)
+    return msgspec.structs.replace(profile, **calm, focus=FORKING[-1], forks=LEAN_FORKS, chaos_seconds=20)
 
 
 def _draw_cold(seed: int, profile: Profile) -> Profile:
