@@ -17,10 +17,13 @@ from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings, Settings
+from worldline.observe import measures, sinks
+from worldline.roles import telemetry
 from worldline.roles.cluster import operations, placement
 from worldline.roles.cluster import orchestrator as orchestrators
 from worldline.roles.cluster.orchestrator import Orchestrator
 
+REAPED = ("worldline_reaped_workers_total", "worldline_reaped_leases_total")
 LEASE_TTL_MS = 3_000  # nobody is to be taken for dead because the machine is busy
 
 
@@ -30,17 +33,27 @@ def named(name: str, *, capacity: int = 4_096, **labels: str) -> Settings:
     )
 
 
-def orchestrator(process: Process, *, moves_max: int = 1_000) -> Orchestrator:
+def orchestrator(
+    process: Process, *, moves_max: int = 1_000, meter: measures.Meter | None = None
+) -> Orchestrator:  # fmt: skip
     universe = process.universe
     return Orchestrator(
         universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
         settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
+        telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
 
 
-async def joined(kit: Kit, app: wl.Program, settings: Settings) -> Process:
+def counted(meter: measures.Meter, name: str) -> dict[str, float]:
+    """A counter by its label."""
+    return {labels[0]: value for (each, labels), value in meter.counters.items() if each == name}
+
+
+async def joined(
+    kit: Kit, app: wl.Program, settings: Settings, *, observed: sinks.Observed | None = None
+) -> Process:  # fmt: skip
     """A worker that others can see."""
-    process = await kit.process(app, settings=settings)
+    process = await kit.process(app, settings=settings, observed=observed)
 
     async def ready() -> bool:
         return bool(process.host.ready)
@@ -103,7 +116,8 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     worlds = await make(client, app, 12)
     await tell(worlds)
     assert await holders(client, worlds) == [first.host.worker] * 12
-    placing = orchestrator(client)
+    meter = measures.Meter()
+    placing = orchestrator(client, meter=meter)
     assert await settle(placing, client, worlds) == [first.host.worker] * 12
     second = await joined(kit, app, named("b"))
     spread = await settle(placing, client, worlds)
@@ -113,6 +127,11 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     moved = [at for at, where in zip(addresses, spread, strict=True) if where == new]
     assert all(at in won for at in moved), "nothing moves but to the winner"
     assert len(moved) == min(len(won), 6), "and only as long as the other has clearly more"
+    assert counted(meter, "worldline_placements_total") == {
+        "held": 12, **({"balance": len(moved)} if moved else {})
+    }  # fmt: skip
+    assert counted(meter, "worldline_moves_total") == ({"balance": len(moved)} if moved else {})
+    assert meter.value("worldline_orchestrator_turn_seconds") == placing.turns > 0
     await tell(worlds)
     assert await holders(client, worlds) == spread, "the next input finds them where they are wanted"
     assert await totals(worlds, app) == [2] * 12
@@ -186,8 +205,10 @@ async def test_a_drained_worker_gives_its_worlds_to_the_others(kit: Kit) -> None
     await tell(worlds)
     second = await joined(kit, app, named("b"))
     await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
-    placing = orchestrator(client)
+    meter = measures.Meter()
+    placing = orchestrator(client, meter=meter)
     assert await settle(placing, client, worlds) == [second.host.worker] * 6
+    assert set(counted(meter, "worldline_moves_total")) <= {"drain"}, "the worker may have been quicker itself"
 
     async def empty() -> bool:
         return await operations.list_worker_worlds(client.engine, first.host.worker) == []
@@ -236,10 +257,12 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     client = await kit.process()
     worlds = await make(client, app, 4)
     await tell(worlds)
-    placing = orchestrator(client)
+    reaping, taking = measures.Meter(), measures.Meter()
+    placing = orchestrator(client, meter=reaping)
     await settle(placing, client, worlds)
     epochs = [(await state(client, world)).epoch.number for world in worlds]
-    second = await joined(kit, app, named("b"))
+    watched = sinks.Observed(telemetry.Telling([("meter", taking.tell)]))
+    second = await joined(kit, app, named("b"), observed=watched)
     await first.kill()
     await kit.jump(1.1 * LEASE_TTL_MS / 1000)
 
@@ -252,6 +275,10 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     assert await holders(client, worlds) == [second.host.worker] * 4
     assert [(await state(client, world)).epoch.number for world in worlds] == [epoch + 1 for epoch in epochs]
     assert await totals(worlds, app) == [2] * 4
+    assert taking.value("worldline_failovers_total") == taking.value("worldline_leases_acquired_total") == 4
+    workers, ended = [sum(meter.value(name) for meter in (reaping, taking)) for name in REAPED]
+    assert ended == 4, "each by one of the processes that saw it"
+    assert workers in (1, 2), "after the clock's jump the other may look dead too, until its next heartbeat"
 
 
 # --- Assignments and pins --------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from worldline.kernel.state import Machine
 from worldline.model.journal import Entry, Kind
 from worldline.model.settings import Settings
 from worldline.observe import measures as measured
-from worldline.observe import sinks
+from worldline.observe import metric_list, sinks
 from worldline.roles import loop, telemetry
 from worldline.testing import loopless
 
@@ -247,8 +247,8 @@ async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
             head = await world.head()
     added: Count[str] = Count()
     for measure in measures:
-        assert measured.METRICS[measure.name].kind == measure.kind
-        assert tuple(measure.labels) == measured.METRICS[measure.name].labels
+        assert metric_list.METRICS[measure.name].kind == measure.kind
+        assert tuple(measure.labels) == metric_list.METRICS[measure.name].labels
         if measure.kind == "counter":
             added[measure.name] += int(measure.value)
     assert added["worldline_steps_total"] == head.step

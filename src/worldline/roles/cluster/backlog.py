@@ -36,8 +36,8 @@ log = logging.getLogger("worldline.janitor")
 
 WORLDS_MAX = 256  # looked at in one turn; each takes a handful of requests
 ITEMS_MAX = 1_000  # unread items or dead letters of one world that are counted
-ITEMS_BYTES_MAX = 4 * limits.MIB  # read for that in one turn, about
-ITEMS_BYTES_EACH_MIN = 16 * limits.KIB
+ITEMS_BYTES_MAX = 2 * limits.MIB  # read for that in one turn, about
+ITEMS_BYTES_EACH_MIN = ITEMS_BYTES_MAX // WORLDS_MAX
 OPEN_MAX = 1_000  # records of open work in one turn
 QUEUES_MAX = 64  # due queues in one turn
 OVERDUE_MAX = 1_000  # pointers of one queue that are counted
@@ -291,11 +291,16 @@ class DueWalk:
         return None
 
     async def _count(self, queue: str, now_us: int) -> None:
+        """Work of one kind has its queue to itself, and the first pointer is due for longest."""
         wanted = works.due_range(self._universe, queue=queue, now_us=now_us, count_max=OVERDUE_MAX)
-        for each in works.decode_due(self._universe, (await self._engine.read(wanted)).page(0)):
-            kind = work_keys.DUE.unpack(each.raw).kind.name.lower()
-            self._overdue[kind] += 1
-            self._overdue_age_us[kind] = max(self._overdue_age_us[kind], now_us - each.pointer.due_us)
+        page = (await self._engine.read(wanted)).page(0)
+        if not page.items:
+            return
+        oldest_key, raw = page.items[0]
+        kind = work_keys.DUE.unpack(raw).kind.name.lower()
+        self._overdue[kind] += len(page.items)
+        age_us = now_us - work_keys.pointer(self._universe, oldest_key).due_us
+        self._overdue_age_us[kind] = max(self._overdue_age_us[kind], age_us)
 
 
 _Walk = WorldsWalk | OpenWalk | DueWalk
