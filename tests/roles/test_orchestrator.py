@@ -16,6 +16,7 @@ from tests.roles.sums import Add, program
 from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.model.lease import Epoch, Worker
 from worldline.model.settings import OrchestratorSettings, Settings
 from worldline.observe import measures, sinks
 from worldline.roles import telemetry
@@ -279,6 +280,25 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     workers, ended = [sum(meter.value(name) for meter in (reaping, taking)) for name in REAPED]
     assert ended == 4, "each by one of the processes that saw it"
     assert workers in (1, 2), "after the clock's jump the other may look dead too, until its next heartbeat"
+
+
+@pytest.mark.parametrize(
+    ("reason", "draining", "alive", "why"),
+    [("balance", False, True, "balance"), ("moved", True, True, "drain"), ("moved", False, False, "failover"),
+     ("nowhere to go", True, False, "failover"), ("moved", False, True, "needs")],
+)  # fmt: skip
+def test_a_move_has_a_reason(reason: placement.Reason, draining: bool, alive: bool, why: str) -> None:
+    at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
+    holder, other = ids.WorkerId(b"h" * 16), ids.WorkerId(b"o" * 16)
+    lives = [
+        leases.Heartbeat(worker, Worker(bytes(16), 1, 0, 1, 1, {}, is_draining), b"")
+        for worker, is_draining in ((other, not draining), (holder, draining))
+    ]
+    seen = orchestrators.Seen(
+        placement.Active(at, {}, holder, None), leases.State(at, Epoch(1, b""), b"", None, None, None, None)
+    )
+    choice = placement.Choice(at, other, reason)
+    assert orchestrators._why_moved(choice, seen, lives if alive else lives[:1]) == why
 
 
 # --- Assignments and pins --------------------------------------------------------------------------------------

@@ -38,8 +38,6 @@ class Measure(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str]
 
 
-_BAD = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED, Kind.LATE_ANSWER)
-
 Series = tuple[str, tuple[str, ...]]  # a metric's name, and the values of its labels
 
 
@@ -150,7 +148,7 @@ def _committed(meter: Meter, fact: telemetry.Committed) -> None:
     for kind, count in kinds.items():
         if kind in INPUTS:
             meter.add("worldline_inputs_total", count, kind.name.lower())
-        elif kind in _BAD:
+        elif kind in metric_list.BAD_INPUTS:
             meter.add("worldline_inputs_bad_total", count, kind.name.lower())
         elif kind is Kind.RUN_BLOCKED:
             meter.add("worldline_runs_blocked_total", count)

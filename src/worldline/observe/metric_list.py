@@ -2,14 +2,21 @@
 
 Durations are in seconds and sizes in bytes, as is the custom in Prometheus. A gauge without labels is reported as 0 by
 a process that knows no value, unless it is `optional`; one with labels only by a process that has measured it. Labels
-take few values: no world, run or worker is ever one.
+take few values: no world, run or worker is ever one. `VALUES` has those of labels whose values are known beforehand: a
+counter that has only such labels is there from the beginning, with 0, so that a rise from nothing is seen as one.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import itertools
+from typing import Literal, get_args
 
 import msgspec
+
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import INPUTS, Kind
+from worldline.roles import telemetry
+from worldline.roles.cluster import backlog, placement
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 FINE_SECONDS = (0.0001, 0.00025, 0.0005, *SECONDS)  # of what may take less than a millisecond
@@ -143,3 +150,49 @@ METRICS: dict[str, Metric] = {
     "worldline_role_errors_total": _counter("Turns of a role that failed.", "role", "bug"),
     "worldline_sink_errors_total": _counter("Times a sink raised.", "sink"),
 }
+
+BAD_INPUTS = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED, Kind.LATE_ANSWER)
+
+_VIA = ("inbox", "handover")
+
+VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("worldline_inputs_entered_total", "via"): _VIA,
+    ("worldline_input_entry_seconds", "via"): _VIA,
+    ("worldline_inputs_refused_total", "why"): get_args(telemetry.Why),
+    ("worldline_inputs_total", "kind"): tuple(each.name.lower() for each in INPUTS),
+    ("worldline_inputs_taken_total", "via"): _VIA,
+    ("worldline_inputs_bad_total", "why"): tuple(each.name.lower() for each in BAD_INPUTS),
+    ("worldline_worlds_dropped_total", "why"): get_args(telemetry.DropReason),
+    ("worldline_worlds_refused_total", "why"): get_args(telemetry.RefusalKind),
+    ("worldline_step_deaths_total", "how"): get_args(telemetry.Death),
+    ("worldline_effects_claimed_total", "via"): ("commit", "queue"),
+    ("worldline_effect_attempts_total", "outcome"): get_args(telemetry.Outcome),
+    ("worldline_effects_answered_total", "status"): tuple(each.name.lower() for each in ReceiptStatus),
+    ("worldline_placements_total", "why"): tuple(each.replace(" ", "_") for each in get_args(placement.Reason)),
+    ("worldline_moves_total", "why"): tuple(each for each in get_args(telemetry.Move) if each),
+    ("worldline_janitor_cleared_total", "what"): get_args(telemetry.Clearable),
+    ("worldline_backlog_worlds", "status"): backlog.STATUSES,
+    ("worldline_backlog_unread", "status"): backlog.STATUSES,
+    ("worldline_backlog_unread_worlds", "status"): backlog.STATUSES,
+    ("worldline_backlog_unread_age_seconds", "status"): backlog.STATUSES,
+    ("worldline_backlog_open", "kind"): backlog.KINDS,
+    ("worldline_backlog_open", "state"): backlog.STATES,
+    ("worldline_backlog_overdue", "kind"): backlog.KINDS,
+    ("worldline_backlog_overdue_age_seconds", "kind"): backlog.KINDS,
+    ("worldline_backlog_workers", "state"): ("alive", "draining", "dead"),
+    ("worldline_backlog_measured_timestamp_seconds", "part"): ("worlds", "open", "due"),
+    ("worldline_store_batches_total", "outcome"): ("ok", "conflict", "unknown"),
+    ("worldline_store_errors_total", "call"): get_args(telemetry.StoreCall),
+    ("worldline_object_seconds", "call"): get_args(telemetry.ObjectCall),
+    ("worldline_object_bytes_total", "call"): get_args(telemetry.ObjectCall),
+    ("worldline_object_errors_total", "call"): get_args(telemetry.ObjectCall),
+    ("worldline_role_errors_total", "bug"): ("yes", "no"),
+}
+
+
+def beginnings(name: str) -> list[tuple[str, ...]]:
+    """The label values that a counter has from the beginning. None if a label's values are not known beforehand."""
+    metric = METRICS[name]
+    if any((name, label) not in VALUES for label in metric.labels):
+        return []
+    return list(itertools.product(*(VALUES[name, label] for label in metric.labels)))

@@ -59,10 +59,10 @@ def _counter(
     name: str, metric: metric_list.Metric, counters: dict[measures.Series, float]
 ) -> core.CounterMetricFamily:  # fmt: skip
     family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
-    found = [(labels, value) for (of, labels), value in counters.items() if of == name]
-    if not found and not metric.labels:
-        found = [((), 0)]  # so that an alarm on its rate has something to start from
-    for labels, value in found:
+    # From the beginning, so that an alarm on its rate has something to start from.
+    found: dict[tuple[str, ...], float] = dict.fromkeys(metric_list.beginnings(name), 0)
+    found |= {labels: value for (of, labels), value in counters.items() if of == name}
+    for labels, value in found.items():
         family.add_metric(labels, value)
     return family
 

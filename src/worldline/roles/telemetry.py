@@ -88,11 +88,14 @@ class Cycled(msgspec.Struct, frozen=True, gc=False):
     misses: int = 0
 
 
+DropReason = Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
+
+
 class Dropped(msgspec.Struct, frozen=True, gc=False):
     """A world's memory was thrown away: its commit was lost, or its lease is not ours any more."""
 
     at: ids.Address
-    why: Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
+    why: DropReason
     message: str
 
 
@@ -108,11 +111,14 @@ class WorldRefused(msgspec.Struct, frozen=True, gc=False):
     tries: int
 
 
+Death = Literal["died", "hung", "memory"]
+
+
 class StepDied(msgspec.Struct, frozen=True, gc=False):
     """A step did not end in order: its process died, it hung, or memory ran out. `deaths`: over its input, in a row."""
 
     at: ids.Address
-    how: Literal["died", "hung", "memory"]
+    how: Death
     deaths: int
 
 
@@ -324,11 +330,14 @@ class Stored(msgspec.Struct, frozen=True):
     us: int
 
 
+StoreCall = Literal["read", "commit"]
+
+
 class StoreFailed(msgspec.Struct, frozen=True, gc=False):
     """A call to the store failed: it cannot be reached, is full, or has lost its footing."""
 
     engine: str
-    call: Literal["read", "commit"]
+    call: StoreCall
     code: str
 
 
