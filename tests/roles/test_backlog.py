@@ -13,7 +13,9 @@ from tests.roles.kit import Kit, Process
 from worldline.base import env as envs
 from worldline.base import env_os
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import leases as lease_keys
 from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
@@ -209,19 +211,34 @@ def measured_reads(client: Process, monkeypatch: pytest.MonkeyPatch) -> list[int
     return seen
 
 
-async def test_a_damaged_record_hides_no_other(memory_kit: Kit) -> None:
-    client = await memory_kit.process()
-    at = await make(client, "w", unread=1)
-    await open_some(client, at, [(WorkKind.EFFECT, WorkState.PARKED, 0)] * 2)
+async def damage(client: Process, key: bytes) -> None:
     batch = kv.Batch()
-    key = work_keys.open_key(at, ids.IntentId(bytes(16)))
     batch.expect(key, (await client.engine.read(kv.Get(key))).value(0) or b"")
     batch.put(key, b"damaged")
-    await client.engine.commit(batch)
+    assert isinstance((await client.engine.commit(batch))[0], kv.Ok)
+
+
+async def test_a_damaged_record_hides_no_other(memory_kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    client = await memory_kit.process()
+    lost = await make(client, "lost", unread=1)
+    at = await make(client, "w", unread=3)
+    await bury(client, at, seconds_ago=50)
+    await bury(client, at, seconds_ago=20)
+    await open_some(client, at, [(WorkKind.EFFECT, WorkState.PARKED, 0)] * 2)
+    letters = (await client.engine.read(inboxes.dead_range(at, count_max=9))).page(0).items
+    for key in (world_keys.index_key(lost), work_keys.open_key(at, ids.IntentId(bytes(16))), letters[0][0]):
+        await damage(client, key)
     counting = Counting(client)
-    await counting.walk()
-    assert counting["open"] == {("effect", "parked"): 1}
+    await counting.walk(seconds=2)
+    assert "not counted" in caplog.text
+    assert counting["worlds"] == {("active",): 1}
     assert counting["unread"] == {("active",): 1}
+    assert counting["open"] == {("effect", "parked"): 1}
+    assert counting["dead_letters"] == {(): 2}
+    assert 20 <= counting["dead_letter_age_seconds"][()] < 50, "of the one that can be read"
+    await damage(client, lease_keys.epoch_key(at))
+    await counting.walk(seconds=60)
+    assert counting["unhosted_worlds"] == {}, "whether it is held cannot be said"
 
 
 async def test_a_tick_rests_shortly_within_a_walk_and_for_the_next_mark_after_it(
