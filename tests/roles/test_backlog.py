@@ -146,13 +146,16 @@ async def test_what_waits_is_counted(kit: Kit) -> None:
 async def test_ages_grow_and_end_with_what_is_taken(kit: Kit) -> None:
     client = await kit.process()
     at = await make(client, "busy", unread=2)
+    await make(client, "asleep", unread=1)
+    await client.universe.world("asleep").pause()
     counting = Counting(client)
     await counting.walk()
     assert counting["unread_age_seconds"].get(("active",), 0) < 30, "no item is known to be older than the process"
     assert counting["unhosted_worlds"] == {}, "it may be about to be taken"
     await counting.walk(seconds=100)
     assert 100 <= counting["unread_age_seconds"]["active",] < 100 + 60
-    assert counting["unhosted_worlds"] == {(): 1}
+    assert counting["unread_age_seconds"]["paused",] >= 100
+    assert counting["unhosted_worlds"] == {(): 1}, "no worker is to hold the one that is paused"
     other = await make(client, "other", unread=1)
     batch = kv.Batch()
     inboxes.consume(batch, at, [each.stamp for each in await items(client, at)])
@@ -184,18 +187,25 @@ async def test_a_turn_is_bounded_and_so_is_what_is_counted(
 ) -> None:  # fmt: skip
     client = await memory_kit.process()
     addresses = [await make(client, f"w{number}", unread=4) for number in range(5)]
-    await open_some(client, addresses[0], [(WorkKind.EFFECT, WorkState.WAITING, -1)] * 6)
+    await open_some(
+        client, addresses[0],
+        [(WorkKind.EFFECT, WorkState.WAITING, -1)] * 6 + [(WorkKind.EFFECT, WorkState.PARKED, 0)] * 4,
+    )  # fmt: skip
     monkeypatch.setattr(backlogs, "ITEMS_MAX", 3)
     monkeypatch.setattr(backlogs, "OPEN_MAX", 1)
     monkeypatch.setattr(backlogs, "QUEUES_MAX", 1)
     counting = Counting(client, worlds_max=2)
     seen = measured_reads(client, monkeypatch)
-    assert await counting.walk() == 7, "six queues, one in a turn, and the end"
+    assert await counting.walk() == 10, "ten effects, one in a turn"
     assert max(seen) <= 4, "a turn asks for two worlds at a time: an inbox and the dead letters of each"
     assert counting["worlds"] == {("active",): 5}
     assert counting["unread"] == {("active",): 15}, "of each world so many"
-    assert counting["open"] == {("effect", "waiting"): 6}
+    assert counting["open"] == {("effect", "waiting"): 6, ("effect", "parked"): 4}
     assert counting["overdue"] == {("effect",): 6}
+    monkeypatch.setattr(backlogs, "OPEN_MAX", 100)
+    assert await counting.walk() == 7, "six queues, one in a turn, and the end"
+    monkeypatch.setattr(backlogs, "QUEUES_MAX", 100)
+    assert await counting.walk() == 3, "five worlds, two in a turn"
 
 
 def measured_reads(client: Process, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -305,4 +315,5 @@ def test_a_store_that_goes_back_begins_anew() -> None:
     ages = stamp_ages.StampAges()
     ages.mark(stamp(10), now_us=100)
     ages.mark(stamp(5), now_us=200)
-    assert [ages.age_us(stamp(number), now_us=300) for number in (4, 5, 9)] == [100, 0, 0]
+    ages.mark(stamp(20), now_us=300)
+    assert [ages.age_us(stamp(number), now_us=1_000) for number in (4, 5, 15, 20)] == [800, 700, 700, 0]

@@ -209,6 +209,7 @@ async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     assert (state.holder, state.epoch.number) == (None, lease.epoch)
     reaped = [meter.value(f"worldline_reaped_{what}_total") for what in ("workers", "leases")]
     assert (reaped, each.cleared) == ([1, 1], 1)
+    assert await each._freer._release(me, {at: lease.epoch}) == 0, "what another process has ended is not counted"
 
 
 async def test_held_records_without_a_worker_go(kit: Kit) -> None:

@@ -110,6 +110,7 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
     assert meter.value("worldline_input_wait_seconds") == found[-1].step
     assert meter.value("worldline_inputs_entered_total", "handover") == 4
     assert meter.value("worldline_commits_total") == meter.value("worldline_commit_steps") > 0
+    assert meter.value("worldline_failovers_total") == 0, "no holder has died"
     assert meter.value("worldline_cycles_total") >= meter.value("worldline_commits_total")
 
     assert meter.value("worldline_effects_opened_total", "stubborn") == 1
