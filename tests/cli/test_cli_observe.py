@@ -54,12 +54,13 @@ def test_roles_offer_metrics_and_write_logs_as_json(tmp_path: Path, app_file: Pa
         ["worker", app_file, *watched],
         ["adapter", app_file, *watched],
         ["timer", *watched],
+        ["janitor", "--turn", "0.05", *watched],
     ]
-    with running(*commands, cwd=tmp_path) as (worker, adapter, timer):
+    with running(*commands, cwd=tmp_path) as (worker, adapter, timer, janitor):
         assert run("create", "w", "--app", app_file, "--store", store, cwd=tmp_path).code == 0
         said = run("run", "w", "talk", "text=hello", "--app", app_file, "--store", store, "--json", cwd=tmp_path)
         assert said.code == 0, said
-        ports = [role.said["metrics_port"] for role in (worker, adapter, timer)]
+        ports = [role.said["metrics_port"] for role in (worker, adapter, timer, janitor)]
 
         def all_told() -> bool:
             told = {
@@ -71,7 +72,10 @@ def test_roles_offer_metrics_and_write_logs_as_json(tmp_path: Path, app_file: Pa
         cli_kit.until(all_told, "the metrics of one run")
         assert "worldline_worlds_held 1.0" in scrape(ports[0])
         assert "worldline_timers_fired_total 0.0" in scrape(ports[2])
-        assert [role.end() for role in (worker, adapter, timer)] == [0, 0, 0]
+        counted = 'worldline_backlog_worlds{status="active",universe="default"}'
+        cli_kit.until(lambda: counted in scrape(ports[3]), "the backlog")
+        assert "worldline_backlog_worlds{" not in scrape(ports[0]), "a scrape counts nothing"
+        assert [role.end() for role in (worker, adapter, timer, janitor)] == [0, 0, 0, 0]
         lines = [json.loads(line) for line in worker.seen.splitlines() if line.startswith("{")]
     logged = [line for line in lines if "logger" in line]
     assert {line["worker"] for line in logged} == {worker.said["worker"]}

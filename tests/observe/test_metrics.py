@@ -12,7 +12,9 @@ import pytest
 from prometheus_client import parser
 
 import worldline as wl
-from worldline.observe import measures, prometheus
+from worldline.model.settings import JanitorSettings, Settings
+from worldline.observe import measures, metric_list, prometheus
+from worldline.roles import telemetry
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -62,6 +64,50 @@ async def test_without_being_asked_nothing_is_offered(tmp_path: Path) -> None:
     async with wl.open(str(tmp_path), create=True) as universe:
         assert not universe._connection.telemetry.on
         assert universe.metrics_port is None
+
+
+async def test_what_is_not_known_is_not_offered() -> None:
+    """A store without a folder has no disk of its own: 0 free bytes would be an alarm."""
+    async with wl.open("memory://", create=True, metrics="127.0.0.1:0") as universe:
+        assert universe.metrics_port is not None
+        found = await asyncio.to_thread(scrape, universe.metrics_port)
+    assert not [name for name in found if name.startswith(("worldline_disk", "worldline_backlog"))]
+    assert found["worldline_worlds_held"] == 0, "what is known to be none is"
+    assert found["worldline_process_start_timestamp_seconds"] > 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("backlog_ms", "sinks", "counted"),
+    [(60_000, wl.Sinks(metrics=lambda _: None), True), (0, wl.Sinks(metrics=lambda _: None), False),
+     (60_000, wl.Sinks(log=lambda _: None), False), (60_000, None, False)],
+)  # fmt: skip
+async def test_the_backlog_is_counted_where_metrics_are_wanted(
+    backlog_ms: int, sinks: wl.Sinks | None, counted: bool
+) -> None:  # fmt: skip
+    settings = Settings(janitor=JanitorSettings(backlog_ms=backlog_ms))
+    async with wl.open("memory://", host=wl.Program("p"), settings=settings, sinks=sinks) as universe:
+        host = universe._connection.host
+        assert host is not None
+        assert ("backlog" in [role.name for role in host.dump().roles]) == counted
+
+
+def test_a_sink_is_given_gauges_too() -> None:
+    given: list[wl.Measure] = []
+    meter = measures.Meter(given.append)
+    meter.tell(telemetry.DueCounted("u", 5_000_000, {"timer": 3}, {"timer": 2_000_000}))
+    assert [(each.name, each.kind, each.value, each.labels) for each in given] == [
+        ("worldline_backlog_overdue", "gauge", 3, {"universe": "u", "kind": "timer"}),
+        ("worldline_backlog_overdue_age_seconds", "gauge", 2, {"universe": "u", "kind": "timer"}),
+        ("worldline_backlog_measured_timestamp_seconds", "gauge", 5, {"universe": "u", "part": "due"}),
+    ]
+
+
+def test_values_of_labels_are_of_labels_that_there_are() -> None:
+    for name, label in metric_list.VALUES:
+        assert label in metric_list.METRICS[name].labels
+    assert metric_list.beginnings("worldline_steps_total") == [()]
+    assert metric_list.beginnings("worldline_effects_opened_total") == [], "effects have any names"
+    assert ("fenced",) in metric_list.beginnings("worldline_worlds_dropped_total")
 
 
 async def test_open_takes_an_address_and_says_if_it_is_taken(tmp_path: Path) -> None:
@@ -115,10 +161,10 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 def test_the_page_explains_every_metric_and_no_other() -> None:
     listed = re.findall(r"^\| `(worldline_\w+)`", PAGE.read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(measures.METRICS)
+    assert sorted(listed) == sorted(metric_list.METRICS)
 
 
 def test_names_follow_the_custom() -> None:
-    for name, metric in measures.METRICS.items():
+    for name, metric in metric_list.METRICS.items():
         assert name.endswith("_total") == (metric.kind == "counter"), name
         assert metric.help.endswith("."), name

@@ -26,7 +26,8 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
-from worldline.roles import expiry
+from worldline.observe import measures
+from worldline.roles import expiry, telemetry
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor as janitors
 from worldline.roles.cluster import operations
@@ -51,12 +52,18 @@ def program() -> wl.Program:
     return app
 
 
-def janitor(process: Process, **changes: int) -> Janitor:
+def janitor(process: Process, *, meter: measures.Meter | None = None, **changes: int) -> Janitor:
     universe = process.universe
     return Janitor(
         universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
         settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}), dedupe_window_ms=WINDOW_MS,
+        telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
+
+
+def counted(meter: measures.Meter) -> dict[str, float]:
+    """What was cleared, by kind."""
+    return {of[0]: value for (name, of), value in meter.counters.items() if name == "worldline_janitor_cleared_total"}
 
 
 async def round_of(each: Janitor) -> int:
@@ -98,8 +105,10 @@ async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit,
     for at in worlds:
         for client_id in (old, envs.new_id(kit.env), "chosen", "x" * 100):
             assert not await enqueue(process, at, client_id)
-    each = janitor(process, worlds_max=2)
+    meter = measures.Meter()
+    each = janitor(process, meter=meter, worlds_max=2)
     await round_of(each)
+    assert counted(meter) == {}
     assert [await seen(process, at) for at in worlds] == [4] * 5, "all are within the window"
     assert each.cleared == 0
     await kit.jump(LATER_SECONDS)
@@ -109,6 +118,8 @@ async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit,
     assert [await seen(process, at) for at in worlds] == [1] * 5
     assert each.rounds == 2
     assert each.cleared == 10, "one range and one page for each world"
+    assert counted(meter) == {"made_ids": 5, "chosen_ids": 10}, "a range for each world, and two records"
+    assert meter.value("worldline_janitor_round_seconds") == 2
     assert await enqueue(process, worlds[0], "new"), "a repeat within the window is still one"
     assert not await enqueue(process, worlds[0], "chosen"), "after it, an id that a client chose is new"
     with pytest.raises(errors.DedupeExpired):  # and one that we made is refused, not taken for new
@@ -170,8 +181,10 @@ async def test_pointers_that_lead_nowhere_are_dropped(kit: Kit) -> None:
         batch.absent(key)
         batch.put(key, work_keys.DUE.pack(work_keys.Due(WorkKind.EFFECT)))
     await client.engine.commit(batch)
-    each = janitor(client)
+    meter = measures.Meter()
+    each = janitor(client, meter=meter)
     await round_of(each)
+    assert counted(meter) == {"pointers": 2}
     page = (await client.engine.read(kv.Range(*work_keys.due_all(at.universe)))).page(0)
     [left] = works.decode_due(at.universe, page)
     assert works.matches(left, real), "the one that leads somewhere stays"
@@ -186,13 +199,17 @@ async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
     me = await world_lease.beat(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
     lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
-    each = janitor(client)
+    meter = measures.Meter()
+    each = janitor(client, meter=meter)
     await kit.jump(1)
     await world_lease.beat(engine, env, living, ids.Incarnation(envs.new_id(env)), WorkerSettings())
     await round_of(each)
     assert [life.worker for life in await operations.list_workers(engine)] == [living]
     state = leases.decode(at, *[(await engine.read(get)).value(0) for get in leases.reads(at)])
     assert (state.holder, state.epoch.number) == (None, lease.epoch)
+    reaped = [meter.value(f"worldline_reaped_{what}_total") for what in ("workers", "leases")]
+    assert (reaped, each.cleared) == ([1, 1], 1)
+    assert await each._freer._release(me, {at: lease.epoch}) == 0, "what another process has ended is not counted"
 
 
 async def test_held_records_without_a_worker_go(kit: Kit) -> None:
@@ -216,8 +233,11 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     batch.put(stray, lease_keys.HELD.pack(lease_keys.Held(1)))
     await engine.commit(batch)
     assert len(await operations.list_worker_worlds(engine, gone.worker)) == 2
-    each = janitor(client)
+    meter = measures.Meter()
+    each = janitor(client, meter=meter)
     await round_of(each)
+    assert counted(meter) == {"held_records": 1}
+    assert each.cleared == 1
     assert await operations.list_worker_worlds(engine, gone.worker) == [(first, 1)]
     assert await operations.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
     await world_lease.acquire(engine, env, first, living, expiry.Witness(env))
@@ -242,9 +262,10 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
     async def left() -> int:
         return len((await process.engine.read(chunks.uploads_range(connection.id, count_max=9))).page(0).items)
 
+    meter = measures.Meter()
     each = Janitor(
         process.engine, kit.env, connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
-        dedupe_window_ms=WINDOW_MS, blobs=connection.blobs,
+        dedupe_window_ms=WINDOW_MS, blobs=connection.blobs, telemetry=telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
     await kit.jump(3_500)
     await round_of(each)
@@ -254,6 +275,7 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
     assert (await left(), each.cleared) == (1, 2)
     await round_of(each)
     assert (await left(), each.cleared) == (0, 3)
+    assert counted(meter) == {"uploads": 3}
     prefix = space.universe(connection.id) + space.part(space.InUniverse.CHUNK)
     assert (await process.engine.read(kv.Range(prefix, prefix + b"\xff"))).page(0).items == []
     await kit.aclose()
@@ -291,11 +313,14 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     before = (store.env.wall_us() - janitors.UPLOAD_US_MAX) / 1_000_000 - 10
     os.utime(old, (before, before))
 
+    meter = measures.Meter()
+
     def janitor(*, proven: bool) -> Janitor:
         return Janitor(
             store.engine, store.env, looking.universe._connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
             dedupe_window_ms=60_000, is_dead=locks.is_dead if proven else lambda _: False, locks=locks,
             sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
+            telemetry=telemetry.Telling([("meter", meter.tell)]),
         )  # fmt: skip
 
     async def a_round(each: Janitor) -> None:
@@ -311,3 +336,4 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     await a_round(janitor(proven=True))
     assert locks.dead() == []
     assert list((folder / "workers").iterdir()) == []
+    assert counted(meter) == {"temporary_files": 1, "lock_files": 1}

@@ -16,11 +16,15 @@ from tests.roles.sums import Add, program
 from worldline.base import errors
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.model.lease import Epoch, Worker
 from worldline.model.settings import OrchestratorSettings, Settings
+from worldline.observe import measures, sinks
+from worldline.roles import telemetry
 from worldline.roles.cluster import operations, placement
 from worldline.roles.cluster import orchestrator as orchestrators
 from worldline.roles.cluster.orchestrator import Orchestrator
 
+REAPED = ("worldline_reaped_workers_total", "worldline_reaped_leases_total")
 LEASE_TTL_MS = 60_000  # no worker is to be taken for dead because the machine is busy
 SHORT_TTL_MS = 3_000  # of those that die: PostgreSQL's clock cannot be moved on
 
@@ -31,17 +35,27 @@ def named(name: str, *, capacity: int = 4_096, ttl_ms: int = LEASE_TTL_MS, **lab
     )
 
 
-def orchestrator(process: Process, *, moves_max: int = 1_000) -> Orchestrator:
+def orchestrator(
+    process: Process, *, moves_max: int = 1_000, meter: measures.Meter | None = None
+) -> Orchestrator:  # fmt: skip
     universe = process.universe
     return Orchestrator(
         universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
         settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
+        telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
 
 
-async def joined(kit: Kit, app: wl.Program, settings: Settings) -> Process:
+def counted(meter: measures.Meter, name: str) -> dict[str, float]:
+    """A counter by its label."""
+    return {labels[0]: value for (each, labels), value in meter.counters.items() if each == name}
+
+
+async def joined(
+    kit: Kit, app: wl.Program, settings: Settings, *, observed: sinks.Observed | None = None
+) -> Process:  # fmt: skip
     """A worker that others can see."""
-    process = await kit.process(app, settings=settings)
+    process = await kit.process(app, settings=settings, observed=observed)
 
     async def ready() -> bool:
         return bool(process.host.ready)
@@ -104,7 +118,8 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     worlds = await make(client, app, 12)
     await tell(worlds)
     assert await holders(client, worlds) == [first.host.worker] * 12
-    placing = orchestrator(client)
+    meter = measures.Meter()
+    placing = orchestrator(client, meter=meter)
     assert await settle(placing, client, worlds) == [first.host.worker] * 12
     second = await joined(kit, app, named("b"))
     spread = await settle(placing, client, worlds)
@@ -114,6 +129,11 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     moved = [at for at, where in zip(addresses, spread, strict=True) if where == new]
     assert all(at in won for at in moved), "nothing moves but to the winner"
     assert len(moved) == min(len(won), 6), "and only as long as the other has clearly more"
+    assert counted(meter, "worldline_placements_total") == {
+        "held": 12, **({"balance": len(moved)} if moved else {})
+    }  # fmt: skip
+    assert counted(meter, "worldline_moves_total") == ({"balance": len(moved)} if moved else {})
+    assert meter.value("worldline_orchestrator_turn_seconds") == placing.turns > 0
     await tell(worlds)
     assert await holders(client, worlds) == spread, "the next input finds them where they are wanted"
     assert await totals(worlds, app) == [2] * 12
@@ -187,8 +207,10 @@ async def test_a_drained_worker_gives_its_worlds_to_the_others(kit: Kit) -> None
     await tell(worlds)
     second = await joined(kit, app, named("b"))
     await operations.drain_worker(client.engine, kit.env, first.host.worker, draining=True)
-    placing = orchestrator(client)
+    meter = measures.Meter()
+    placing = orchestrator(client, meter=meter)
     assert await settle(placing, client, worlds) == [second.host.worker] * 6
+    assert set(counted(meter, "worldline_moves_total")) <= {"drain"}, "the worker may have been quicker itself"
 
     async def empty() -> bool:
         return await operations.list_worker_worlds(client.engine, first.host.worker) == []
@@ -237,10 +259,12 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     client = await kit.process()
     worlds = await make(client, app, 4)
     await tell(worlds)
-    placing = orchestrator(client)
+    reaping, taking = measures.Meter(), measures.Meter()
+    placing = orchestrator(client, meter=reaping)
     await settle(placing, client, worlds)
     epochs = [(await state(client, world)).epoch.number for world in worlds]
-    second = await joined(kit, app, named("b"))
+    watched = sinks.Observed(telemetry.Telling([("meter", taking.tell)]))
+    second = await joined(kit, app, named("b"), observed=watched)
     await first.kill()
     await kit.jump(1.1 * SHORT_TTL_MS / 1000)
 
@@ -253,6 +277,29 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     assert await holders(client, worlds) == [second.host.worker] * 4
     assert [(await state(client, world)).epoch.number for world in worlds] == [epoch + 1 for epoch in epochs]
     assert await totals(worlds, app) == [2] * 4
+    assert taking.value("worldline_failovers_total") == taking.value("worldline_leases_acquired_total") == 4
+    workers, ended = [sum(meter.value(name) for meter in (reaping, taking)) for name in REAPED]
+    assert ended == 4, "each by one of the processes that saw it"
+    assert workers in (1, 2), "after the clock's jump the other may look dead too, until its next heartbeat"
+
+
+@pytest.mark.parametrize(
+    ("reason", "draining", "alive", "why"),
+    [("balance", False, True, "balance"), ("moved", True, True, "drain"), ("moved", False, False, "failover"),
+     ("nowhere to go", True, False, "failover"), ("moved", False, True, "needs")],
+)  # fmt: skip
+def test_a_move_has_a_reason(reason: placement.Reason, draining: bool, alive: bool, why: str) -> None:
+    at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
+    holder, other = ids.WorkerId(b"h" * 16), ids.WorkerId(b"o" * 16)
+    lives = [
+        leases.Heartbeat(worker, Worker(bytes(16), 1, 0, 1, 1, {}, is_draining), b"")
+        for worker, is_draining in ((other, not draining), (holder, draining))
+    ]
+    seen = orchestrators.Seen(
+        placement.Active(at, {}, holder, None), leases.State(at, Epoch(1, b""), b"", None, None, None, None)
+    )
+    choice = placement.Choice(at, other, reason)
+    assert orchestrators._why_moved(choice, seen, lives if alive else lives[:1]) == why
 
 
 # --- Assignments and pins --------------------------------------------------------------------------------------

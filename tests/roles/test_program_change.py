@@ -25,6 +25,8 @@ from worldline.kernel import values
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import RunStatus
 from worldline.model.journal import Kind
+from worldline.observe import measures, sinks
+from worldline.roles import telemetry
 
 Flow = Callable[[str], Awaitable[str]]
 
@@ -198,7 +200,9 @@ async def test_a_run_that_does_not_fit_is_blocked_and_nothing_else(
 ) -> None:
     app, other = program(before), program(change)
     await begun(kit, app, tail=tail)
-    async with kit.hosting(other) as universe:
+    meter = measures.Meter()
+    watched = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
+    async with kit.hosting(other, observed=watched) as universe:
         world = await held(universe)
         assert (await status(world, "talk"))[0] is RunStatus.RUNNING, "until it needs its code"
         report = await blocks(world, "talk")
@@ -213,6 +217,7 @@ async def test_a_run_that_does_not_fit_is_blocked_and_nothing_else(
         assert await world.ask(Add(1), timeout=10) == 2
         assert (await status(world, "talk"))[0] is RunStatus.BLOCKED
         assert (await kits.kinds(world)).count(Kind.RUN_BLOCKED) == 1
+        assert meter.value("worldline_runs_blocked_total") == 1
         assert [each.id for each in await world.runs(status=RunStatus.BLOCKED)] == ["talk"]
     async with kit.hosting() as client:
         told = await listing.runs(client.world("w")._handle)

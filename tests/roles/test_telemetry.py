@@ -23,7 +23,7 @@ from worldline.kernel.state import Machine
 from worldline.model.journal import Entry, Kind
 from worldline.model.settings import Settings
 from worldline.observe import measures as measured
-from worldline.observe import sinks
+from worldline.observe import metric_list, sinks
 from worldline.roles import loop, telemetry
 from worldline.testing import loopless
 
@@ -110,6 +110,7 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
     assert meter.value("worldline_input_wait_seconds") == found[-1].step
     assert meter.value("worldline_inputs_entered_total", "handover") == 4
     assert meter.value("worldline_commits_total") == meter.value("worldline_commit_steps") > 0
+    assert meter.value("worldline_failovers_total") == 0, "no holder has died"
     assert meter.value("worldline_cycles_total") >= meter.value("worldline_commits_total")
 
     assert meter.value("worldline_effects_opened_total", "stubborn") == 1
@@ -247,8 +248,8 @@ async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
             head = await world.head()
     added: Count[str] = Count()
     for measure in measures:
-        assert measured.METRICS[measure.name].kind == measure.kind
-        assert tuple(measure.labels) == measured.METRICS[measure.name].labels
+        assert metric_list.METRICS[measure.name].kind == measure.kind
+        assert tuple(measure.labels) == metric_list.METRICS[measure.name].labels
         if measure.kind == "counter":
             added[measure.name] += int(measure.value)
     assert added["worldline_steps_total"] == head.step

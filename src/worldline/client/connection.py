@@ -49,6 +49,7 @@ class Connection:
         self.recent = known_worlds.Recent(store.env)
         self.arrivals = arrivals.Arrivals()
         self._observed = observed
+        self._began_wall_us = store.env.wall_us()
         self.levels_from(dict)
         self.settings = settings
         self.blobs = blob_layer.Blobs(
@@ -60,7 +61,7 @@ class Connection:
             self.host = process.Host(
                 store, universe, programs,
                 blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
-                watchdog=watchdog,
+                watchdog=watchdog, universe_name=name,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
@@ -74,7 +75,15 @@ class Connection:
     def levels_from(self, levels: Callable[[], dict[str, float]]) -> None:
         """Metrics report these gauges too, beside those of this connection's own host."""
         if self._observed is not None:
-            self._observed.levels_from(lambda: self._levels() | levels())
+            self._observed.levels_from(lambda: self._surroundings() | self._levels() | levels())
+
+    def _surroundings(self) -> dict[str, float]:
+        """Since when there is this process, and the room that its store has."""
+        found = {"worldline_process_start_timestamp_seconds": self._began_wall_us / 1_000_000}
+        room = compose.disk_room(self.store.url)
+        if room is not None:
+            found |= {"worldline_disk_free_bytes": room[0], "worldline_disk_bytes": room[1]}
+        return found
 
     def _levels(self) -> dict[str, float]:
         levels = {} if self.host is None else self.host.levels()

@@ -23,6 +23,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits
+from worldline.host import timed_store
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
@@ -39,6 +40,7 @@ OBJECTS = "WORLDLINE_OBJECTS"
 CACHE = "WORLDLINE_CACHE"
 CACHE_BYTES = "WORLDLINE_CACHE_BYTES"
 
+_ENGINES = {"": "lmdb", "postgresql": "postgres"}  # by the scheme of the URL, where the names differ
 _NAME_OBJECTS = f"name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
 
 
@@ -51,6 +53,7 @@ class Store(msgspec.Struct, frozen=True):
     env: envs.Env
     cache: blob_cache.BlobCache | None = None
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
+    objects_name: str = "memory"  # what the objects are kept in, as metrics name it
 
     async def close(self) -> None:
         await self.objects.close()
@@ -87,15 +90,34 @@ async def open_store(
     except BaseException:
         await engine.close()
         raise
-    return Store(url, engine, bodies, used, cached, in_store_bytes_max)
+    return Store(url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder")
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:
-    """The store, with an engine that reports its commits if telemetry is on."""
-    if not listening.on:
+    """The store, with an engine and objects that tell of their calls if a listener counts them."""
+    if not listening.counts:
         return store
-    timed = telemetry.Timed(store.engine, store.env.monotonic_us, listening)
-    return msgspec.structs.replace(store, engine=timed)
+    monotonic_us = store.env.monotonic_us
+    engine = timed_store.TimedEngine(store.engine, engine_name(store.url), monotonic_us, listening)
+    bodies = timed_store.TimedObjects(store.objects, store.objects_name, monotonic_us, listening)
+    return msgspec.structs.replace(store, engine=engine, objects=bodies)
+
+
+def engine_name(url: str) -> str:
+    """The engine that a URL picks, as metrics name it."""
+    found = scheme(url)
+    return _ENGINES.get(found, found)
+
+
+def disk_room(url: str) -> tuple[int, int] | None:
+    """Of the disk that a store's folder is on: the bytes that are free for it, and all. None if it is in no folder."""
+    if scheme(url):
+        return None
+    try:
+        found = os.statvfs(url)
+    except OSError:
+        return None  # it is gone, which the engine reports
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
@@ -180,7 +202,8 @@ class NoObjects:
 
 def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObjects | None:
     """The objects if they are files: only there can uploads of killed processes leave temporary files."""
-    return bodies if isinstance(bodies, objects_folder.FolderObjects) else None
+    kept = bodies.inner if isinstance(bodies, timed_store.TimedObjects) else bodies
+    return kept if isinstance(kept, objects_folder.FolderObjects) else None
 
 
 def sweep_uploads(bodies: object_store.Objects) -> Callable[[int], Awaitable[int]] | None:

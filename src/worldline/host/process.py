@@ -28,7 +28,7 @@ from worldline.observe import dump as dumps
 from worldline.roles import hub, loop, telemetry, threads
 from worldline.roles import timers as timer_worker
 from worldline.roles import watchdog as watchdogs
-from worldline.roles.cluster import janitor, orchestrator, placement, proofs
+from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
 from worldline.roles.effects import builtin, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.world import held_world
@@ -63,6 +63,7 @@ class Host:
         roles: Sequence[Role] = EMBEDDED,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         watchdog: bool = False,
+        universe_name: str = "",
     ) -> None:
         names = [program.name for program in programs]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -73,6 +74,7 @@ class Host:
         self.live = hub.Hub()
         self._store = store
         self._universe = universe
+        self._universe_name = universe_name or universe.hex()
         self._programs = programs
         self._blobs = blobs
         self._settings = _labelled(settings, self.name, roles)
@@ -88,9 +90,11 @@ class Host:
                     beside.attach(self._worlds)
         self._orchestrator = self._make_orchestrator() if Role.ORCHESTRATOR in roles else None
         self._janitor = self._make_janitor() if Role.JANITOR in roles else None
+        counting = Role.JANITOR in roles and telemetry.counts and settings.janitor.backlog_ms > 0
+        self._backlog = self._make_backlog() if counting else None
         made = (
             ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
-            ("orchestrator", self._orchestrator), ("janitor", self._janitor),
+            ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
         )  # fmt: skip
         self._loops = [
             loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
@@ -147,7 +151,7 @@ class Host:
     def _make_orchestrator(self) -> orchestrator.Orchestrator:
         return orchestrator.Orchestrator(
             self._store.engine, self._store.env, self._universe,
-            settings=self._settings.orchestrator, is_dead=self._is_dead(),
+            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self._telemetry,
         )  # fmt: skip
 
     def _make_janitor(self) -> janitor.Janitor:
@@ -155,7 +159,13 @@ class Host:
             self._store.engine, self._store.env, self._universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self._blobs if self._store.in_store_bytes_max else None,
+            blobs=self._blobs if self._store.in_store_bytes_max else None, telemetry=self._telemetry,
+        )  # fmt: skip
+
+    def _make_backlog(self) -> backlog.Backlog:
+        return backlog.Backlog(
+            self._store.engine, self._store.env, self._universe, name=self._universe_name,
+            settings=self._settings.janitor, telemetry=self._telemetry, is_dead=self._is_dead(),
         )  # fmt: skip
 
     def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
@@ -265,7 +275,7 @@ class Host:
         """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
-        for each in (self._timers, self._orchestrator, self._janitor, self._proofs):
+        for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._proofs):
             if each is not None:
                 await each.close()
 

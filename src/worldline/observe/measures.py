@@ -1,8 +1,8 @@
-"""Metrics: what facts add up to, as counters and histograms in memory.
+"""Metrics: what facts add up to, as counters, histograms and gauges in memory.
 
-`METRICS` is the whole list, `docs/metrics.md` explains each. A meter only counts; `metrics.py` offers the counts to
-Prometheus, and a user's metrics sink gets each measurement as it is made. Durations are in seconds, as is the custom
-there. Levels (how many worlds are held now) are not counted but read when metrics are scraped.
+`metric_list.METRICS` is the whole list. A meter only counts; `prometheus.py` offers the counts, and a user's metrics
+sink gets each measurement as it is made. Levels (how many worlds are held now) are not counted but read when metrics
+are scraped; the backlog is a gauge that keeps its value until it is measured again.
 
 Everything is updated on the event loop; a reader in another thread may be one update behind, and sees no torn numbers.
 """
@@ -11,123 +11,32 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from worldline.base import limits
+from worldline.keys import kinds
 from worldline.model.journal import INPUTS, Kind
 from worldline.model.work import WorkKind
+from worldline.observe import metric_list
+from worldline.observe.metric_list import METRICS
 from worldline.roles import telemetry
+from worldline.store import kv
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-BYTES = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 SERIES_MAX = 1_000  # of one metric; label values that come after that are counted as OTHER
 OTHER = "other"
 OPEN_MAX = 100_000  # effects whose opening is remembered, to time their answers
 
-MetricKind = Literal["counter", "histogram", "gauge"]
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """A metric as it is declared."""
-
-    kind: MetricKind
-    help: str
-    labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = SECONDS
-
 
 class Measure(msgspec.Struct, frozen=True, gc=False):
-    """One measurement, for a metrics sink: how much to add, or what was observed."""
+    """One measurement, for a metrics sink: how much to add, what was observed, or what a gauge is now."""
 
     name: str
-    kind: MetricKind
+    kind: metric_list.MetricKind
     value: float
     labels: dict[str, str]
 
-
-def _counter(help: str, *labels: str) -> Metric:
-    return Metric("counter", help, labels)
-
-
-def _histogram(help: str, *labels: str, bounds: tuple[float, ...] = SECONDS) -> Metric:
-    return Metric("histogram", help, labels, bounds)
-
-
-def _gauge(help: str) -> Metric:
-    return Metric("gauge", help)
-
-
-METRICS: dict[str, Metric] = {
-    # Inputs from outside, where they are given.
-    "worldline_inputs_entered_total": _counter("Inputs from outside that became durable.", "via"),
-    "worldline_input_entry_seconds": _histogram("From giving an input until it is durable.", "via"),
-    "worldline_inputs_refused_total": _counter("Inputs from outside refused as overload.", "why"),
-    # Worlds.
-    "worldline_inputs_total": _counter("Inputs journaled.", "kind"),
-    "worldline_inputs_taken_total": _counter("Inputs journaled, by the way they came.", "via"),
-    "worldline_inputs_bad_total": _counter("Inputs that a world could not take.", "why"),
-    "worldline_dead_letters_total": _counter("Inputs that became dead letters."),
-    "worldline_input_wait_seconds": _histogram("From when the holder knew of an input until it was journaled."),
-    "worldline_steps_total": _counter("Steps journaled."),
-    "worldline_entries_total": _counter("Entries journaled."),
-    "worldline_commits_total": _counter("Commits of worlds: several steps of one world are one."),
-    "worldline_commit_steps": _histogram("Steps of one commit.", bounds=COUNTS),
-    "worldline_cycles_total": _counter("Cycles of the world worker."),
-    "worldline_cycle_seconds": _histogram("Length of a cycle: read, step, commit, act."),
-    "worldline_cycle_worlds": _histogram("Worlds of one cycle.", bounds=COUNTS),
-    "worldline_messages_sent_total": _counter("Messages to other worlds."),
-    "worldline_worlds_dropped_total": _counter(
-        "Worlds dropped from memory: their commit or their lease was lost.", "why"
-    ),
-    "worldline_worlds_refused_total": _counter("Times a world could not be run here and was left alone.", "why"),
-    "worldline_step_deaths_total": _counter("Steps that did not end in order, held against their inputs.", "how"),
-    "worldline_restore_deaths_total": _counter("Processes that died while they restored a world."),
-    "worldline_quarantines_total": _counter("Worlds paused because processes died while they restored them."),
-    "worldline_worlds_held": _gauge("Worlds in memory."),
-    "worldline_cells_in_memory": _gauge("Cells in memory, of all worlds."),
-    "worldline_cold_misses_total": _counter("Cells that were not in memory and that a step had to wait for."),
-    "worldline_inputs_waiting": _gauge("Inputs from outside that wait for their step in this process."),
-    # Leases, restores, snapshots.
-    "worldline_leases_acquired_total": _counter("Leases acquired."),
-    "worldline_leases_released_total": _counter("Leases released in order."),
-    "worldline_self_fences_total": _counter("Times a worker released all worlds because its heartbeat was late."),
-    "worldline_heartbeat_seconds": _histogram("Writing the heartbeat."),
-    "worldline_restore_seconds": _histogram("From asking for a lease until its world can run."),
-    "worldline_snapshots_total": _counter("Snapshots saved."),
-    "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
-    "worldline_snapshot_seconds": _histogram("Saving one snapshot."),
-    "worldline_snapshot_bytes": _histogram("Size of a snapshot.", bounds=BYTES),
-    # Proofs in the background.
-    "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),
-    "worldline_proof_seconds": _histogram("One slice of a proof: how long its thread was at work."),
-    "worldline_proofs_diverged_total": _counter("Worlds whose code did not do again what the journal says."),
-    "worldline_worlds_diverged": _gauge("Worlds whose code this process has found not to do the same again."),
-    # Effects and timers.
-    "worldline_effects_opened_total": _counter("Effects asked for.", "effect"),
-    "worldline_effects_cancelled_total": _counter("Effects that their world no longer wanted.", "effect"),
-    "worldline_effects_claimed_total": _counter("Claims: `commit`, with the step that asked, or `queue`.", "via"),
-    "worldline_effect_attempts_total": _counter("Attempts that ended.", "effect", "outcome"),
-    "worldline_effect_attempt_seconds": _histogram("Length of an attempt, external calls included.", "effect"),
-    "worldline_effects_answered_total": _counter("Results of effects sent to their worlds.", "effect", "status"),
-    "worldline_effect_seconds": _histogram("From the step that asked until the result was journaled.", "effect"),
-    "worldline_effects_running": _gauge("Attempts that are running."),
-    "worldline_timers_set_total": _counter("Timers set."),
-    "worldline_timers_fired_total": _counter("Timers fired."),
-    "worldline_timer_late_seconds": _histogram("How late a timer fired."),
-    # The store and the process.
-    "worldline_store_commit_seconds": _histogram("One commit call to the store."),
-    "worldline_store_batches_total": _counter("Batches given to the store.", "outcome"),
-    "worldline_cache_hits": _gauge("Objects of S3 found in the cache on disk, since the process began."),
-    "worldline_cache_misses": _gauge("Objects of S3 not found in the cache on disk, since the process began."),
-    "worldline_loop_lag_seconds": _histogram("How late the event loop was with something that was due."),
-    "worldline_hangs_total": _counter("Cycles that took longer than the hang limit."),
-    "worldline_role_errors_total": _counter("Turns of a role that failed.", "role", "bug"),
-    "worldline_sink_errors_total": _counter("Times a sink raised.", "sink"),
-}
-
-_BAD = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED, Kind.LATE_ANSWER)
 
 Series = tuple[str, tuple[str, ...]]  # a metric's name, and the values of its labels
 
@@ -160,6 +69,7 @@ class Meter:
         self._known: dict[str, int] = {}  # series of each metric
         self.counters: dict[Series, float] = {}
         self.histograms: dict[Series, Histogram] = {}
+        self.gauges: dict[Series, float] = {}
         self.levels: Callable[[], Mapping[str, float]] = dict
         self.failures: Callable[[], Mapping[str, int]] = dict  # of sinks
 
@@ -191,8 +101,16 @@ class Meter:
         if self._sink is not None:
             self._sink(_measure(series, value))
 
+    def set(self, name: str, value: float, *labels: str) -> None:
+        series = self._series(name, labels, self.gauges)
+        self.gauges[series] = value
+        if self._sink is not None:
+            self._sink(_measure(series, value))
+
     def value(self, name: str, *labels: str) -> float:
-        """A counter's value, or how often a histogram was given one."""
+        """The value of a counter or a gauge, or how often a histogram was given one."""
+        if METRICS[name].kind == "gauge":
+            return self.gauges.get((name, labels), 0)
         if METRICS[name].kind == "histogram":
             found = self.histograms.get((name, labels))
             return 0 if found is None else found.count
@@ -230,8 +148,10 @@ def _committed(meter: Meter, fact: telemetry.Committed) -> None:
     for kind, count in kinds.items():
         if kind in INPUTS:
             meter.add("worldline_inputs_total", count, kind.name.lower())
-        elif kind in _BAD:
+        elif kind in metric_list.BAD_INPUTS:
             meter.add("worldline_inputs_bad_total", count, kind.name.lower())
+        elif kind is Kind.RUN_BLOCKED:
+            meter.add("worldline_runs_blocked_total", count)
     meter.add("worldline_inputs_taken_total", fact.read, "inbox")
     meter.add("worldline_inputs_taken_total", fact.handed, "handover")
     meter.add("worldline_dead_letters_total", len(fact.buried))
@@ -291,6 +211,7 @@ def _restore_died(meter: Meter, fact: telemetry.RestoreDied) -> None:
 
 def _taken(meter: Meter, fact: telemetry.Taken) -> None:
     meter.add("worldline_leases_acquired_total", 1)
+    meter.add("worldline_failovers_total", int(fact.failover))
     meter.observe("worldline_restore_seconds", _seconds(fact.us))
 
 
@@ -348,11 +269,109 @@ def _fired(meter: Meter, fact: telemetry.Fired) -> None:
     meter.observe("worldline_timer_late_seconds", _seconds(fact.late_us))
 
 
+# --- The cluster, and its backlog -------------------------------------------------------------------------------
+
+
+def _placed(meter: Meter, fact: telemetry.Placed) -> None:
+    meter.add("worldline_placements_total", 1, fact.why.replace(" ", "_"))
+    if fact.moves:
+        meter.add("worldline_moves_total", 1, fact.moves)
+
+
+def _orchestrated(meter: Meter, fact: telemetry.Orchestrated) -> None:
+    meter.observe("worldline_orchestrator_turn_seconds", _seconds(fact.us))
+
+
+def _reaped(meter: Meter, fact: telemetry.Reaped) -> None:
+    meter.add("worldline_reaped_workers_total", int(fact.gone))
+    meter.add("worldline_reaped_leases_total", fact.worlds)
+
+
+def _cleared(meter: Meter, fact: telemetry.Cleared) -> None:
+    meter.add("worldline_janitor_cleared_total", fact.count, fact.what)
+
+
+def _swept(meter: Meter, fact: telemetry.Swept) -> None:
+    meter.observe("worldline_janitor_round_seconds", _seconds(fact.us))
+
+
+def _worlds_counted(meter: Meter, fact: telemetry.WorldsCounted) -> None:
+    of = fact.universe
+    for status, count in fact.worlds.items():
+        meter.set("worldline_backlog_worlds", count, of, status)
+    for status, count in fact.unread.items():
+        meter.set("worldline_backlog_unread", count, of, status)
+        meter.set("worldline_backlog_unread_worlds", fact.unread_worlds[status], of, status)
+        meter.set("worldline_backlog_unread_age_seconds", _seconds(fact.unread_age_us[status]), of, status)
+    meter.set("worldline_backlog_unhosted_worlds", fact.unhosted, of)
+    meter.set("worldline_backlog_dead_letters", fact.dead, of)
+    meter.set("worldline_backlog_dead_letter_age_seconds", _seconds(fact.dead_age_us), of)
+    for state, count in fact.workers.items():
+        meter.set("worldline_backlog_workers", count, of, state)
+    meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), of, "worlds")
+
+
+def _open_counted(meter: Meter, fact: telemetry.OpenCounted) -> None:
+    for (kind, state), count in fact.work.items():
+        meter.set("worldline_backlog_open", count, fact.universe, kind, state)
+    meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "open")
+
+
+def _due_counted(meter: Meter, fact: telemetry.DueCounted) -> None:
+    for kind, count in fact.overdue.items():
+        meter.set("worldline_backlog_overdue", count, fact.universe, kind)
+        meter.set("worldline_backlog_overdue_age_seconds", _seconds(fact.overdue_age_us[kind]), fact.universe, kind)
+    meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "due")
+
+
+# --- The store and the process ----------------------------------------------------------------------------------
+
+
+def _store_read(meter: Meter, fact: telemetry.StoreRead) -> None:
+    meter.observe("worldline_store_read_seconds", _seconds(fact.us), fact.engine)
+
+
 def _stored(meter: Meter, fact: telemetry.Stored) -> None:
-    meter.observe("worldline_store_commit_seconds", _seconds(fact.us))
-    meter.add("worldline_store_batches_total", fact.batches - fact.conflicts - fact.unknown, "ok")
-    meter.add("worldline_store_batches_total", fact.conflicts, "conflict")
-    meter.add("worldline_store_batches_total", fact.unknown, "unknown")
+    meter.observe("worldline_store_commit_seconds", _seconds(fact.us), fact.engine)
+    outcomes = {"ok": 0, "conflict": 0, "unknown": 0}
+    written: dict[str, int] = {}
+    for batch, outcome in zip(fact.batches, fact.outcomes, strict=True):
+        if isinstance(outcome, kv.Ok):
+            outcomes["ok"] += 1
+            _add_written(written, batch)
+        else:
+            outcomes["conflict" if isinstance(outcome, kv.Conflict) else "unknown"] += 1
+    for name, count in outcomes.items():
+        meter.add("worldline_store_batches_total", count, name)
+    for kind, size in written.items():
+        meter.add("worldline_store_written_bytes_total", size, kind)
+
+
+def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
+    """What a batch wrote, as it gave it to the engine: the engine's own overhead is not in it."""
+    for key, put in batch.puts.items():
+        kind = kinds.kind_of(key)
+        stamp = 0 if put.stamp is None else limits.STAMP_BYTES
+        written[kind] = written.get(kind, 0) + len(key) + len(put.value) + stamp
+    for append in batch.appends:
+        kind = kinds.kind_of(append.prefix)
+        written[kind] = written.get(kind, 0) + len(append.prefix) + limits.STAMP_BYTES + len(append.value)
+    for key in batch.counts:
+        kind = kinds.kind_of(key)
+        written[kind] = written.get(kind, 0) + len(key) + limits.COUNTER_BYTES
+
+
+def _store_failed(meter: Meter, fact: telemetry.StoreFailed) -> None:
+    meter.add("worldline_store_errors_total", 1, fact.engine, fact.call, fact.code)
+
+
+def _object_done(meter: Meter, fact: telemetry.ObjectDone) -> None:
+    meter.observe("worldline_object_seconds", _seconds(fact.us), fact.engine, fact.call)
+    meter.add("worldline_object_bytes_total", fact.size, fact.engine, fact.call)
+
+
+def _object_failed(meter: Meter, fact: telemetry.ObjectFailed) -> None:
+    meter.add("worldline_object_errors_total", 1, fact.engine, fact.call, fact.code)
 
 
 def _hung(meter: Meter, fact: telemetry.Hung) -> None:
@@ -389,7 +408,19 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Attempted: _attempted,
     telemetry.Answered: _answered,
     telemetry.Fired: _fired,
+    telemetry.Placed: _placed,
+    telemetry.Orchestrated: _orchestrated,
+    telemetry.Reaped: _reaped,
+    telemetry.Cleared: _cleared,
+    telemetry.Swept: _swept,
+    telemetry.WorldsCounted: _worlds_counted,
+    telemetry.OpenCounted: _open_counted,
+    telemetry.DueCounted: _due_counted,
+    telemetry.StoreRead: _store_read,
     telemetry.Stored: _stored,
+    telemetry.StoreFailed: _store_failed,
+    telemetry.ObjectDone: _object_done,
+    telemetry.ObjectFailed: _object_failed,
     telemetry.Hung: _hung,
     telemetry.Lagged: _lagged,
     telemetry.Troubled: _troubled,

@@ -13,7 +13,7 @@ import prometheus_client
 from prometheus_client import core, registry
 
 from worldline.base import errors
-from worldline.observe import measures
+from worldline.observe import measures, metric_list
 
 LOCAL = "127.0.0.1"
 
@@ -30,33 +30,45 @@ class Collector(registry.Collector):
         for name, count in meter.failures().items():
             counters["worldline_sink_errors_total", (name,)] = count
         histograms = dict(meter.histograms)
-        levels = meter.levels()
-        for name, metric in measures.METRICS.items():
+        gauges = dict(meter.gauges)
+        for name, level in meter.levels().items():
+            gauges[name, ()] = level
+        for name, metric in metric_list.METRICS.items():
             match metric.kind:
                 case "counter":
                     yield _counter(name, metric, counters)
                 case "histogram":
                     yield _histogram(name, metric, histograms)
                 case "gauge":
-                    gauge = core.GaugeMetricFamily(name, metric.help)
-                    gauge.add_metric([], levels.get(name, 0))
-                    yield gauge
+                    yield _gauge(name, metric, gauges)
 
 
-def _counter(
-    name: str, metric: measures.Metric, counters: dict[measures.Series, float]
-) -> core.CounterMetricFamily:  # fmt: skip
-    family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
-    found = [(labels, value) for (of, labels), value in counters.items() if of == name]
-    if not found and not metric.labels:
-        found = [((), 0)]  # so that an alarm on its rate has something to start from
+def _gauge(
+    name: str, metric: metric_list.Metric, gauges: dict[measures.Series, float]
+) -> core.GaugeMetricFamily:  # fmt: skip
+    family = core.GaugeMetricFamily(name, metric.help, labels=metric.labels)
+    found = [(labels, value) for (of, labels), value in gauges.items() if of == name]
+    if not found and not metric.labels and not metric.optional:
+        found = [((), 0)]
     for labels, value in found:
         family.add_metric(labels, value)
     return family
 
 
+def _counter(
+    name: str, metric: metric_list.Metric, counters: dict[measures.Series, float]
+) -> core.CounterMetricFamily:  # fmt: skip
+    family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
+    # From the beginning, so that an alarm on its rate has something to start from.
+    found: dict[tuple[str, ...], float] = dict.fromkeys(metric_list.beginnings(name), 0)
+    found |= {labels: value for (of, labels), value in counters.items() if of == name}
+    for labels, value in found.items():
+        family.add_metric(labels, value)
+    return family
+
+
 def _histogram(
-    name: str, metric: measures.Metric, histograms: dict[measures.Series, measures.Histogram]
+    name: str, metric: metric_list.Metric, histograms: dict[measures.Series, measures.Histogram]
 ) -> core.HistogramMetricFamily:  # fmt: skip
     family = core.HistogramMetricFamily(name, metric.help, labels=metric.labels)
     for (of, labels), histogram in histograms.items():

@@ -79,14 +79,15 @@ class Observed:
 @contextmanager
 def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Iterator[Observed]:
     """Put together what listens. `metrics`: HOST:PORT where Prometheus finds them, as long as the block lasts."""
-    listeners = _sinks(sinks or Sinks())
+    wanted = sinks or Sinks()
+    listeners = _sinks(wanted)
     tracing = _tracing()
     if tracing is not None:
         listeners.append(("spans", tracing))
     meter = None if metrics is None else measures.Meter()
     if meter is not None:
         listeners.append(("prometheus", meter.tell))
-    telling = telemetry.Telling(listeners)
+    telling = telemetry.Telling(listeners, counts=meter is not None or wanted.metrics is not None)
     if meter is None or metrics is None:
         yield Observed(telling)
         return

@@ -88,11 +88,14 @@ class Cycled(msgspec.Struct, frozen=True, gc=False):
     misses: int = 0
 
 
+DropReason = Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
+
+
 class Dropped(msgspec.Struct, frozen=True, gc=False):
     """A world's memory was thrown away: its commit was lost, or its lease is not ours any more."""
 
     at: ids.Address
-    why: Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
+    why: DropReason
     message: str
 
 
@@ -108,11 +111,14 @@ class WorldRefused(msgspec.Struct, frozen=True, gc=False):
     tries: int
 
 
+Death = Literal["died", "hung", "memory"]
+
+
 class StepDied(msgspec.Struct, frozen=True, gc=False):
     """A step did not end in order: its process died, it hung, or memory ran out. `deaths`: over its input, in a row."""
 
     at: ids.Address
-    how: Literal["died", "hung", "memory"]
+    how: Death
     deaths: int
 
 
@@ -132,6 +138,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     height: int
     us: int
+    failover: bool = False  # the holder before did not release it
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -224,16 +231,134 @@ class Fired(msgspec.Struct, frozen=True, gc=False):
     wall_us: int
 
 
+# --- The cluster -----------------------------------------------------------------------------------------------
+
+
+Move = Literal["", "drain", "failover", "balance", "needs"]
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A world is assigned to a worker, or to none. `moves`: another worker holds it, and why it is to let go."""
+
+    at: ids.Address
+    why: str  # as `roles/cluster/placement.py` names its reasons
+    moves: Move = ""
+
+
+class Orchestrated(msgspec.Struct, frozen=True, gc=False):
+    """A turn of the orchestrator has ended."""
+
+    us: int
+
+
+class Reaped(msgspec.Struct, frozen=True, gc=False):
+    """The leases of a dead worker were ended by this process, and its own records removed. `worlds`: so many."""
+
+    worlds: int
+    gone: bool  # its heartbeat record was deleted by this process
+
+
+Clearable = Literal[
+    "made_ids", "chosen_ids", "pointers", "held_records", "lock_files", "temporary_files", "uploads"
+]  # fmt: skip
+
+
+class Cleared(msgspec.Struct, frozen=True, gc=False):
+    """The janitor has removed what has had its time."""
+
+    what: Clearable
+    count: int
+
+
+class Swept(msgspec.Struct, frozen=True, gc=False):
+    """The janitor has been through everything once."""
+
+    us: int
+
+
+# --- The backlog, as `roles/cluster/backlog.py` counts it ----------------------------------------------------------
+
+
+class WorldsCounted(msgspec.Struct, frozen=True):
+    """All worlds of a universe were looked at. By status; the numbers of items are at least these."""
+
+    universe: str
+    wall_us: int
+    worlds: dict[str, int]
+    unread: dict[str, int]
+    unread_worlds: dict[str, int]
+    unread_age_us: dict[str, int]  # of the oldest: at least
+    unhosted: int  # active worlds with something unread that no live worker holds
+    dead: int
+    dead_age_us: int  # of the oldest dead letter, since it became one
+    workers: dict[str, int]  # by state
+
+
+class OpenCounted(msgspec.Struct, frozen=True):
+    """All open work of a universe was looked at: by kind and state."""
+
+    universe: str
+    wall_us: int
+    work: dict[tuple[str, str], int]
+
+
+class DueCounted(msgspec.Struct, frozen=True):
+    """The due queues of a universe were looked at, by kind of work: what is due and not done."""
+
+    universe: str
+    wall_us: int
+    overdue: dict[str, int]
+    overdue_age_us: dict[str, int]  # of what is due for longest
+
+
 # --- The process -----------------------------------------------------------------------------------------------
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A commit call was answered."""
+class StoreRead(msgspec.Struct, frozen=True, gc=False):
+    """A read was answered."""
 
-    batches: int
-    conflicts: int
-    unknown: int
+    engine: str
     us: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A commit call was answered: an outcome for each batch."""
+
+    engine: str
+    batches: Sequence[kv.Batch]
+    outcomes: Sequence[kv.Outcome]
+    us: int
+
+
+StoreCall = Literal["read", "commit"]
+
+
+class StoreFailed(msgspec.Struct, frozen=True, gc=False):
+    """A call to the store failed: it cannot be reached, is full, or has lost its footing."""
+
+    engine: str
+    call: StoreCall
+    code: str
+
+
+ObjectCall = Literal["put", "get", "list", "delete"]
+
+
+class ObjectDone(msgspec.Struct, frozen=True, gc=False):
+    """A call to the object store was answered. `size`: the bytes that went either way."""
+
+    engine: str
+    call: ObjectCall
+    size: int
+    us: int
+
+
+class ObjectFailed(msgspec.Struct, frozen=True, gc=False):
+    """A call to the object store failed."""
+
+    engine: str
+    call: ObjectCall
+    code: str
 
 
 class Hung(msgspec.Struct, frozen=True):
@@ -261,17 +386,24 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 Fact = (
     Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Proved
     | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
-    | Stored | Hung | Lagged | Troubled
+    | Placed | Orchestrated | Reaped | Cleared | Swept | WorldsCounted | OpenCounted | DueCounted
+    | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled
 )  # fmt: skip
 
 Listener = Callable[[Fact], None]
 
 
 class Telemetry(Protocol):
-    """Where roles tell facts. `on` false: there is no listener, and what is costly to tell need not be told."""
+    """Where roles tell facts. `on` false: there is no listener, and what is costly to tell need not be told.
+
+    `counts`: a listener makes metrics of them. Otherwise calls to the store and the backlog are not told of at all.
+    """
 
     @property
     def on(self) -> bool: ...
+
+    @property
+    def counts(self) -> bool: ...
 
     def tell(self, fact: Fact) -> None: ...
 
@@ -280,6 +412,7 @@ class Nothing:
     """There is no listener."""
 
     on = False
+    counts = False
 
     def tell(self, fact: Fact) -> None:
         pass
@@ -291,9 +424,10 @@ NOTHING: Telemetry = Nothing()
 class Telling:
     """Tells every listener, and lets none of them hurt the teller."""
 
-    def __init__(self, listeners: Sequence[tuple[str, Listener]]) -> None:
+    def __init__(self, listeners: Sequence[tuple[str, Listener]], *, counts: bool = True) -> None:
         self._listeners = list(listeners)
         self.on = bool(listeners)
+        self.counts = self.on and counts
         self.failures: dict[str, int] = {}  # by listener
 
     def tell(self, fact: Fact) -> None:
@@ -311,27 +445,6 @@ class Telling:
                 "the %s sink raised %r; it goes on being called, and this is not said again", name, error,
                 exc_info=error,
             )  # fmt: skip
-
-
-class Timed:
-    """An engine whose commits are told of."""
-
-    def __init__(self, engine: kv.Engine, monotonic_us: Callable[[], int], telemetry: Telemetry) -> None:
-        self._engine = engine
-        self._monotonic_us = monotonic_us
-        self._telemetry = telemetry
-        self.read = engine.read
-        self.wait = engine.wait
-        self.durability = engine.durability
-        self.close = engine.close
-
-    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        began_us = self._monotonic_us()
-        outcomes = await self._engine.commit(*batches)
-        conflicts = sum(isinstance(each, kv.Conflict) for each in outcomes)
-        unknown = sum(isinstance(each, kv.CommitUnknown) for each in outcomes)
-        self._telemetry.tell(Stored(len(batches), conflicts, unknown, self._monotonic_us() - began_us))
-        return outcomes
 
 
 def about(at: ids.Address, *, step: int | None = None, name: str = "") -> dict[str, object]:

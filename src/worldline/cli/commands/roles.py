@@ -264,7 +264,7 @@ async def _serve(
             host = hosts.Host(
                 universe.store, universe.id, programs,
                 blobs=universe.blobs, settings=settings, egress=egress, roles=roles, telemetry=universe.telemetry,
-                watchdog=True,
+                watchdog=True, universe_name=universe.name,
             )  # fmt: skip
             universe.levels_from(host.levels)
             always |= {"worker": host.worker.hex(), "worker_name": host.name}

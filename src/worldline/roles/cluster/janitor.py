@@ -23,7 +23,7 @@ from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
-from worldline.roles import expiry, wakeup
+from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
 from worldline.store import kv, transact
 
@@ -57,13 +57,15 @@ class Janitor:
         locks: Locks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
         blobs: blob_layer.Blobs | None = None,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
-        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead))
+        self._telemetry = telemetry
+        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead), telemetry)
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
@@ -73,6 +75,7 @@ class Janitor:
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
         self._worlds_done = self._pointers_done = False
+        self._began_us = env.monotonic_us()  # this round
         self.rounds = 0
         self.cleared = 0
 
@@ -87,6 +90,8 @@ class Janitor:
         self._watch.clear()
         over = await self.turn()
         await self._watch.rest(self._settings.round_ms if over else self._settings.turn_ms)
+        if over:
+            self._began_us = self._env.monotonic_us()
 
     async def turn(self) -> bool:
         """One part of a round. Returns whether that was the last."""
@@ -97,15 +102,17 @@ class Janitor:
             self._pointers_done = await self._drop_pointers()
             return False
         self.cleared += await self._freer.of_the_dead()
-        self.cleared += await self._drop_orphans()
-        self.cleared += await self._forget_locks()
+        await self._drop_orphans()
+        self._count("lock_files", await self._forget_locks())
         if self._sweep_uploads is not None:
-            self.cleared += await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX)
+            self._count("temporary_files", await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX))
         if self._blobs is not None:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
-            self.cleared += await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
+            removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
+            self._count("uploads", removed)
         self._worlds_done = self._pointers_done = False
         self.rounds += 1
+        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
         return True
 
     # --- Ids that were seen ------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ class Janitor:
             items = read.page(index).items
             if inboxes.forget_made(batch, at, items, time_us=read.time_us, window_us=self._window_us):
                 batches.append(batch)
-        await self._commit(batches)
+        await self._commit("made_ids", batches)
 
     async def _forget_chosen(self, addresses: list[ids.Address]) -> None:
         """Ids that clients chose have no order in time: all of them are looked at, some of each world in a turn."""
@@ -161,7 +168,7 @@ class Janitor:
                 log.warning("world %s: client ids cannot be read: %s", at.world.hex(), error)
             if page.more:
                 self._unfinished[at] = tuples.successor(page.items[-1][0])
-        await self._commit(batches)
+        await self._commit("chosen_ids", batches)
 
     # --- Pointers, workers -------------------------------------------------------------------------------------
 
@@ -182,28 +189,27 @@ class Janitor:
                 if not works.matches(each, authority):
                     batches.append(kv.Batch())
                     works.discard(batches[-1], each, authority)
-            await self._commit(batches)
+            await self._commit("pointers", batches)
         self._pointer = found[-1].key if page.more else b""
         return not page.more
 
-    async def _drop_orphans(self) -> int:
+    async def _drop_orphans(self) -> None:
         """Held records of workers that have no heartbeat, for worlds that moved on: no other search finds them."""
-        dropped = 0
         worker: ids.WorkerId | None = None
         while True:
             read = await self._engine.read(leases.workers_range(after=worker))
             found = leases.decode_worker(read.page(0))
             if found is None:
-                return dropped
+                return
             worker, life = found
             if life is None:
-                dropped += await self._drop_held(worker)
+                await self._drop_held(worker)
 
-    async def _drop_held(self, worker: ids.WorkerId) -> int:
+    async def _drop_held(self, worker: ids.WorkerId) -> None:
         read = await self._engine.read(leases.held_range(worker, count_max=HELD_MAX), leases.get_heartbeat(worker))
         held = [each for each in leases.decode_held(worker, read.page(0)) if each[0].universe == self._universe]
         if not held or read.value(1) is not None:
-            return 0
+            return
         read = await self._engine.read(*(get for at, _ in held for get in leases.reads(at)))
         batches: list[kv.Batch] = []
         for index, (at, epoch) in enumerate(held):
@@ -215,7 +221,7 @@ class Janitor:
             batch = kv.Batch()
             if leases.forget_held(batch, state, worker, epoch=epoch):
                 batches.append(batch)
-        return await self._commit(batches)
+        await self._commit("held_records", batches)
 
     async def _forget_locks(self) -> int:
         """Lock files of dead workers. As long as a worker has anything in the store, its file proves its death."""
@@ -227,9 +233,17 @@ class Janitor:
                 forgotten += 1
         return forgotten
 
-    async def _commit(self, batches: list[kv.Batch]) -> int:
-        """Whatever has changed since it was read stays. Returns how much was cleared."""
+    async def _commit(self, what: telemetry.Clearable, batches: list[kv.Batch]) -> None:
+        """Whatever has changed since it was read stays. What was deleted is counted by keys and ranges."""
         outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
-        cleared = sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
-        self.cleared += cleared
-        return cleared
+        done = [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, kv.Ok)]
+        self.cleared += len(done)
+        self._tell(what, sum(len(batch.deletes) + len(batch.ranges) for batch in done))
+
+    def _count(self, what: telemetry.Clearable, count: int) -> None:
+        self.cleared += count
+        self._tell(what, count)
+
+    def _tell(self, what: telemetry.Clearable, count: int) -> None:
+        if count:
+            self._telemetry.tell(telemetry.Cleared(what, count))

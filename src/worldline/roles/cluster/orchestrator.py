@@ -26,7 +26,7 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import expiry, hint_scan, wakeup
+from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles.cluster import placement, reap
 from worldline.store import kv, transact
 
@@ -54,13 +54,15 @@ class Orchestrator:
         *,
         settings: OrchestratorSettings,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
         self._settings = settings
         self._others = expiry.Witness(env, is_dead)
-        self._freer = reap.Freer(engine, env, universe, self._others)
+        self._telemetry = telemetry
+        self._freer = reap.Freer(engine, env, universe, self._others, telemetry)
         self._hints = hint_scan.HintScan(engine, env, universe)
         self._watch = wakeup.Watch(engine, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
@@ -82,13 +84,13 @@ class Orchestrator:
 
     async def turn(self) -> list[placement.Choice]:
         """Look, choose, write. Returns what was chosen, whether another orchestrator was quicker or not."""
+        began_us = self._env.monotonic_us()
         lives, now_us = await self._others.lives(self._engine)
+        alive = [life for life in lives if life.alive(now_us) and not self._others.is_dead(life.worker)]
         sites = [
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
-            for life in lives
-            if life.stands(now_us)
-            and not self._others.is_dead(life.worker)
-            and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
+            for life in alive
+            if not life.sign.draining and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
         ]
         held = await self._held(lives)
         wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
@@ -98,10 +100,12 @@ class Orchestrator:
             [each.active for each in seen.values()], sites, moves_max=self._settings.moves_max, besides=besides
         )
         for start in range(0, len(choices), COMMITS_AT_ONCE):
-            await self._write([(choice, seen[choice.at]) for choice in choices[start : start + COMMITS_AT_ONCE]])
+            part = choices[start : start + COMMITS_AT_ONCE]
+            await self._write([(choice, seen[choice.at]) for choice in part], alive)
         # Only now: a worker that is woken by a freed world finds where it is assigned.
         await self._freer.of_the_dead()
         self.turns += 1
+        self._telemetry.tell(telemetry.Orchestrated(self._env.monotonic_us() - began_us))
         return choices
 
     # --- Looking -----------------------------------------------------------------------------------------------
@@ -170,7 +174,9 @@ class Orchestrator:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def _write(self, chosen: Sequence[tuple[placement.Choice, Seen]]) -> None:
+    async def _write(
+        self, chosen: Sequence[tuple[placement.Choice, Seen]], alive: Sequence[leases.Heartbeat]
+    ) -> None:  # fmt: skip
         """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:
@@ -188,12 +194,24 @@ class Orchestrator:
                 continue  # the lease or the assignment has changed meanwhile
             self.assigned += 1
             self.moved += _moves(choice, each)
+            why: telemetry.Move = _why_moved(choice, each, alive) if _moves(choice, each) else ""
+            self._telemetry.tell(telemetry.Placed(choice.at, choice.reason, why))
             log.info("world %s: %s (%s)", choice.at.world.hex(), _where(choice), choice.reason)
 
 
 def _moves(choice: placement.Choice, seen: Seen) -> bool:
     """Whether another worker holds the world."""
     return seen.active.holder is not None and seen.active.holder != choice.to
+
+
+def _why_moved(choice: placement.Choice, seen: Seen, alive: Sequence[leases.Heartbeat]) -> telemetry.Move:
+    """Why the worker that holds a world is not to have it any more."""
+    if choice.reason == "balance":
+        return "balance"
+    holder = next((life for life in alive if life.worker == seen.active.holder), None)
+    if holder is None:
+        return "failover"
+    return "drain" if holder.sign.draining else "needs"
 
 
 def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placement.Active:

@@ -24,6 +24,7 @@ while new code is rolled out, worlds stay with the old until its last worker goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -68,12 +69,15 @@ class Active(msgspec.Struct, frozen=True):
     code: str = ""
 
 
+Reason = Literal["held", "placed", "moved", "balance", "nowhere to go"]
+
+
 class Choice(msgspec.Struct, frozen=True):
     """Where a world should be from now on. None: anywhere."""
 
     at: ids.Address
     to: ids.WorkerId | None
-    reason: str
+    reason: Reason
 
 
 def reserved(label: str) -> bool:

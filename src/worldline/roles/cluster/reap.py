@@ -16,7 +16,7 @@ from worldline.base import errors
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, trial
 from worldline.model import ids
-from worldline.roles import expiry
+from worldline.roles import expiry, telemetry
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
@@ -30,12 +30,14 @@ AT_ONCE = 16
 
 class Freer:
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: expiry.Witness
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: expiry.Witness,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._universe = universe
         self._others = others
+        self._telemetry = telemetry
 
     async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
         """Free the worlds of workers that are no more, and let it be known which of them have something to do.
@@ -60,7 +62,8 @@ class Freer:
 
     async def _free(self, life: leases.Heartbeat, *, proven: bool) -> None:
         after: ids.Address | None = None
-        strangers = False
+        strangers = gone = False
+        worlds = 0
         while True:
             read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
             found = leases.decode_held(life.worker, read.page(0))
@@ -68,20 +71,27 @@ class Freer:
             strangers = strangers or len(ours) < len(found)
             if proven:
                 await each(list(ours), self._take_back, at_once=AT_ONCE)
-            await self._release(life, ours)
+            worlds += await self._release(life, ours)
             if not read.page(0).more:
                 break
             after = found[-1][0]
         if not strangers:
             batch = kv.Batch()
             leases.goodbye(batch, life)
-            await transact.commit(self._engine, self._env, batch)
+            [outcome] = await transact.commit(self._engine, self._env, batch)
+            gone = isinstance(outcome, kv.Ok)
+        if worlds or gone:
+            self._telemetry.tell(telemetry.Reaped(worlds, gone))
 
     async def _take_back(self, at: ids.Address) -> int:
         return await world_lease.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
-    async def _release(self, life: leases.Heartbeat, held: dict[ids.Address, int]) -> None:
-        """End leases on behalf of a worker that cannot. Its heartbeat is expected to be the one that has expired."""
+    async def _release(self, life: leases.Heartbeat, held: dict[ids.Address, int]) -> int:
+        """End leases on behalf of a worker that cannot. Its heartbeat is expected to be the one that has expired.
+
+        Returns how many were ended by this process.
+        """
+        ended = 0
         addresses = list(held)
         waiting = dict.fromkeys(await with_unread(self._engine, addresses))
         for start in range(0, len(addresses), AT_ONCE):
@@ -102,7 +112,9 @@ class Freer:
                     trial.left_behind(ends[-1], known, epoch=state.epoch.number)
                 if at in waiting:
                     ready.leave(ends[-1], at, priority=ready.NORMAL)
-            await transact.commit(self._engine, self._env, *ends)
+            outcomes = await transact.commit(self._engine, self._env, *ends)
+            ended += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+        return ended
 
 
 async def with_unread(engine: kv.Engine, addresses: Sequence[ids.Address]) -> list[ids.Address]:

@@ -78,6 +78,7 @@ class Searcher:
         labels: dict[str, str],
         watch: wakeup.Watch,
         scan_us: int,
+        telemetry: telemetry.Telemetry,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -93,7 +94,7 @@ class Searcher:
         self._watch = watch
         self._scan_us = scan_us
         self._scanned_us = LONG_AGO_US
-        self._freer = reap.Freer(engine, env, universe, others)
+        self._freer = reap.Freer(engine, env, universe, others, telemetry)
         self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 

@@ -102,7 +102,8 @@ class Taker:
             raise
         taken_us = self._env.monotonic_us() - started_us
         self.restored_ms = taken_us / 1000
-        self._telemetry.tell(telemetry.Taken(at, held.name, lease.epoch, held.head.height, taken_us))
+        failover = lease.trial is not None
+        self._telemetry.tell(telemetry.Taken(at, held.name, lease.epoch, held.head.height, taken_us, failover))
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
             held.name, lease.epoch, held.head.height, self.restored_ms, extra=telemetry.about(at, name=held.name),

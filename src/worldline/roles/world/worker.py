@@ -71,8 +71,7 @@ class WorldWorker:
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine = engine
-        self._env = env
+        self._engine, self._env = engine, env
         self._hub = live
         self._settings = settings
         self._telemetry = telemetry
@@ -116,6 +115,7 @@ class WorldWorker:
         self._searcher = search.Searcher(
             engine, env, universe, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
             guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
+            telemetry=telemetry,
         )  # fmt: skip
         self._stalls = stalls.Stalls(
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
