@@ -28,7 +28,7 @@ from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.roles import reader, restore
 
-HISTORIES = {"memory": 6, "lmdb": 4, "postgres": 4}
+HISTORIES = {"memory": 4, "lmdb": 3, "postgres": 3}
 SETTINGS = kit.settings(worker={"snapshot_idle_ms": 30, "snapshot_entries": 25})
 
 NUMBERS = st.integers(0, 9)
