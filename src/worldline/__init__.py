@@ -38,6 +38,7 @@ from worldline.base.failures import (
     ResourceFailed,
     RunCancelled,
     RunFailed,
+    RunReverted,
     TryAgain,
 )
 from worldline.client.diff.result import Diff
@@ -141,6 +142,7 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunFailed",
+    "RunReverted",
     "RunStatus",
     "Scheduled",
     "Scope",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import worldline as wl
+from tests.kernel.forking import Added
+from tests.roles.forking import Shop, result, until
 from tests.roles.kit import Kit
-from tests.roles.test_forks import Added, Shop, result, until
 from worldline.client.diff.reading import Point, common
 from worldline.client.diff.result import Diff, EffectSide, Field
 from worldline.client.handle import Handle

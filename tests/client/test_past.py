@@ -12,9 +12,9 @@ import pytest
 
 import worldline as wl
 from tests.roles import kit as kits
+from tests.roles.forking import check, until
 from tests.roles.kit import Kit
 from tests.roles.test_damage import change as damage
-from tests.roles.test_forks import check, until
 from worldline.base import errors
 from worldline.client.diff.result import EffectSide, Field
 from worldline.keys import cas as cas_keys

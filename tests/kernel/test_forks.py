@@ -3,176 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import worldline as wl
+from tests.kernel.forking import (
+    COUNT,
+    KEYS,
+    OPEN,
+    ROOM,
+    RULES,
+    Added,
+    Till,
+    app,
+    asks,
+    charge,
+    charges,
+    check,
+    chooses,
+    hurries,
+    keyed,
+    last_of_first_step,
+    naps,
+    outcome,
+    parent,
+    patient,
+    rings,
+    script,
+    tells,
+    then_waits,
+    waits,
+)
 from worldline import testing
 from worldline.base import limits
-from worldline.codec import structs
-from worldline.kernel import commands, values
-from worldline.kernel import step as kernel_step
-from worldline.kernel.branches import fork
-from worldline.kernel.branches.fork import Forked
+from worldline.kernel import values
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import RunStatus
-from worldline.model import ids, inbox, payload, step
-from worldline.model.journal import Kind
-from worldline.model.work import WorkKind
-from worldline.model.world import Policy
-
-ROOM = 8  # of a step, for effects
-COUNT = 2 * ROOM + 5
-OPEN = "was open when this world was forked from 'test'"
-KEYS: list[str] = []  # the idempotency keys that `charge` was called with
-
-
-@dataclass(frozen=True)
-class Added:
-    cents: int
-
-
-@dataclass(frozen=True)
-class Balance(wl.Request[int]):
-    pass
-
-
-app = wl.Program("forks")
-
-
-@app.reducer
-@dataclass
-class Till:
-    cents: int = 0
-    drawn: int = 0
-
-    @wl.on
-    def added(self, event: Added) -> None:
-        self.cents += event.cents
-        self.drawn = wl.random().randrange(2**32)
-
-    @wl.on
-    def balance(self, request: Balance) -> int:
-        return self.cents
-
-
-@app.effect(retry=wl.Retry(attempts=2, initial_delay=1, on_exhausted="park"))
-async def charge(order: str) -> str:
-    return order
-
-
-@app.workflow
-async def charges(order: str) -> str:
-    return await charge(order)
-
-
-@app.workflow
-async def many(count: int) -> int:
-    return len(await wl.gather(*(charge(f"o{n}") for n in range(count))))
-
-
-@app.workflow
-async def patient(count: int) -> list[str]:
-    """Says what became of each."""
-    started = [wl.start(charge(f"o{n}")) for n in range(count)]
-    said = []
-    for each in started:
-        try:
-            said.append(await each)
-        except wl.EffectFailed as error:
-            said.append(error.code)
-    return said
-
-
-@app.workflow
-async def asks() -> int:
-    return await wl.ask("bank", Balance())
-
-
-@app.workflow
-async def tells() -> str:
-    await wl.send("bank", Added(1))
-    return "told"
-
-
-@app.workflow
-async def naps(seconds: int) -> str:
-    await wl.sleep(seconds)
-    return wl.now().strftime("%M:%S")
-
-
-@app.workflow
-async def parent() -> str:
-    return f"child at {await naps(30)}"
-
-
-@app.workflow
-async def hurries() -> str:
-    async with wl.scope(timeout=20) as scope:
-        await wl.sleep(90)
-    return f"timed out: {scope.timed_out}"
-
-
-@app.workflow
-async def waits() -> int:
-    return (await wl.wait(Added)).cents
-
-
-@app.workflow
-async def rings() -> None:
-    wl.after(40, Added(100))
-    await wl.sleep(1)
-
-
-@app.workflow
-async def chooses() -> list[str]:
-    said = [wl.uuid().hex]
-    await wl.sleep(5)
-    said.append(wl.uuid().hex)
-    await wl.sleep(5)
-    return [*said, wl.uuid().hex]
-
-
-@app.workflow
-async def keyed(order: str) -> str:
-    return await charge.options(key=f"key-{order}")(order)
-
-
-def answer(order: str) -> str:
-    KEYS.append(wl.attempt().key)
-    return f"paid {order}"
-
-
-def script(seconds: float = 10) -> wl.Script:
-    return wl.Script().on(charge, wl.Script.later(seconds, answer))
-
-
-RULES: list[dict[str, Any]] = [
-    {"effect": "charge", "answer": "scripted"},
-    {"ask": "bank", "arguments": {"event": "Balance"}, "answer": 7},
-]
-
-
-def outcome(world: testing.TestWorld, run: str = "r") -> Any:
-    """The result of a run, why it failed, or why it waits."""
-    try:
-        result = world.attach(run).result()
-    except wl.RunFailed as error:
-        result = str(error)
-    except testing.Stuck as stuck:
-        result = str(stuck)
-    return result
-
-
-def check(*worlds: testing.TestWorld) -> None:
-    """Nothing of a parent's is left unsettled, and everything comes out the same again, also from the rows."""
-    for world in worlds:
-        world.crash()
-        world.prove()
-        branch = world.machine.branch
-        assert branch is None or not branch.unsettled
 
 
 @pytest.fixture(autouse=True)
@@ -235,10 +102,6 @@ def test_each_open_operation_has_its_fate(what: str, policy: Any, live: bool, sa
         check(world, forked)
 
 
-def last_of_first_step(world: testing.TestWorld) -> int:
-    return max(each.height for each in world.journal() if each.step == 1)
-
-
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("policy", ["drop", "reissue", "share", "script"])
 def test_everything_that_needs_no_outside_goes_on_under_every_policy(policy: Any, live: bool) -> None:
@@ -272,96 +135,6 @@ def test_a_timer_that_is_due_before_the_fork_begins_fires_at_once() -> None:
         check(world, forked)
 
 
-# --- More than a step has room for ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("live", [False, True])
-@pytest.mark.parametrize("policy", ["drop", "reissue", "share", "script"])
-def test_more_open_work_than_one_step_can_settle(policy: Any, live: bool) -> None:
-    with testing.world(app, script(), drops=False) as world:
-        world.start(patient(COUNT), id="r")
-        assert len(world.machine.work.open) == COUNT
-        forked = world.fork(effects=policy, script=RULES if policy == "script" else None, live=live)
-        first = world.head.step + 1
-        wanted = [each for each in forked.journal() if each.step >= first and each.kind is Kind.EFFECT_REQUESTED]
-        asked = {"drop": 0, "script": 0}.get(policy, COUNT)
-        assert len(wanted) == asked
-        assert forked.head.step - world.head.step >= (COUNT // ROOM if asked else 1)
-        if policy == "reissue" and not live:
-            assert forked.answer(charge, "by hand") == COUNT
-        paid = [f"paid o{n}" for n in range(COUNT)]
-        same = {"drop": ["cancelled"] * COUNT, "script": ["scripted"] * COUNT}
-        expected = ["by hand"] * COUNT if policy == "reissue" and not live else same.get(policy, paid)
-        assert forked.attach("r").result() == expected
-        assert world.attach("r").result() == paid
-        check(world, forked)
-
-
-def test_more_than_a_step_of_its_real_size_can_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    count = 2 * limits.STEP_EFFECTS_MAX + 3
-    with testing.world(app, script(), drops=False, twice=False) as world:
-        world.start(patient(count), id="r")
-        forked = world.fork(effects="reissue", live=True)
-        assert forked.head.step == world.head.step + 3
-        assert forked.attach("r").result() == [f"paid o{n}" for n in range(count)]
-        check(forked)
-
-
-def test_no_run_goes_on_before_all_of_its_work_is_settled() -> None:
-    with testing.world(app, script(), drops=False) as world:
-        world.start(many(COUNT), id="r")
-        stage, life = world._stage, world._actor.life
-        made = testing.worlds._life(stage, "fork", app, world._options, before=life, start=life.standing_at(10**6))
-        said = Forked(
-            made.at.world, world.address.world, "test", made.head.step, made.head.height, Policy.REISSUE, True
-        )
-        actor = stage.fork("fork", made, world._actor.reading, said)
-        assert made.machine.branch is not None
-        assert made.machine.branch.unsettled
-        made.restore()
-        # In between: an event, a cancellation, and a command that ends the run without its code.
-        data = values.dump(Added(2))
-        stage.step(actor, inbox.Event("Added", payload.inline(data)), data)
-        end = structs.encode(ways_out.TerminateRun("r", "enough"))
-        stage.step(actor, inbox.Control(ways_out.TERMINATE, payload.inline(end)), end)
-        world.advance(0)
-        assert not made.machine.unfinished
-        assert not made.machine.work.open
-        assert made.machine.runs["r"].record.status is RunStatus.CANCELLED
-        made.prove()
-
-
-def test_what_was_held_back_is_asked_for_by_the_fork() -> None:
-    with testing.world(app, script(), drops=False) as world:
-        world.start(patient(COUNT), id="r")
-        first = world.fork("dropped", at=last_of_first_step(world))
-        assert first.answer(charge, "by hand") == COUNT - ROOM
-        sent = ROOM
-        assert outcome(first) == ["cancelled"] * sent + ["by hand"] * (COUNT - sent)
-        second = world.fork("live", at=last_of_first_step(world), effects="share", live=True)
-        assert outcome(second) == [f"paid o{n}" for n in range(COUNT)]
-        check(world, first, second)
-
-
-def test_what_was_given_up_and_not_closed_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STEP_ENTRIES_MAX", 10)
-    with testing.world(app, script(), drops=False) as world:
-        run = world.start(many(COUNT), id="r")
-        height = world.head.height
-        run.cancel("enough")
-        halfway = next(each.height for each in world.journal() if each.height > height and each.chain)
-        for policy in ("drop", "reissue", "share"):
-            forked = world.fork(policy, at=halfway, effects=policy)
-            assert not forked.machine.work.open
-            assert not forked.machine.work.closing
-            own = [each.kind for each in forked.journal() if each.height > halfway]
-            assert own == [Kind.CONTROL, *own[1:]]
-            assert Kind.EFFECT_CANCELLED not in own
-            assert forked.attach("r").status is RunStatus.CANCELLED
-            check(forked)
-
-
 # --- Work and runs that stand still --------------------------------------------------------------------------------
 
 
@@ -382,6 +155,20 @@ def test_parked_effects() -> None:
         again = world.start(charges("b"), id="again")
         again.result()
         check(world, dropped, shared, by_hand, live)
+
+
+@pytest.mark.parametrize("policy", ["drop", "reissue", "share"])
+def test_what_a_dry_fork_has_parked_is_not_parked_in_a_live_fork_of_it(policy: Any) -> None:
+    with testing.world(app, script(), drops=False) as world:
+        dry = world.fork("dry")
+        dry.start(patient(2), id="r")
+        live = dry.fork("live", effects=policy, live=True, script=script())
+        check(dry, live)
+        if policy == "share":
+            assert dry.answer(charge, "by hand") == 2
+        said = {"drop": "cancelled", "share": "by hand"}
+        assert live.attach("r").result() == [said.get(policy, f"paid o{number}") for number in range(2)]
+        check(dry, live)
 
 
 def test_an_answer_by_hand_is_shared() -> None:
@@ -465,12 +252,6 @@ def test_events_that_came_too_early_are_there_in_the_fork() -> None:
         assert forked.attach("r").result() == 3
         assert buffered(world) == 1
         check(world, forked)
-
-
-@app.workflow
-async def then_waits() -> int:
-    await charge("a")
-    return (await wl.wait(Added)).cents
 
 
 # --- Keys, draws, lineage ------------------------------------------------------------------------------------------
@@ -570,59 +351,3 @@ def test_the_script_of_a_fork_is_not_that_of_its_forks() -> None:
         third.start(charges("a"), id="r")
         assert DRY in outcome(third)
         check(first, second, third)
-
-
-# --- What is no fork -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change", [{}, {"fork": b"x" * 16}, {"step": 5}, {"owner": b"o" * 16, "step": 0}, {"script": [b"\x00"]}]
-)
-def test_only_the_first_step_of_a_fork_says_that_it_is_one(change: dict[str, Any]) -> None:
-    with testing.world(app) as world:
-        world.send(Added(1))
-        mine = world.address.world
-        said = Forked(mine, mine, "test", world.head.step, world.head.height, Policy.DROP, False)
-        fields = {name: getattr(said, name) for name in said.__struct_fields__} | change
-        data = structs.encode(Forked(**fields))
-        before = world.machine.rows
-        stepped = world.step(inbox.Control(fork.FORKED, payload.inline(data)), data)
-        assert "forked: " in stepped.dead
-        assert world.machine.branch is None
-        assert not world.machine.unfinished
-        assert before == world.machine.rows
-        world.prove()
-
-
-def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
-    """Nothing of a fork's first step is user code; what is settled without user code is settled later."""
-    with testing.world(app, script(), drops=False) as world:
-        world.start(patient(COUNT), id="r")
-        life = world._actor.life
-        made = testing.worlds._life(
-            world._stage, "fork", app, world._options, before=life, start=life.standing_at(10**6)
-        )  # fmt: skip
-        machine, number = made.machine, made.head.step
-        data = structs.encode(
-            Forked(made.at.world, world.address.world, "test", number, made.head.height, Policy.SHARE, False)
-        )
-
-        def take(item: inbox.Item, data: bytes, poison: str = "") -> step.Stepped:
-            nonlocal number
-            number += 1
-            given = step.Input(item, data, poison=poison)
-            return kernel_step.step(machine, given, step.Context(made.at, number, made.head.time_us))
-
-        take(inbox.Control(fork.FORKED, payload.inline(data)), data, "died of it")
-        assert machine.branch is not None
-        assert machine.branch.unsettled
-        go_on = inbox.Control(commands.CONTINUE, payload.EMPTY)
-        take(go_on, b"", "died of it")
-        wanted: list[step.Wanted] = []
-        while machine.unfinished:
-            wanted += take(go_on, b"").wanted
-        assert [each.name for each in wanted] == [fork.SHARE] * COUNT
-        assert {each.kind for each in machine.work.open.values()} == {WorkKind.EFFECT}
-        assert machine.runs["r"].record.status is RunStatus.RUNNING
-        assert isinstance(made.at, ids.Address)
-        machine.close()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests.kernel.forking import Added
+from tests.roles.forking import Shop, check, result, until
 from tests.roles.kit import Kit
-from tests.roles.test_forks import Added, Shop, check, result, until
 from worldline.base import limits
 from worldline.model.journal import Kind
 

@@ -3,138 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import worldline as wl
+from tests.kernel.forking import Added, Balance
+from tests.roles.forking import SECONDS, Shop, check, own, result, until
 from tests.roles.kit import Kit
 from worldline import testing
 from worldline.base import errors
 from worldline.client.handle import Handle
-from worldline.inspect import doctor, export, prove, queries, verify
+from worldline.inspect import export, queries
+from worldline.kernel.branches.fork import FORKED, Forked
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model.journal import Kind
+from worldline.model.world import Policy
 from worldline.roles.effects import parking
 from worldline.store import kv
-
-SECONDS = 60.0
-
-
-@dataclass
-class Added:
-    cents: int
-
-
-@dataclass
-class Balance(wl.Request[int]):
-    pass
-
-
-class Shop:
-    """A program with something of every kind open: an effect, a question, a timer, a child run, a wait. Its effects
-    count their calls and answer when `gate` is open.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
-        self.gate = asyncio.Event()
-        self.program = app = wl.Program("shop")
-        shop = self
-
-        @app.reducer
-        @dataclass
-        class Till:
-            cents: int = 0
-            drawn: int = 0
-
-            @wl.on
-            def added(self, event: Added) -> None:
-                self.cents += event.cents
-                self.drawn = wl.random().randrange(2**32)
-
-            @wl.on
-            def balance(self, request: Balance) -> int:
-                return self.cents
-
-        @app.effect(name="charge", retry=wl.Retry(attempts=1))
-        async def charge(order: str) -> str:
-            shop.calls.append((order, wl.attempt().key))
-            await shop.gate.wait()
-            return f"paid {order}"
-
-        @app.workflow(name="buy")
-        async def buy(order: str) -> list[str]:
-            first = wl.uuid().hex
-            paid = await charge(order)
-            await wl.sleep(0.05)
-            return [paid, first, wl.uuid().hex]
-
-        @app.workflow(name="nap")
-        async def nap() -> str:
-            await wl.sleep(0.5)
-            return "slept"
-
-        @app.workflow(name="parent")
-        async def parent() -> str:
-            return f"child {await nap()}"
-
-        @app.workflow(name="asks")
-        async def asks() -> int:
-            return await wl.ask("bank", Balance())
-
-        @app.workflow(name="tells")
-        async def tells() -> str:
-            await wl.sleep(0.3)
-            await wl.send("bank", Added(1))
-            return "told"
-
-        @app.workflow(name="waits")
-        async def waits() -> int:
-            return (await wl.wait(Added)).cents
-
-        self.Till, self.charge, self.buy = Till, charge, buy
-        self.parent, self.asks, self.tells, self.waits = parent, asks, tells, waits
-
-
-async def until(holds: Callable[[], Any], seconds: float = SECONDS) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(seconds):
-        while True:
-            found = holds()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return
-            await asyncio.sleep(0.01)
-
-
-async def result(world: wl.World, run: str) -> Any:
-    async with asyncio.timeout(SECONDS):
-        return await (await world.attach(run)).result()
-
-
-async def own(world: wl.World) -> list[Kind]:
-    """The kinds of the entries that are a fork's own."""
-    lineage = await world.lineage()
-    assert lineage is not None
-    return [each.kind for each in await world.journal(above=lineage.height)]
-
-
-async def check(universe: wl.Universe, *names: str) -> None:
-    """Everything stored is whole, the queues say what the states say, and the code does the same again."""
-    connection = universe._connection
-    for name in names:
-        world = Handle(connection, name)
-        await verify.verify(connection, await world.address())
-        proof = await prove.prove(world)
-        assert proof.holds, proof.difference
-        assert proof.proved == proof.steps
-    assert (await doctor.examine(connection, repair=False)).findings == []
 
 
 async def test_each_policy_gives_open_effects_their_fate(kit: Kit) -> None:
@@ -471,3 +359,23 @@ async def test_scripts_of_tests_are_taken_if_they_are_data(memory_kit: Kit) -> N
         for callable_answer in (lambda order: order, wl.Script.later(1, "x")):
             with pytest.raises(wl.BadInput, match="run by any worker"):
                 await world.fork("x", script=wl.Script().on(shop.charge, callable_answer))
+
+
+async def test_a_forged_first_step_is_refused(memory_kit: Kit) -> None:
+    """A producer says to a world that it is a live fork of another, at the very step where it is."""
+    shop = Shop()
+    async with memory_kit.hosting(shop.program) as universe:
+        world = await universe.ensure("alice", shop.program)
+        dry = await world.fork("dry")
+        await (await dry.send(Added(1))).applied()
+        for each in (world, dry):
+            at, head = await each._handle.address(), await each.head()
+            said = Forked(at.world, b"o" * 16, "any", head.step, head.height, Policy.DROP, live=True)
+            with pytest.raises(wl.Closed, match="begun by the worker"):
+                await each._handle.command(FORKED, said)
+            machine = await each._handle.machine()
+            assert machine.branch is None or machine.branch.dry
+        await dry.start(shop.buy("a"), id="a")
+        await dry.ask(Balance())
+        assert not shop.calls
+        await check(universe, "alice", "dry")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests.kernel.forking import Added, Balance
+from tests.roles.forking import Shop, check, result, until
 from tests.roles.kit import Kit
-from tests.roles.test_forks import Added, Balance, Shop, check, result, until
 from worldline.inspect import render
 from worldline.model.journal import Kind
 
@@ -56,7 +57,9 @@ async def test_open_work_of_both_times_is_settled(kit: Kit, effects: Any) -> Non
             shop.gate.set()
             assert (await result(world, "then"))[0] == "paid then"
         else:
-            with pytest.raises(wl.RunFailed, match="was open when"):
+            with pytest.raises(
+                wl.RunFailed, match=f"it was open at step {done.step}, to which this world was reverted"
+            ):
                 await result(world, "then")
         assert await result(world, "parent") == "child slept"
         assert await (await world.start(shop.waits(), id="now")).status() is wl.RunStatus.RUNNING  # its id is free

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests.kernel import forking as forks
 from tests.kernel import shop
-from tests.kernel import test_forks as forks
-from tests.kernel.test_forks import Added, Till, app, charge, charges
+from tests.kernel.forking import Added, Till, app, charge, charges
 from worldline import testing
 from worldline.kernel.branches import fork as kernel_fork
 from worldline.testing import following

@@ -108,6 +108,20 @@ class RunCancelled(RunFailed):
         return CancelKind.__members__.get(found.upper(), CancelKind.USER) if type(found) is str else CancelKind.USER
 
 
+class RunReverted(RunFailed):
+    """A run that was waited for is not there any more: its world was reverted to a height before its start.
+
+    `to`: that height. `height`: where the journal says so.
+    """
+
+    code = "reverted"
+
+    def __init__(self, message: str = "", *, to: int = 0, height: int = 0) -> None:
+        super().__init__(message, data={"to": to, "height": height})
+        self.to = to
+        self.height = height
+
+
 class OutsideWorkflow(errors.BadInput):
     """Something that only works inside a workflow or handler was used outside."""
 

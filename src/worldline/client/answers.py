@@ -21,7 +21,7 @@ from worldline.kernel.rows.records import Failure
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
-from worldline.roles import reader, restore, traces
+from worldline.roles import hub, reader, restore, traces
 from worldline.roles.hub import Chunk
 
 CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
@@ -93,7 +93,8 @@ async def entry(
     universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
     *, expected: asyncio.Future[journal.Entry] | None = None,
 ) -> journal.Entry:  # fmt: skip
-    """The first entry of a kind with a correlation, above a height; waiting for it if need be.
+    """The first entry of a kind with a correlation, above a height; waiting for it if need be. For the end of a run, or
+    the entry that says that the world has gone back: the run may be gone.
 
     `expected`: it was asked for before what leads to it was sent. Else it may have been written already.
     """
@@ -128,12 +129,12 @@ async def _already(
     if top.height <= since:
         return None
     found = await restore.read_entries(universe.store.engine, at, above=since, up_to=top.height)
-    return next((each for each in found if each.kind is kind and each.correlation == correlation), None)
+    return next((each for each in found if hub.ends_wait(each, kind, correlation)), None)
 
 
 async def _find(universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
     async for each in _entries(universe, at, above=since):
-        if each.kind is kind and each.correlation == correlation:
+        if hub.ends_wait(each, kind, correlation):
             return each
     raise AssertionError("following a journal does not end")
 

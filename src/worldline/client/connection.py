@@ -96,6 +96,11 @@ class Connection:
         if self.host is not None:
             self.host.start()
 
+    def wake(self) -> None:
+        """If worlds are run here, there is one to be taken."""
+        if self.host is not None:
+            self.host.worlds.wake()
+
     async def close(self) -> None:
         try:
             if self.host is not None:

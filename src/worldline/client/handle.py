@@ -131,10 +131,9 @@ class Handle:
         reader = await self._reader()
         return await reader.latest() if at is None else await reader.at_height(at)
 
-    async def rows_at(self, at: int | None) -> tuple[Rows, journals.Head]:
-        """All rows at the last step end at or below a height, or at the head; for the caller alone."""
-        reader = await self._reader()
-        return await reader.rows_at((await self.head()).height if at is None else at)
+    async def rows_at(self, at: int) -> tuple[Rows, journals.Head]:
+        """All rows at the last step end at or below a height; for the caller alone."""
+        return await (await self._reader()).rows_at(at)
 
     async def past(self, at: int) -> readers.Past:
         """The last step end at or below a height, of which single rows can be read."""

@@ -13,12 +13,14 @@ from worldline.client import changes
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.codec import structs
+from worldline.kernel import snapshots
+from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.records import Record
 from worldline.kernel.state import Ended
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
-from worldline.model import ids, inbox, payload
+from worldline.model import ids, inbox, payload, row_keys
 from worldline.model.journal import Kind
 from worldline.model.world import Status, WorldMeta
 from worldline.roles import reader, restore
@@ -84,6 +86,18 @@ async def runs(handle: Handle) -> tuple[list[Record], int]:
     machine, head = await handle.machine_and_head()
     records = (run.record for run in machine.runs.values())
     return sorted(records, key=lambda each: each.number, reverse=True), head.height
+
+
+async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
+    """A run as it stood at a height, without its operations; None if there was no such run. Two rows are read."""
+    past = await handle.past(height)
+    group = row_keys.RUN + row_keys.text(run_id)
+    keys = [group + row_keys.START, group + row_keys.STATUS]
+    await past.fetch(keys)
+    rows = [(key, row) for key in keys if (row := past.rows.get(key)) is not None]
+    machine = snapshots.machine_of(Program("any"), past.head.state, rows, await handle.address())
+    run = machine.runs.get(run_id)
+    return None if run is None else run.record
 
 
 async def forgotten(handle: Handle, run_id: str, *, above: int) -> Ended | None:

@@ -13,7 +13,7 @@ from worldline.client import answers, delivery, listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.codec import structs
-from worldline.kernel import commands, values
+from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.calls import Call, Seconds, to_us
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Failure, RunStatus
@@ -47,7 +47,7 @@ class Run(Generic[R_co]):
 
     def __init__(
         self, world: Handle, run_id: str, workflow: str, standing: commands.Standing, *, since: int,
-        call: Call[R_co] | None = None,
+        call: Call[R_co] | None = None, origin: bytes = b"",
     ) -> None:  # fmt: skip
         self.id = run_id
         self.workflow = workflow
@@ -55,6 +55,7 @@ class Run(Generic[R_co]):
         self._call = call
         self._standing = standing
         self._since = since
+        self._origin = origin  # what it was started with, if that is known
 
     async def status(self) -> RunStatus:
         """How the run stands now: running, finished, failed, cancelled, or blocked by a change of code."""
@@ -67,11 +68,11 @@ class Run(Generic[R_co]):
         return self._standing.status
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
-        """What the run returned. `RunFailed` if it raised, `TimeoutError` if it takes longer, `NotHosted` if no process
-        has run the world for too long.
+        """What the run returned. `RunFailed` if it raised, `RunReverted` if its world was taken back to before its
+        start, `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long.
         """
         async with asyncio.timeout(limit_seconds(timeout)):
-            end = await ended(self._world, self._standing, since=self._since)
+            end = await ended(self._world, self._standing, since=self._since, origin=self._origin)
             self._standing = end.standing
             return await result_of(self._world, end, self._call)
 
@@ -120,15 +121,39 @@ class End(msgspec.Struct, frozen=True):
 
 
 async def ended(
-    world: Handle, standing: commands.Standing, *, since: int, expected: asyncio.Future[journals.Entry] | None = None
-) -> End:
-    """The run's end; waits for it. `expected` is told of the end, if that was asked for before the start."""
-    if standing.status in ENDED:
-        return End(standing)
+    world: Handle, standing: commands.Standing, *, since: int, origin: bytes = b"",
+    expected: asyncio.Future[journals.Entry] | None = None,
+) -> End:  # fmt: skip
+    """The run's end; waits for it. `RunReverted` if the world goes back to where there was no such run. `origin`: what
+    it was started with, if that is known. `expected` is told of the end, if that was asked for before the start.
+    """
     universe, at = world.universe, await world.address()
-    entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
-    found = structs.decode(Ended, await answers.payload_of(universe, entry))
-    return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
+    while standing.status not in ENDED:
+        entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
+        expected = None
+        if entry.kind is Kind.RUN_FINISHED:
+            found = structs.decode(Ended, await answers.payload_of(universe, entry))
+            return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
+        if entry.height > since:  # else the world went back before the run was started
+            standing = await _after_revert(world, standing, entry, origin)
+            since = entry.height
+    return End(standing)
+
+
+async def _after_revert(
+    world: Handle, standing: commands.Standing, entry: journals.Entry, origin: bytes
+) -> commands.Standing:
+    """How a run stands where its world was taken back to. `RunReverted` if it was not there."""
+    step, to = values.load(tuple[int, int], await answers.payload_of(world.universe, entry))
+    record = await listing.run_at(world, standing.run, to)
+    if record is None or origin not in (b"", runs.origin_of(record)):
+        raise failures.RunReverted(
+            f"run {standing.run!r} is gone: at height {entry.height}, world {world.name!r} was reverted to height {to} "
+            f"(step {step}), where there was no such run; start it again, or fork the world where the run still was: "
+            f"worldline fork {world.name} NAME --at {entry.height - 1}",
+            to=to, height=entry.height,
+        )  # fmt: skip
+    return commands.Standing(record.id, record.status, attached=True, data=record.data)
 
 
 async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:

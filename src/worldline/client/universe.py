@@ -9,7 +9,6 @@ from worldline.base import errors
 from worldline.client import changes, listing
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -65,7 +64,8 @@ class Universe:
         """
         made = self.world(name)
         if seed is not None:
-            await self._plant(name, program, labels, seed)
+            self._connection.knows(program)
+            await forks.create_from_seed(self._connection, name, seed, program=program.name, labels=labels)
             return made
         changes.check_labels(labels)
         machine = Machine(program)
@@ -95,19 +95,6 @@ class Universe:
             raise errors.Exists(f"there is a world named {name!r} already")
         self._connection.knows(program)
         return made
-
-    async def _plant(self, name: str, program: Program, labels: dict[str, str] | None, seed: str) -> None:
-        source, at = forks.seed_of(seed)
-        handle = Handle(self._connection, source)
-        meta = (await handle.describe()).meta
-        if meta.program != program.name:
-            raise errors.BadInput(f"world {source!r} is one of program {meta.program!r}, not {program.name!r}")
-        self._connection.knows(program)
-        wanted = forks.wanted(
-            name, at=at, effects="drop", live=True, script=None, labels=labels, universe=self._connection,
-            program=program.name,
-        )  # fmt: skip
-        await forks.fork(handle, wanted)
 
     async def worlds(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

@@ -23,7 +23,7 @@ from worldline.client.effect import OpenEffect
 from worldline.client.handle import Handle
 from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
 from worldline.codec import structs
-from worldline.kernel import commands, schedules, values
+from worldline.kernel import commands, runs, schedules, values
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
 from worldline.kernel.authoring.program import Program
@@ -62,7 +62,7 @@ class World:
         """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned.
 
         `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
-        starts when one does, and the same id finds it again.
+        starts when one does, and the same id finds it again. `RunReverted` if the world is taken back meanwhile.
         """
         wanted = self._wanted(call, id)
         async with asyncio.timeout(limit_seconds(timeout)):
@@ -70,7 +70,7 @@ class World:
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
                 with answers.durable():
-                    end = await ended(self._handle, standing, since=since, expected=finished)
+                    end = await ended(self._handle, standing, since=since, origin=_origin(wanted), expected=finished)
                     return await result_of(self._handle, end, call)
 
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
@@ -78,7 +78,8 @@ class World:
         # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
         wanted = self._wanted(call, id)
         standing, since = await self._start(wanted)
-        return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call)
+        origin = _origin(wanted)
+        return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call, origin=origin)
 
     def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
         if call.target.kind != "workflow":
@@ -110,7 +111,7 @@ class World:
         found, height = await listing.runs(self._handle)
         return [
             Run(
-                self._handle, each.id, each.workflow, since=height,
+                self._handle, each.id, each.workflow, since=height, origin=runs.origin_of(each),
                 standing=commands.Standing(each.id, each.status, attached=True, data=each.data),
             )
             for each in found if status in (None, each.status)
@@ -282,3 +283,7 @@ class World:
         """Change its status, replace its labels, or both in one commit."""
         at = await self._handle.address()
         await changes.change(self._universe, at, status=status, labels=labels, alias=self.name)
+
+
+def _origin(wanted: commands.StartRun) -> bytes:
+    return runs.origin(wanted.workflow, wanted.args)

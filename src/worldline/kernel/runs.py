@@ -444,7 +444,12 @@ def origin(workflow: str, args: bytes) -> bytes:
 
 def is_same(record: Record, workflow: str, args: bytes) -> bool:
     """Whether a run was first started with exactly this."""
-    return (record.origin or origin(record.workflow, record.args)) == origin(workflow, args)
+    return origin_of(record) == origin(workflow, args)
+
+
+def origin_of(record: Record) -> bytes:
+    """What a run was first started with, as a digest."""
+    return record.origin or origin(record.workflow, record.args)
 
 
 def outcome_of(record: Record) -> Outcome:

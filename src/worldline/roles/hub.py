@@ -2,7 +2,8 @@
 
 Entries are published only after their commit, in order, world by world. A caller that waits for one entry (an answer, a
 run's end) asks *before* it sends, so nothing can slip through; a follower gets everything from its subscription on, and
-is told when it was too slow (`None` in its queue). Chunks that effects stream are passed along here and nowhere kept.
+is told when it was too slow (`None` in its queue). A caller that waits for a run's end is told if the world goes back
+to an older state, too: the run may be gone then. Chunks that effects stream are passed along here and nowhere kept.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Hub:
 
     @contextmanager
     def expecting(self, at: ids.Address, kind: Kind, correlation: str) -> Iterator[asyncio.Future[journal.Entry]]:
-        """The next entry of this kind with this correlation, as a future. `Fenced` if the world moves before."""
+        """The next entry of this kind with this correlation, as a future; for the end of a run, or that the world goes
+        back (`ends_wait`). `Fenced` if the world moves before.
+        """
         future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
         key = (kind, correlation)
         self._expected.setdefault(at, {}).setdefault(key, []).append(future)
@@ -84,6 +87,8 @@ class Hub:
                     for future in waiting.pop((entry.kind, entry.correlation), ()):
                         if not future.done():
                             future.set_result(entry)
+                elif entry.kind is Kind.REVERTED:
+                    _went_back(waiting, entry)
             if not waiting:
                 del self._expected[at]
         for queue in self._followers.get(at, ()):
@@ -106,6 +111,20 @@ class Hub:
     def stream_from_thread(self, at: ids.Address, chunk: Chunk) -> None:
         """The same from a thread. What the thread does next on the loop comes after it."""
         self._loop.call_soon_threadsafe(self.stream, at, chunk)
+
+
+def ends_wait(entry: journal.Entry, kind: Kind, correlation: str) -> bool:
+    """Whether a caller that waits for an entry of this kind and correlation has to be told of this one."""
+    if entry.kind is Kind.REVERTED and kind is Kind.RUN_FINISHED:
+        return True
+    return entry.kind is kind and entry.correlation == correlation
+
+
+def _went_back(waiting: Waiting, entry: journal.Entry) -> None:
+    for key in [each for each in waiting if ends_wait(entry, *each)]:
+        for future in waiting.pop(key):
+            if not future.done():
+                future.set_result(entry)
 
 
 def _offer(queue: asyncio.Queue[Live], what: Live) -> None:

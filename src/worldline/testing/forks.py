@@ -22,6 +22,7 @@ from worldline.model import journal
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 from worldline.model.world import Policy
+from worldline.roles.cluster import forks as cluster_forks
 from worldline.roles.effects import attempt as attempts
 from worldline.testing import stage
 from worldline.testing.life import Life, Standing
@@ -40,9 +41,9 @@ def start(life: Life, name: str, *, at: int | None, before: str | None) -> Stand
 
 
 def _height_before(entries: list[journal.Entry], name: str, what: str) -> int:
-    kind, named = forks.named_before(what)
+    kind, named = cluster_forks.named_before(what)
     for entry in reversed(entries):
-        if forks.happened(entry, kind, named):
+        if cluster_forks.happened(entry, kind, named):
             return next(each.height for each in entries if each.step == entry.step) - 1
     raise errors.NotFound(f"world {name!r} has no {kind} {named!r} in its history")
 

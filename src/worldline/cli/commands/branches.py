@@ -40,6 +40,8 @@ async def fork(
     """
     if at is not None and before is not None:
         raise errors.BadInput("give --at or --before, not both")
+    if effects == "script" and script is None:
+        raise errors.BadInput("--effects script needs the answers: --script FILE")
     rules = None if script is None else _read(script)
     async with desk.open() as universe:
         found = await desk.world(universe, source)
@@ -63,7 +65,8 @@ async def fork(
 @click.argument("world")
 @click.option("--to", type=int, required=True, metavar="HEIGHT", help="The last step end at or below it.")
 @click.option("--effects", type=click.Choice([*reverts.POLICIES]), default="drop", help="What was open then.")
-async def revert(desk: Desk, *, world: str, to: int, effects: str) -> None:
+@common.TIMEOUT
+async def revert(desk: Desk, *, world: str, to: int, effects: str, timeout: float | None) -> None:
     """Set a world's state to what it was. Its journal goes on, and says so.
 
     Effects and messages that have left since then are listed: they have happened. To keep both histories, fork the
@@ -82,7 +85,7 @@ async def revert(desk: Desk, *, world: str, to: int, effects: str) -> None:
             f"worldline ref set {world} NAME{desk.option}"
         )
         desk.confirm(f"Take world {world!r} back to height {head.height} (step {head.step})?")
-        done = await reverts.revert_to(found, to, effects)
+        done = await desk.answer(found, reverts.revert_to(found, to, effects), timeout)
     desk.out.one(done, [f"{world} is what it was at height {done.height}; its journal says so at height {done.at}"])
 
 
@@ -93,6 +96,8 @@ def _read(file: Path) -> Any:
         raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"{file} is no JSON: {error}") from error
+    if not isinstance(found, list):
+        raise errors.BadInput(f'{file} has no list of rules: [{{"effect": "charge", "answer": "ch_1"}}]')
     return found
 
 

@@ -18,6 +18,7 @@ from worldline.client.universe import Universe
 from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands
+from worldline.kernel import runs as kernel_runs
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
@@ -202,7 +203,8 @@ async def _result(world: Handle, wanted: commands.StartRun) -> Any:
     standing = structs.decode(commands.Standing, data)
     if standing.status is RunStatus.BLOCKED:
         raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
-    result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since), None)
+    origin = kernel_runs.origin(wanted.workflow, wanted.args)
+    result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since, origin=origin), None)
     return render.plain(result)
 
 

@@ -24,7 +24,7 @@ from worldline.kernel import replay, values, work
 from worldline.kernel.branches import fork
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import Failure, Outcome
 from worldline.layers.stored.overlay import Overlay
 from worldline.model import ids, inbox, journal
 from worldline.model.change import Change
@@ -166,7 +166,7 @@ class Effects:
         if seen is None:
             seen = Seen((run, op), name, params)
             self.seen.setdefault(seen.place, []).append(seen)
-        seen.end(*_outcome(ReceiptStatus(status), data))
+        seen.end(*_outcome(Outcome(ReceiptStatus(status), data)))
 
     def _answered(self, item: inbox.Item) -> None:
         seen = self._by_intent.get(item.intent) if isinstance(item, inbox.Receipt) else None
@@ -245,11 +245,10 @@ def _received(receipt: inbox.Receipt, *, shared: bool) -> tuple[str, Any]:
     status, data = receipt.status, receipt.payload.inline
     if data is None:
         return status.name.lower(), {"sha256": (receipt.payload.ref or b"").hex(), "size": receipt.payload.size}
-    if shared and status is ReceiptStatus.OK:
-        number, data = values.load(tuple[int, bytes], data)
-        status = ReceiptStatus(number)
-    return _outcome(status, data)
+    outcome = Outcome(status, data)
+    return _outcome(fork.shared(outcome) if shared else outcome)
 
 
-def _outcome(status: ReceiptStatus, data: bytes) -> tuple[str, Any]:
+def _outcome(outcome: Outcome) -> tuple[str, Any]:
+    status, data = outcome.status, outcome.data
     return status.name.lower(), shown(data) if status is ReceiptStatus.OK else failure(data)

@@ -66,6 +66,8 @@ def forked(machine: Machine, data: bytes) -> bytes:
     context = machine.now.context
     if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
         raise errors.Closed("only the first step of a fork says that it is one")
+    if machine.now.drafts[0].stamp:
+        raise errors.Closed("a fork is begun by the worker that takes it; no producer can send that")
     if len(wanted.script) > RULES_MAX:
         raise errors.TooLarge("a script's rules", size=len(wanted.script), limit=RULES_MAX)
     rules = [rule_of(canonical.decode(each)) for each in wanted.script]
@@ -108,6 +110,8 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
     run = machine.runs.get(pending.run)
     if run is None or not run.live:
         return
+    if pending.parked is not None:
+        run.park(pending.op, None)  # whatever becomes of it
     op = run.record.ops[pending.op]
     match branch.policy:
         case Policy.REISSUE:
@@ -118,8 +122,13 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
         case Policy.SCRIPT if (outcome := _scripted(branch, op.kind, op.name, op.params)) is not None:
             _answer(machine, pending, outcome)
         case _:
-            why = f"it was open when this world was forked from {branch.name!r}"
-            _answer(machine, pending, runs.failed("cancelled", why, status=ReceiptStatus.CANCELLED))
+            _answer(machine, pending, runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED))
+
+
+def _why(machine: Machine, branch: Branch) -> str:
+    if branch.owners[-1].world == machine.now.context.address.world:
+        return f"it was open at {branch.name}, to which this world was reverted"
+    return f"it was open when this world was forked from {branch.name!r}"
 
 
 def _scripted(branch: Branch, kind: OpKind, name: str, params: bytes) -> Outcome | None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import worldline as wl
 from worldline.base import limits
-from worldline.client.branches import fork as client_forks
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.universe import Universe
+from worldline.roles.cluster import forks
 from worldline.sim.load.history import History, Op
 from worldline.sim.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 
@@ -239,7 +239,8 @@ async def _height(universe: Connection, op: Op, told: History) -> int | None:
             at = (await Handle(universe, op.world).head()).height * (op.amount % 7) // 7
         case 1:
             with contextlib.suppress(wl.NotFound):
-                at = await client_forks.height_before(Handle(universe, op.world), "effect fetch")
+                parent = await Handle(universe, op.world).describe()
+                at = await forks.height_before(universe.store.engine, universe.blobs, parent, "effect fetch")
         case _:
             pass
     told.chosen[op.id] = at

@@ -1,0 +1,200 @@
+"""Forking a world: one commit, nothing is copied, and the worker that runs the world is not asked.
+
+A fork is a world of its own. Its history is that of its parent up to a step; above, it goes on in a journal of its own
+(`worldline.layers.stored.lines`). Its first step says what becomes of work that was open (`worldline.kernel.branches`).
+
+Both calls may be repeated, as those in `operations.py`: a caller that has lost the answer makes the same call again and
+gets the world that the first one has made, wherever its parent is by now. The same name with anything else asked for
+is refused (`Exists`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.codec import canonical, digest
+from worldline.kernel import replay, values
+from worldline.layers import blobs as blob_layer
+from worldline.layers import journal as journals
+from worldline.layers import ready, worlds
+from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.stored import lines, saved_state
+from worldline.model import ids, inbox, journal
+from worldline.model import world as model
+from worldline.model.journal import Kind
+from worldline.roles import reader, restore
+from worldline.store import kv, transact
+
+REACH_BYTES = 4_096  # of one page of them
+REACH = 16  # entries that are looked through first for the end of a step
+PAGE = 10_000  # entries that are looked through at once, from the newest on
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a fork is asked for with. `script`: rules, each canonical bytes."""
+
+    name: str
+    at: int | None
+    policy: model.Policy
+    live: bool
+    script: list[bytes]
+    labels: dict[str, str] | None
+    before: str = ""  # instead of a height: what happened last there
+
+    def digest(self, parent: ids.Address) -> bytes:
+        asked = [
+            self.name, -1 if self.at is None else self.at, int(self.policy), self.live, self.script,
+            None if self.labels is None else self.labels, self.before,
+        ]  # fmt: skip
+        return digest.hash_parts(b"fork", parent.universe, parent.world, values.dump(asked))
+
+
+async def world_fork(
+    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: Wanted
+) -> ids.Address:
+    """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
+    request = asked.digest(parent)
+    script = await blobs.put(canonical.encode(list(asked.script))) if asked.script else b""
+    at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
+
+    async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
+        read = await engine.read(
+            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent)
+        )
+        known = worlds.named(at.universe, read.value(0))
+        if known is not None:
+            return transact.Done(await _made_before(engine, known, asked.name, request))
+        world, line = worlds.decode(parent, read.value(1)), lines.decode(parent, read.value(3))
+        top = journals.decode_head(read.value(2))
+        height = await height_before(engine, blobs, world, asked.before) if asked.before else asked.at
+        start = await _start(engine, blobs, line, top, height)
+        head = start.head
+        lineage = model.Lineage(
+            parent.world, world.meta.name, head.step, head.height,
+            list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
+            script,
+        )  # fmt: skip
+        meta = msgspec.structs.replace(
+            world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
+            labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
+        )  # fmt: skip
+        batch = kv.Batch()
+        worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
+        snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world)
+        ready.leave(batch, at, priority=ready.NORMAL)
+        return transact.Write(batch, lambda _: at)
+
+    return await transact.run(engine, env, attempt)
+
+
+async def world_create_from_seed(
+    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, seed: ids.Address, *, name: str, program: str,
+    at: int | None = None, labels: dict[str, str] | None = None,
+) -> ids.Address:  # fmt: skip
+    """A world that begins where another one is, or was at a height: a live fork. What is open there is dropped."""
+    meta = worlds.decode(seed, (await engine.read(worlds.get(seed))).value(0)).meta
+    if meta.program != program:
+        raise errors.BadInput(f"world {meta.name!r} is one of program {meta.program!r}, not {program!r}")
+    asked = Wanted(name, at, model.Policy.DROP, live=True, script=[], labels=labels)
+    return await world_fork(engine, env, blobs, seed, asked)
+
+
+async def _made_before(engine: kv.Engine, at: ids.Address, name: str, request: bytes) -> ids.Address:
+    lineage = lines.decode_lineage((await engine.read(lines.get(at))).value(0))
+    if lineage is None:
+        raise errors.Exists(f"there is a world named {name!r} already")
+    if lineage.request != request:
+        raise errors.Exists(
+            f"there is a world named {name!r} already: a {'live' if lineage.live else 'dry'} fork of "
+            f"{lineage.parent_name!r} at height {lineage.height}, which was asked for with other arguments"
+        )
+    return at
+
+
+# --- Where it begins -------------------------------------------------------------------------------------------------
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """The end of a step, and the snapshot from which that is reached."""
+
+    head: journal.Head
+    saved: snapshot_layer.Saved
+    owner: ids.Address
+
+
+async def _start(
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, top: journal.Head, at: int | None
+) -> _Start:
+    """At the head, or at the last step end at or below a height."""
+    if at is None:
+        return _Start(top, *await reader.owned_below(engine, line, top.height))
+    if at > top.height:
+        raise errors.BadInput(f"no height {at}: the journal's head is at height {top.height}")
+    saved, owner = await reader.owned_below(engine, line, at)
+    record = saved.record
+    end = await _step_end(engine, line.at, above=record.height, up_to=at)
+    if end is not None:
+        return _Start(journal.Head(end.step, end.height, end.chain, end.state, end.time_us), saved, owner)
+    header = await saved_state.header_of(blobs, record.root)
+    return _Start(snapshot_layer.head_of(record, state=header.state), saved, owner)
+
+
+async def _step_end(engine: kv.Engine, at: ids.Address, *, above: int, up_to: int) -> journal.Entry | None:
+    """The last entry of the last step that ends in (above, up_to]. Looked for backwards: most steps are short."""
+    reach = REACH
+    while up_to > above:
+        found = await restore.read_entries(
+            engine, at, above=max(above, up_to - reach), up_to=up_to, bytes_max=REACH_BYTES
+        )
+        end = next((entry for entry in reversed(found) if entry.chain), None)
+        if end is not None or up_to - reach <= above:
+            return end
+        reach *= REACH
+    return None
+
+
+async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: worlds.World, what: object) -> int:
+    """The end of the step before the last one in which this happened: "effect charge", "event Approved"."""
+    kind, name = named_before(what)
+    above = (await reader.head(engine, world.at)).height
+    while above > 0:
+        top, above = above, max(0, above - PAGE)
+        found = await restore.read_entries(engine, world.at, above=above, up_to=top)
+        loaded = await restore.load_referenced(blobs, found)
+        for entry in reversed([restore.filled(each, loaded) for each in found]):
+            if happened(entry, kind, name):
+                return await _first_of_step(engine, world.at, entry) - 1
+    raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history")
+
+
+def named_before(what: object) -> tuple[str, str]:
+    """Whether an effect or an event is meant, and its name."""
+    kind, _, name = what.partition(" ") if isinstance(what, str) else ("", "", "")
+    if kind not in ("effect", "event") or not name.strip():
+        raise errors.BadInput(f'say before what: "effect charge" or "event Approved"; not {what!r}')
+    return kind, name.strip()
+
+
+async def _first_of_step(engine: kv.Engine, at: ids.Address, entry: journal.Entry) -> int:
+    """The height at which the step of an entry begins. A step's entries are few."""
+    above = max(0, entry.height - limits.STEP_ENTRIES_MAX - 1)
+    around = await restore.read_entries(engine, at, above=above, up_to=entry.height)
+    return next(each.height for each in around if each.step == entry.step)
+
+
+def happened(entry: journal.Entry, kind: str, name: str) -> bool:
+    """Whether an entry says that this effect was asked for, or that this event came."""
+    match kind, entry.kind:
+        case "effect", Kind.EFFECT_REQUESTED:
+            return bool(values.load(list[Any], entry.payload)[1] == name)
+        case "event", Kind.EVENT_RAISED:
+            return bool(values.load(list[Any], entry.payload)[0] == name)
+        case "event", Kind.EVENT | Kind.MESSAGE:
+            item = replay.item_of(entry)
+            said = item.schema if isinstance(item, inbox.Event) else getattr(item, "name", "")
+            return bool(said == name)
+    return False
