@@ -13,7 +13,7 @@ from worldline.client.handle import Handle
 from worldline.inspect import doctor, prove, verify
 from worldline.model.journal import Kind
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Shop:

@@ -12,7 +12,7 @@ import worldline as wl
 from tests.servers import web
 from tests.servers.web import Reply, Seen
 
-SECONDS = 20.0
+SECONDS = 60.0
 app = wl.Program("caller")
 
 

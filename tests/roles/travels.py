@@ -23,7 +23,7 @@ from worldline.model import ids, journal, payload
 from worldline.model.change import Row
 from worldline.roles import restore
 
-SECONDS = 20.0
+SECONDS = 60.0
 TREE_MAX = 5  # worlds of one history, besides the one that is asked
 RULES: list[dict[str, Any]] = [
     {"effect": "outside", "arguments": {"number": 4}, "error": "scripted"},
