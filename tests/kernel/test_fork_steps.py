@@ -153,21 +153,25 @@ def test_only_the_first_step_of_a_fork_says_that_it_is_one(change: dict[str, Any
 
 
 @pytest.mark.parametrize("correlation", ["", "c"])
-def test_a_forged_first_step_is_refused(correlation: str) -> None:
-    """With the right id and step, but sent by a producer: an input that has a stamp."""
+@pytest.mark.parametrize("command", commands.OF_WORKERS)
+def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correlation: str) -> None:
+    """With the right ids and step, but in an input that has a stamp."""
     with testing.world(app) as world:
         world.send(Added(1))
         at, head = world.address, world.head
-        said = Forked(at.world, b"o" * 16, "test", head.step, head.height, Policy.DROP, True)
-        data = structs.encode(said)
         machine = world.machine
-        item = inbox.Control(fork.FORKED, payload.inline(data), correlation)
+        said = {
+            fork.FORKED: Forked(at.world, b"o" * 16, "test", head.step, head.height, Policy.DROP, True),
+            commands.PROGRAM: commands.ChangeProgram(app.hash, b"p" * 32),
+        }
+        data = structs.encode(said[command])
+        item = inbox.Control(command, payload.inline(data), correlation)
         stepped = kernel_step.step(
             machine, step.Input(item, data, b"s" * 12), step.Context(at, head.step + 1, head.time_us)
         )  # fmt: skip
         refusal = Kind.ANSWERED if correlation else Kind.UNDECODABLE_INPUT
         assert [each.kind for each in stepped.drafts] == [Kind.CONTROL, refusal]
-        assert b"begun by the worker" in stepped.drafts[1].payload
+        assert b"no producer can send it" in stepped.drafts[1].payload
         assert bool(stepped.dead) is not bool(correlation)
         assert machine.branch is None
         assert not stepped.changes

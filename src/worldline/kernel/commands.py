@@ -33,6 +33,8 @@ CONTINUE = "continue"  # by the host itself, when a step left something for the 
 PARK = "park"  # an effect is not tried any more, decided by its adapter or by hand
 RETRY = "retry"  # it is tried again
 
+OF_WORKERS = (PROGRAM, fork.FORKED)  # given by the worker that runs the world, never by the inbox
+
 SLEEPS = ("sleep", "sleep_until")
 
 
@@ -88,6 +90,8 @@ def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = 
         machine.draft(Kind.UNDECODABLE_INPUT, values.dump([reason]))
         return reason
     try:
+        if item.command in OF_WORKERS and machine.now.drafts[0].stamp:  # every input of a producer has one
+            raise errors.Closed("the worker that runs the world says this; no producer can send it")
         answer = Answer(True, handler(machine, data))
     except errors.CannotStep:
         raise

@@ -66,8 +66,6 @@ def forked(machine: Machine, data: bytes) -> bytes:
     context = machine.now.context
     if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
         raise errors.Closed("only the first step of a fork says that it is one")
-    if machine.now.drafts[0].stamp:
-        raise errors.Closed("a fork is begun by the worker that takes it; no producer can send that")
     if len(wanted.script) > RULES_MAX:
         raise errors.TooLarge("a script's rules", size=len(wanted.script), limit=RULES_MAX)
     rules = [rule_of(canonical.decode(each)) for each in wanted.script]
