@@ -18,6 +18,7 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/glossary.md",
+    "docs/walks.md",
     "docs/where.md",
 ]
 
