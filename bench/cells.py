@@ -1,9 +1,10 @@
 """Worlds with many cells, and worlds with a long history: `python -m bench.cells --json`
 
-`snapshot`: what saving a world writes after so many of its cells were touched. `memory`: how many cells stay in memory
-when fewer are allowed than there are. `million`: the peak of the resident memory of a process that makes a world of a
-million cells, and of one that takes it over and goes on. `restore`: a world with a long history behind its snapshot
-against one with a short, by turns in one process. Every part runs in processes of its own, on an embedded store.
+`snapshot`: what saving a world writes after so many of its cells were touched, and how long it keeps the event loop.
+`memory`: how many cells stay in memory when fewer are allowed than there are. `million`: the peak of the resident
+memory of a process that makes a world of a million cells, and of one that takes it over and goes on. `restore`: a world
+with a long history behind its snapshot against one with a short, by turns in one process. Every part runs in processes
+of its own, on an embedded store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +32,6 @@ import msgspec
 import worldline as wl
 from worldline.client import connection
 from worldline.client.handle import Handle
-from worldline.kernel.rows.cells import CELL_BYTES
 from worldline.layers.stored import saved_state
 from worldline.model.settings import Settings, WorkerSettings
 from worldline.roles import restore
@@ -70,12 +72,13 @@ class Cell:
 
 def main() -> None:
     if CHILD in sys.argv:
-        _, _, name, url, count = sys.argv
-        print(json.dumps(asyncio.run(_CHILDREN[name](url, int(count)))))
+        _, _, name, url, *numbers = sys.argv
+        print(json.dumps(asyncio.run(_CHILDREN[name](url, *map(int, numbers)))))
         return
     asked = argparse.ArgumentParser(prog="python -m bench.cells", description=(__doc__ or "").split("\n", 1)[0])
     asked.add_argument("--cells", type=int, default=200_000, help="of the world in `snapshot` and `memory`")
     asked.add_argument("--million", type=int, default=1_000_000, help="cells of the world in `million`")
+    asked.add_argument("--every", type=int, default=100_000, help="entries between two snapshots in `million`")
     asked.add_argument("--entries", type=int, default=200_000, help="of the long history in `restore`")
     asked.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     asked.add_argument("--json", action="store_true")
@@ -90,20 +93,20 @@ def main() -> None:
             names = ["snapshot", *names]  # the world of `memory` is the one that it makes
         for name in [part for part in PARTS if part in names]:
             where = Path(folder) / ("snapshot" if name == "memory" else name)
-            found[name] = _run(name, str(where), counts[name])
+            found[name] = _run(name, str(where), counts[name], given.every)
     print(json.dumps(found) if given.json else json.dumps(found, indent=2))
 
 
-def _run(name: str, url: str, count: int) -> dict[str, Any]:
+def _run(name: str, url: str, count: int, every: int) -> dict[str, Any]:
     if name == "million":
-        made, kept = _child("fill", url, count), _child("keep", url, count)
+        made, kept = _child("fill", url, count, every), _child("keep", url, count)
         peak = max(made["peak_mib"], kept["peak_mib"])
         return {"made": made, "taken_over": kept, "limit_mib": PEAK_MIB_MAX, "ok": peak < PEAK_MIB_MAX}
     return _child(name, url, count)
 
 
-def _child(name: str, url: str, count: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.cells", CHILD, name, url, str(count)]
+def _child(name: str, url: str, *counts: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.cells", CHILD, name, url, *map(str, counts)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -146,23 +149,25 @@ async def _memory(url: str, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _fill(url: str, count: int) -> dict[str, Any]:
+async def _fill(url: str, count: int, every: int) -> dict[str, Any]:
     """Make the world, with snapshots as it grows."""
     began = time.monotonic()
-    async with connection.open(url, host=app, settings=_settings(snapshot_entries=100_000)) as link:
+    peak = _Peak()
+    async with connection.open(url, host=app, settings=_settings(snapshot_entries=every)) as link:
         world = await wl.Universe(link).ensure("w", app)
         await _put(world, range(count), "first")
         await world.snapshot()
         held = await _held(link)
         cells, is_cold, now = len(held.machine.cells), held.cold is not None, _now_mib()
     return {
-        "cells": count, "in_memory": cells, "cold": is_cold, "peak_mib": _peak_mib(), "now_mib": now,
-        "seconds": round(time.monotonic() - began, 1),
+        "cells": count, "in_memory": cells, "cold": is_cold, "peak_mib": _peak_mib(), "peaks_mib": peak.mib(),
+        "now_mib": now, "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
 
 
 async def _keep(url: str, count: int) -> dict[str, Any]:
     """Take the world over and go on with it."""
+    peak = _Peak()
     async with connection.open(url, host=app) as link:
         world = wl.World(link, "w")
         held = await _held(link)
@@ -173,7 +178,7 @@ async def _keep(url: str, count: int) -> dict[str, Any]:
         cells, now = len(held.machine.cells), _now_mib()
     return {
         "restored_ms": round(restored_ms, 1), "touched": MILLION_TOUCHED, "in_memory": cells, "written": written,
-        "peak_mib": _peak_mib(), "now_mib": now,
+        "peak_mib": _peak_mib(), "peaks_mib": peak.mib(), "now_mib": now,
     }  # fmt: skip
 
 
@@ -204,7 +209,13 @@ async def _restore(url: str, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_CHILDREN = {"snapshot": _snapshot, "memory": _memory, "fill": _fill, "keep": _keep, "restore": _restore}
+_CHILDREN: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
+    "snapshot": _snapshot,
+    "memory": _memory,
+    "fill": _fill,
+    "keep": _keep,
+    "restore": _restore,
+}
 
 
 def _settings(**changes: int) -> Settings:
@@ -224,17 +235,64 @@ async def _put(world: wl.World, numbers: Any, text: str) -> None:
 
 async def _save(world: wl.World) -> dict[str, int]:
     """Save a world; what had to be written for it."""
-    seen: list[saved_state.Written] = []
-    save = saved_state.save
+    seen: list[saved_state.Saved] = []
 
-    async def noted(blobs: Any, state: saved_state.Written) -> bytes:
-        seen.append(state)
-        return await save(blobs, state)
+    def noting(save: Any) -> Any:
+        async def noted(*given: Any, **named: Any) -> saved_state.Saved:
+            done: saved_state.Saved = await save(*given, **named)
+            seen.append(done)
+            return done
 
-    with mock.patch.object(saved_state, "save", noted):
+        return noted
+
+    names = ("save", "save_changed")
+    with (
+        _Turns() as turns,
+        mock.patch.multiple(saved_state, **{name: noting(getattr(saved_state, name)) for name in names}),
+    ):
         await world.snapshot()
     [state] = seen
-    return {"blobs": len(state.blobs), "bytes": state.size}
+    return {"blobs": state.blobs, "bytes": state.size, "loop_ms": round(1000 * turns.longest_s)}
+
+
+class _Turns:
+    """How long the longest turn of the event loop took: what it did between two looks for what has happened."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._run = asyncio.Handle._run
+
+    def __enter__(self) -> _Turns:
+        def timed(handle: asyncio.Handle) -> None:
+            began = time.perf_counter()
+            self._run(handle)
+            self.longest_s = max(self.longest_s, time.perf_counter() - began)
+
+        self._patch = mock.patch.object(asyncio.Handle, "_run", timed)
+        self._patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+
+
+class _Peak:
+    """The most resident memory of each kind, looked at by a thread. Where one kind grows as the other falls, their sum
+    is more than there ever was.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            for name, mib in _now_mib().items():
+                self._most[name] = max(self._most.get(name, 0), mib)
+            time.sleep(0.05)
+
+    def mib(self) -> dict[str, int]:
+        return dict(self._most)
 
 
 async def _held(link: connection.Connection) -> HeldWorld:
@@ -245,7 +303,8 @@ async def _held(link: connection.Connection) -> HeldWorld:
 
 
 def _cell_bytes(held: HeldWorld) -> int:
-    return sum(CELL_BYTES + len(cell.data) for cell in list(held.machine.cells.values()))
+    """What its cells take, and changes that are not saved. No step is under way."""
+    return held.machine.cells.size() + held.unsaved.bytes
 
 
 def _now_mib() -> dict[str, int]:

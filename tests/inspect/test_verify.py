@@ -153,7 +153,7 @@ async def saved() -> AsyncIterator[tuple[Connection, History, saved_state.Loaded
         material = await restore.gather(engine, connection.blobs, at)
         _, rows = restore.fold(material)
         state = saved_state.whole(made.head.state, rows.items())
-        root = await saved_state.save(connection.blobs, state)
+        root = (await saved_state.save(connection.blobs, state)).root
         taken = snapshot_layer.at_head(made.head, root=root, size=state.header.size, program_hash=app.hash)
         batch = kv.Batch()
         record = snapshot_layer.save(batch, at, taken)

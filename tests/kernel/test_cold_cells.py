@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
+import msgspec
 import pytest
 
 import worldline as wl
@@ -12,6 +18,9 @@ from worldline import testing
 from worldline.base import errors
 from worldline.kernel import replay, snapshots, values
 from worldline.kernel import step as kernel_step
+from worldline.kernel.rows import cells as kernel_cells
+from worldline.kernel.rows.cells import Cells, value_bytes
+from worldline.kernel.rows.records import UNREAD
 from worldline.kernel.state import Machine
 from worldline.layers.stored import history
 from worldline.model import ids, inbox, payload, row_keys, step
@@ -170,6 +179,72 @@ def test_the_cells_used_longest_ago_are_dropped() -> None:
     assert machine.read_cell(Cell, "k50").texts == ["x" * 500]
     assert machine.read_cell(Cell, "never").texts == []
     assert ("Cell", "k50") in machine.cells
+
+
+@dataclass
+class Texts:
+    texts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Numbers:
+    numbers: dict[str, int] = field(default_factory=dict)
+
+
+class Floats(msgspec.Struct):
+    floats: list[float] = []
+
+
+@dataclass
+class Nothing:
+    pass
+
+
+VALUES: dict[str, Callable[[int], Any]] = {
+    "small": lambda number: Texts([f"{number}"]),
+    "one long text": lambda _: Texts(["x" * 3_000]),
+    "many short texts": lambda number: Texts([f"{number} {each}" for each in range(60)]),
+    "thousands of texts": lambda number: Texts([f"{number} {each}" for each in range(3_000 if number < 30 else 0)]),
+    "a dict": lambda number: Numbers({f"key {each}": number * 1_000 + each for each in range(40)}),
+    "a struct": lambda number: Floats([number / (each + 1) for each in range(100)]),
+    "large ones among small": lambda number: Texts(["x" * 5_000] if number % 7 == 0 else []),
+    "not read": lambda _: UNREAD,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_cells_take_in_memory_is_not_underrated(name: str) -> None:
+    count = 30 if name == "thousands of texts" else 600
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        cells = Cells(From(Rows()))
+        for number in range(count):
+            value = VALUES[name](number)
+            data = values.dump(Texts(["x"] * 5) if value is UNREAD else value)
+            cells.new(("Cell", f"key {number}"), value, data)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken < cells.size() < 2 * taken
+
+
+def test_values_that_are_large_for_their_bytes_are_counted_as_they_are() -> None:
+    """A short text takes ten times its bytes."""
+    cells = Cells(From(Rows()))
+    for number in range(100):
+        value = Texts([f"{each}" for each in range(500)])
+        cells.new(("Cell", f"{number}"), value, values.dump(value))
+    assert 20 * len(next(iter(cells.values())).data) * len(cells) > cells.size() > 500 * 50 * len(cells)
+    assert 70 <= cells.cool(cells.size() // 4) <= 80
+    assert len(cells) <= 30
+
+
+def test_what_is_no_part_of_a_value_is_not_counted() -> None:
+    for shared in (Nothing, kernel_cells, value_bytes, len, None, True):
+        assert value_bytes([shared]) == sys.getsizeof([shared])
+    assert value_bytes(Nothing()) < 500
 
 
 def test_a_machine_with_all_its_cells_drops_none() -> None:

@@ -19,6 +19,7 @@ from worldline.kernel.branches import revert, witness
 from worldline.kernel.events import Answer
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, journal, payload, row_keys, step
+from worldline.model.change import Change, drop
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.trie.update import root_of
@@ -187,6 +188,53 @@ def test_cells_that_a_revert_removed_are_gone_before_that_is_durable() -> None:
         if number <= 2:
             rows.apply(cold.changes)
     assert machine.cells["Cell", "b"].folds == 1
+
+
+def test_with_all_cells_in_memory_the_trie_is_told_what_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what steps have changed before the world went back, and by that."""
+    rows, changes = Rows(), list[Change]()
+    machine, other = Machine(app), Machine(app)
+    machine.cells.save_in(From(rows))
+    machine.cells.begin_steps(changes)
+    made = 0
+
+    def of_all_rows(found: Any) -> bytes:
+        nonlocal made
+        made += 1
+        return root_of(found)
+
+    monkeypatch.setattr(witness, "root_of", of_all_rows)
+    givens = [
+        put("a", "1"),
+        put("b", "1"),
+        put("a", "2"),
+        put("c", "1"),
+        asking(),
+        back(5, "b"),
+        asking(),
+        put("b", "2"),
+    ]
+    for number, given in enumerate([*givens, asking(), put("b", "3"), asking()], 1):
+        by_trie, by_rows = (kernel_step.step(each, given, at(number)) for each in (machine, other))
+        assert (by_trie.drafts, by_trie.state) == (by_rows.drafts, by_rows.state), number
+        if number <= 2:
+            rows.apply(by_trie.changes)
+        else:
+            changes += by_trie.changes
+        assert Kind.REVERTED in [draft.kind for draft in by_trie.drafts] or number != 6
+    assert made == 4, "those of the machine that has no trie"
+
+
+def test_cells_that_go_together_are_found_among_all_rows() -> None:
+    """No step does that; the keys of those that go are not known."""
+    machine = Machine(app)
+    machine.cells.save_in(From(Rows()))
+    assert machine.cells.root([]) == root_of([])
+    for group in (b"", row_keys.cell("Cell", "")):
+        machine.cells.begin_steps([drop(group)])
+        assert machine.cells.root([]) is None
+    machine.cells.begin_steps([drop(row_keys.RUN)])
+    assert machine.cells.root([]) == root_of([])
 
 
 def back(since: int, key: str) -> step.Input:

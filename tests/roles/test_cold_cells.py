@@ -18,15 +18,17 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.base import errors
 from worldline.client.handle import Handle
-from worldline.codec import digest
+from worldline.codec import digest, structs
 from worldline.inspect import prove, state_proof
 from worldline.kernel import values
+from worldline.kernel.branches import witness
 from worldline.keys import cas as cas_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import saved_state
 from worldline.model import change as model
 from worldline.model import inbox, payload, row_keys
 from worldline.model.change import Row
+from worldline.model.journal import Kind
 from worldline.model.trie.unsaved import Unsaved
 from worldline.model.trie.update import root_of
 from worldline.observe import measures, sinks
@@ -134,6 +136,8 @@ async def test_a_large_world_keeps_few_cells_in_memory(kit: Kit) -> None:
     await live(world, twin, draw, 40)
     assert len(held.machine.cells) < CELLS / 2
     await check(world, app, twin)
+    reader = world._universe.reader(await world._handle.address(), "p")
+    assert reader._rows is None, "all cells were read, and are not kept"
     await put(world, twin, "k1", "long " * 1_500)
     await world.snapshot()
     await put(world, twin, "k1", "above the baseline, as a delta of a cell that a restore leaves out")
@@ -319,6 +323,113 @@ async def test_a_large_world_is_saved_before_its_changes_fill_the_memory(memory_
         await put(world, twin, f"k{number}", "long " * 1_500)
     await aio.until(saved)
     await check(world, app, twin)
+    await process.close()
+
+
+async def test_a_world_whose_values_are_large_for_their_bytes_is_a_large_one(memory_kit: Kit) -> None:
+    """By its bytes it is none: short texts take ten times theirs."""
+    app, memory = program(), 40_000
+    process = await memory_kit.process(app, settings=kits.settings(worker={"cells_memory_max": memory}))
+    world = await process.universe.ensure("w", app)
+    held: list[HeldWorld] = []
+    for count in (50, 1_000):
+        sent = await asyncio.gather(*(world.send(Put(f"k{number % 10}", f"{number}")) for number in range(count)))
+        await sent[-1].applied(20)
+        await world.snapshot()
+        held.append(await held_of(process, world))
+        assert not saved_state.is_large(held[0].unsaved.header, memory)
+        assert (held[0].cold is not None) == (count == 1_000)
+    await process.close()
+
+
+async def test_a_small_world_that_grows_fast_is_saved_before_it_fills_the_memory(memory_kit: Kit) -> None:
+    app, twin = program(), Twin()
+    rarely = {"snapshot_entries": 1_000_000, "snapshot_ms": 1_000_000, "snapshot_idle_ms": 1_000_000}
+    settings = kits.settings(worker={"cells_memory_max": 400_000} | rarely)
+    process = await memory_kit.process(app, settings=settings)
+    world = await process.universe.ensure("w", app)
+    for number in range(10):
+        await put(world, twin, f"k{number}", "long " * 1_000)
+    held = await held_of(process, world)
+    assert held.baseline.height == 0
+    for number in range(20):
+        await put(world, twin, f"k{number}", "long " * 1_000)
+
+    async def saved() -> bool:
+        return held.baseline.height > 0
+
+    await aio.until(saved)
+    await process.close()
+
+
+async def test_a_world_with_all_its_cells_in_memory_says_its_root_by_what_has_changed(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root made of all rows would take as long as the world is large."""
+    app, twin, draw = program(), Twin(), Random(6)
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    await fill(world, twin)
+    await put(world, twin, "k299", "long " * 20_000)
+    await world.snapshot()
+    height = (await world.head()).height
+    held = await held_of(process, world)
+    assert held.machine.cells.are_all
+    assert held.unsaved.tracked
+    engine = world._universe.store.engine
+    made: list[object] = []
+
+    def of_all_rows(rows: Any) -> bytes:
+        made.append(rows)
+        return root_of(rows)
+
+    monkeypatch.setattr(witness, "root_of", of_all_rows)
+
+    async def check_root(*also: Any) -> None:
+        asked = world._handle.command(witness.WITNESS, witness.Witness())
+        *_, (_, height) = await asyncio.gather(*also, asked)
+        at = await world._handle.address()
+        [said] = [
+            structs.decode(witness.Witnessed, entry.payload)
+            for entry in await restore.read_entries(engine, at, above=height - 2, up_to=height)
+            if entry.kind is Kind.WITNESSED
+        ]
+        rows, _ = await world._handle.rows_at(height - 2)
+        assert said.root == root_of(rows.items())
+
+    await check_root()
+    await live(world, twin, draw, 20)
+    await check_root()
+    for number in range(5):  # in one cycle with steps that are not durable yet
+        await check_root(*(world.send(Put(f"k{each}", f"{number}")) for each in range(0, 40, 7)))
+    await check_root(world.revert(height))
+    await check_root(world.send(Put("new", "behind it")))
+    assert not made
+    assert (await prove.prove(Handle(world._universe, "w"), programs=[app])).holds
+    await process.close()
+
+
+@pytest.mark.probe("cells.root-of-all-rows")
+async def test_a_damaged_trie_keeps_no_world_from_saying_its_root(memory_kit: Kit) -> None:
+    """All of its rows are in memory."""
+    app, twin = program(), Twin()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    await fill(world, twin)
+    await put(world, twin, "k299", "long " * 20_000)
+    await world.snapshot()
+    await put(world, twin, "k1", "changed")
+    held = await held_of(process, world)
+    assert held.unsaved.tracked
+
+    async def missing(*_: Any) -> Any:
+        raise errors.Corrupt("a node is missing")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(held.blobs, "get_many", missing)
+        said = await state_proof.witness_now(world._handle)
+    rows, _ = await world._handle.rows_at(said.height)
+    assert said.root == root_of(rows.items())
     await process.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,13 +18,14 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from tests.roles.sums import Add
 from worldline.base import env as envs
-from worldline.inspect import why
+from worldline.inspect import state_proof, why
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, sinks
 from worldline.roles import telemetry, threads
 from worldline.roles.cluster import proofs
+from worldline.roles.proof import Prover
 from worldline.store import memory
 
 ALWAYS = kits.settings(janitor={"prove_ms": 60_000})
@@ -245,6 +246,60 @@ async def test_what_was_proved_before_is_folded_and_not_run(memory_kit: Kit) -> 
         await send(world, number)
         await until_proved(process, world)
     assert [app.seen.count(number) for number in range(1, 6)] == [2] * 5, "once live, once to prove it"
+    await process.close()
+
+
+@dataclass(frozen=True)
+class Put:
+    key: str
+    text: str
+
+
+async def test_a_large_world_is_proved_without_having_it_all_in_memory(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells stay where they are, save those that steps reach; also those that a delta starts from."""
+    monkeypatch.setattr(proofs, "CELLS_BYTES_MAX", 20_000)
+    app = wl.Program("cells")
+
+    @app.reducer(key="key")
+    @dataclass
+    class Cell:
+        texts: list[str] = field(default_factory=list)
+
+        @wl.on
+        def put(self, event: Put) -> None:
+            self.texts.append(event.text)
+
+    read: list[int] = []
+    build = Prover._stand
+
+    def noting(self: Prover) -> None:
+        build(self)
+        assert self._machine is not None
+        if not self._machine.cells.are_all:  # before the first of the steps below, a proof begins at the world's birth
+            read.append(len(self._machine.cells))
+
+    process = await kit.process(app, settings=kits.settings(janitor={"prove_ms": 1}))
+    world = await process.universe.ensure("w", app)
+    sent = [await world.send(Put(f"k{number}", "first " * 100)) for number in range(200)]
+    await world.send(Put("k3", "long " * 2_000))
+    await sent[-1].applied(20)
+    await world.snapshot()
+    await process.close()
+    monkeypatch.setattr(Prover, "_stand", noting)
+    meter, observed = counting()
+    process = await kit.process(app, settings=ALWAYS, observed=observed)
+    world = process.universe.world("w")
+    for turn in range(3):
+        for number in (3, 3, 5, 150, 201 + turn):
+            await (await world.send(Put(f"k{number}", f"{turn}"))).applied(20)
+        await state_proof.witness_now(world._handle)
+        await until_proved(process, world)
+    assert found(process).diverged == {}
+    assert found(process)._told == {}
+    assert meter.value("worldline_proved_steps_total") >= 15
+    assert 0 < max(read) < 40
     await process.close()
 
 

@@ -112,7 +112,7 @@ async def write(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, his
         await blobs.put(data)
     machine = Machine(programs.app)
     state = saved_state.whole(machine.state, snapshots.rows_of(machine))
-    root = await saved_state.save(blobs, state)
+    root = (await saved_state.save(blobs, state)).root
     born = snapshot_model.Snapshot(0, 0, journal.GENESIS.chain, root, state.header.size, programs.app.hash, 0)
     batch = kv.Batch()
     batch.absent(journal_keys.head_key(at))

@@ -6,12 +6,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 import worldline as wl
 from tests.layers import scenario
 from tests.layers.scenario import Store
 from tests.roles import kit as kits
 from tests.roles.crashing import Counting
 from tests.roles.kit import Kit
+from worldline.base import errors
 from worldline.client.handle import Handle
 from worldline.inspect import prove, verify
 from worldline.kernel import snapshots
@@ -91,17 +94,92 @@ async def test_touching_100_of_200000_cells_writes_in_proportion_to_100() -> Non
     engine.batches.clear()
     touched = {row_keys.cell("c", f"{number}"): Row(b"touched") for number in range(0, 200_000, 2_000)}
     updating = Update(whole.header.root, touched.items())
-
-    async def at_once(do: Any, *given: Any) -> Any:
-        return do(*given)
-
-    await saved_state.give(blobs, updating, at_once)
-    changed = saved_state.written(STATE, updating.result(), size_before=whole.header.size)
-    await saved_state.save(blobs, changed)
+    changed = await saved_state.save_changed(blobs, updating, at_once, state=STATE, size_before=whole.header.size)
     puts = [put.value or b"" for batch in engine.batches for put in batch.puts.values()]
     assert len(puts) <= 100 * 4
     assert sum(map(len, puts)) <= 100 * 5_000
     assert changed.root == saved_state.whole(STATE, (rows | touched).items()).root
+
+
+async def at_once(do: Any, *given: Any) -> Any:
+    return do(*given)
+
+
+class Watched(Counting):
+    """An engine that notes in which order blobs are read and written, and fails at the commit of a number."""
+
+    def __init__(self, engine: Any, *, fail_at: int | None = None) -> None:
+        super().__init__(engine)
+        self.calls: list[tuple[str, int]] = []
+        self._left = fail_at
+
+    async def read(self, *requests: Any) -> Any:
+        self.calls.append(("read", len(requests)))
+        return await super().read(*requests)
+
+    async def commit(self, *batches: Any) -> Any:
+        self.calls.append(("commit", sum(len(batch.puts) for batch in batches)))
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise errors.StoreUnavailable("it is away")
+        return await super().commit(*batches)
+
+
+def store_of(rows: dict[bytes, Row]) -> tuple[Store, saved_state.Written]:
+    return Store(), saved_state.whole(STATE, rows.items())
+
+
+def blobs_of(store: Store, engine: Any) -> blob_layer.Blobs:
+    return blob_layer.Blobs(engine, objects_memory.MemoryObjects(store.env), store.env, scenario.UNIVERSE)
+
+
+async def test_a_state_is_changed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done is written before the rest is read, and no call is about many nodes."""
+    monkeypatch.setattr(saved_state, "PART_BYTES", 20_000)
+    rows = {row_keys.cell("c", f"{number}"): Row(b"%030d" % number) for number in range(6_000)}
+    store, whole = store_of(rows)
+    await saved_state.save(blobs_of(store, store.engine), whole)
+    engine = Watched(store.engine)
+    changes = {key: Row(row.meaning + b"!") for key, row in rows.items()}
+    updating = Update(whole.header.root, changes.items(), page=10)
+    blobs = blobs_of(store, engine)
+    saved = await saved_state.save_changed(blobs, updating, at_once, state=STATE, size_before=whole.header.size)
+    assert saved.root == saved_state.whole(STATE, changes.items()).root
+    writes = [index for index, (name, _) in enumerate(engine.calls) if name == "commit"]
+    assert len(writes) > 8
+    assert writes[0] < len(engine.calls) / 4
+    assert max(count for _, count in engine.calls) <= 20
+    assert saved.blobs == sum(count for name, count in engine.calls if name == "commit")
+
+
+async def test_a_save_that_breaks_off_anywhere_leaves_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_state, "PART_BYTES", 10_000)
+    rows = {row_keys.cell("c", f"{number}"): Row(b"%030d" % number) for number in range(1_500)}
+    changes = {key: Row(row.meaning + b"!") for key, row in rows.items()}
+    expected = saved_state.whole(STATE, changes.items())
+    commits = 0
+    while True:
+        store, whole = store_of(rows)
+        await saved_state.save(blobs_of(store, store.engine), whole)
+        blobs = blobs_of(store, Watched(store.engine, fail_at=commits))
+        updating = Update(whole.header.root, changes.items(), page=4)
+        try:
+            await saved_state.save_changed(blobs, updating, at_once, state=STATE, size_before=whole.header.size)
+        except errors.StoreUnavailable:
+            pass
+        else:
+            break
+        blobs = blobs_of(store, store.engine)
+        before = await saved_state.load(blobs, whole.root)
+        assert dict(before.rows()) == rows
+        assert not await blobs.has(expected.root)
+        again = Update(whole.header.root, changes.items())
+        done = await saved_state.save_changed(blobs, again, at_once, state=STATE, size_before=whole.header.size)
+        assert done.root == expected.root
+        await saved_state.check(blobs, done.root, {})
+        commits += 1
+    assert commits > 3
 
 
 # --- In a host ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from worldline.base import env_os, errors, limits
 from worldline.store import kv
 from worldline.store.lmdb import driver as engines
 from worldline.store.lmdb import engine as lmdb_engine
+from worldline.store.lmdb import folder as lmdb_folder
 
 TINY = 1 * limits.MIB
 
@@ -342,6 +343,26 @@ async def test_the_map_grows_under_commits_and_reads(tmp_path: Path) -> None:
             assert await call == [kv.Ok()]
         assert await count(engine, b"value/") == 400
         assert map_bytes_of(engine) > 400 * len(VALUE)
+
+
+@pytest.mark.probe("lmdb.pages-dropped")
+async def test_pages_that_were_read_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that reads all of a file again and again, and writes a little."""
+    monkeypatch.setattr(limits, "LMDB_MAPPED_CHECK_GROUPS", 1)
+    monkeypatch.setattr(limits, "LMDB_MAPPED_BYTES_MAX", 4 * limits.MIB)
+    async with opened(tmp_path) as engine:
+        for number in range(16):
+            batch = create(b"%03d" % number)
+            for part in range(16):
+                batch.put(b"p%03d%03d" % (number, part), bytes(60_000))
+            await engine.commit(batch)
+        for number in range(3):
+            before = lmdb_folder.mapped_bytes()
+            assert await count(engine, b"p") == 256
+            assert lmdb_folder.mapped_bytes() - before > 8 * limits.MIB
+            await engine.commit(create(b"again %d" % number))
+            await engine.commit(create(b"behind it %d" % number))  # the thread looks when the call has its answer
+            assert lmdb_folder.mapped_bytes() - before < 4 * limits.MIB
 
 
 @pytest.mark.parametrize("first", ["read", "commit"])

@@ -110,12 +110,15 @@ class Handle:
         return None if row is None else _cell_data(row)
 
     async def cells(self, *, at: int | None = None) -> dict[tuple[str, str], bytes]:
-        """The data of every cell, by reducer and key, in that order; now or at a height."""
+        """The data of every cell, by reducer and key, in that order; now or at a height. Of a world that this process
+        runs without having all its cells in memory, all rows are read, and none is kept.
+        """
         held = await self._held(at)
         if held is not None and held.cold is None:
             return {name: cell.data for name, cell in sorted(held.machine.cells.items())}
         found = {}
-        for key, row in (await self._rows(at)).under(row_keys.CELL):
+        rows = await self._rows(at) if held is None else (await self.rows_at(None))[0]
+        for key, row in rows.under(row_keys.CELL):
             reducer, name = row_keys.parse(key).texts
             found[reducer, name] = _cell_data(row)
         return dict(sorted(found.items()))

@@ -165,8 +165,9 @@ class World:
     async def state(self, cls: type[S] | None = None, key: str = "", *, at: int | None = None) -> Any:
         """A copy of a reducer's state, now or at a height. Calling its methods does not change the world.
 
-        Without a class: all cells as plain data, by reducer and key, which needs no program. `CellUnfit` if the class
-        does not take the cell's data.
+        Without a class: all cells as plain data, by reducer and key, which needs no program. That is in memory at once,
+        and so are all rows while they are read: of a world with very many cells, read those that are needed.
+        `CellUnfit` if the class does not take the cell's data.
         """
         if cls is None:
             return await states.plain(self._handle, at=at)

@@ -117,6 +117,7 @@ class Machine:
     def become(self, other: Machine) -> None:
         """Everything is as it is there, except the digest and the current step. The other one must not be used."""
         self.close()
+        other.cells.continue_from(self.cells)
         self.ledger, self.work, self.origin, self.branch = other.ledger, other.work, other.origin, other.branch
         self.cells, self.runs, self.live, self._waiting = other.cells, other.runs, other.live, other._waiting
         self.later, self.forgettable, self.schedules = other.later, other.forgettable, other.schedules

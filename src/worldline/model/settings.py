@@ -44,8 +44,9 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     snapshot_entries: Count = 5_000
     snapshot_ms: Milliseconds = 300_000
     snapshot_idle_ms: Milliseconds = 2_000  # a world with live runs is saved when idle, so that new code can be judged
-    # Of one world, in bytes, more or less. Of a larger one only so many cells stay in memory: the others are read from
-    # its saved state when they are needed.
+    # Of one world, in bytes, more or less, with what objects of Python take. Of a larger one only so many cells stay in
+    # memory: the others are read from its saved state when they are needed. Up to a quarter of it may be changes that
+    # were not saved yet; with more of them the state is saved at once.
     cells_memory_max: Count = 256 * 1024 * 1024
     run_outcomes_warn: Count = 10_000
     step_timeout_ms: Milliseconds = (

@@ -3,7 +3,8 @@
 A cell is as it was changed since the world was last saved (`model/trie/unsaved.py`), or else as the saved state has it.
 The kernel asks in its own thread, which blocks until the event loop has read the cell's path: a few nodes. So the cells
 that inputs are for are read beforehand, all of a cycle together (`ahead`); what handlers reach beyond that is waited
-for. A cell that cannot be read now fails the step, of which nothing is journaled; so does one whose stored bytes are
+for. The root of the state is worked out in the same way, also where all cells are in memory. A cell that cannot be read
+now fails the step, of which nothing is journaled; so does one whose stored bytes are
 damaged or missing, and then the world is refused as corrupt (`roles/world/losses.py`).
 """
 
@@ -54,9 +55,12 @@ class ColdCells:
 
     def root(self, rows: list[tuple[bytes, Row | None]]) -> bytes:
         """From the trie that was saved and what has changed since: it costs no more than that."""
+        if not self._unsaved.tracked or self._unsaved.lacking:
+            raise errors.CannotRead("what has changed since the state was saved is not known")
         updating = Update(self._unsaved.root, self._unsaved.changed_to(rows))
         while wanted := updating.wanted:
             updating.take(self._wait(functools.partial(self._blobs.get_many, wanted), "the saved state"))
+            updating.written()  # no node is needed again
         return updating.result().root.address
 
     def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:

@@ -12,7 +12,7 @@ A world outlives its code. Steps are run by the very program that wrote them, to
 nothing can be run again: the steps are folded into rows instead, and the proof goes on behind them, at the next change
 to a program that is loaded, with a machine made of those rows.
 
-Nothing here reads or writes a store, and user code runs: it belongs into a thread of its own.
+Nothing here writes a store, and nothing reads one but `Cold`. User code runs: it belongs into a thread of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from worldline.model import ids, journal, payload, row_keys, snapshot
 from worldline.model.change import Change
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
+from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import restore
+from worldline.roles.cold_cells import ColdCells
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -44,17 +46,29 @@ class Span(msgspec.Struct, frozen=True):
     program_hash: str
 
 
+class Cold(msgspec.Struct, frozen=True):
+    """Where the cells are that `rows` lack, of a world too large to have all of it in memory: as they were saved, or as
+    they have become since. `bytes_max`: about how much memory those may take that are there.
+    """
+
+    fetch: ColdCells
+    unsaved: Unsaved
+    bytes_max: int
+
+
 class Prover:
     """Holds the machine that a journal is run through, and changes it where the world's program was changed.
 
-    `programs`: what is loaded, by hash. `saved`: snapshots by height, which must come out as they were saved.
-    `folded_to`: steps up to this height are not run, because they were proved before.
+    `programs`: what is loaded, by hash. `saved`: snapshots by height, which must come out as they were saved: then all
+    cells must be among the rows. `folded_to`: steps up to this height are not run, because they were proved before.
     """
 
     def __init__(
         self, line: lines.Line, programs: Mapping[bytes, Program], head: journal.Head, rows: Rows, *,
-        saved: Mapping[int, snapshot.Snapshot] | None = None, folded_to: int = 0,
+        saved: Mapping[int, snapshot.Snapshot] | None = None, folded_to: int = 0, cold: Cold | None = None,
     ) -> None:  # fmt: skip
+        assert not (saved and cold), "a snapshot is compared with all rows"
+        self._cold = cold
         self._line = line
         self._at = line.owner(head.height + 1)  # the world whose steps are run: intents are named by it
         self._programs = programs
@@ -112,11 +126,21 @@ class Prover:
         """Have a machine, if the program of the next step is loaded."""
         program = self._programs.get(self._hash)
         if self._machine is None and program is not None:
-            self._machine = snapshots.machine_of(program, self.head.state, self._rows.items(), self._at, exact=True)
+            fetch = None if self._cold is None else self._cold.fetch
+            self._machine = snapshots.machine_of(
+                program, self.head.state, self._rows.items(), self._at, exact=True, fetch=fetch
+            )
             self._rows = Rows()
 
     def _fold(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
-        self.head = history.fold(self.head, [step], self._rows, loaded)
+        if self._cold is None:
+            self.head = history.fold(self.head, [step], self._rows, loaded)
+        else:
+            for key in history.bases([step]):
+                row = self._cold.fetch(key) if key.startswith(row_keys.CELL) else None
+                if row is not None:
+                    self._rows.put(key, row)
+            self.head = history.fold(self.head, [step], self._rows, loaded, self._cold.unsaved.take)
         if step.height > self._folded_to:
             self._note(step.first_height, step.height)
 
@@ -141,6 +165,9 @@ class Prover:
         if self.difference is None:
             self.proved += 1
             self.head = step.head()
+            if self._cold is not None:
+                self._cold.unsaved.take(stepped.changes)
+                machine.cells.cool(self._cold.bytes_max)
 
     def close(self) -> None:
         if self._machine is not None:

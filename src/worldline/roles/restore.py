@@ -79,7 +79,7 @@ def build(
     material: Material, program: Program, strict: bool = False, cells_of: Callable[[Unsaved], Fetch] | None = None
 ) -> Restored:
     """Make a machine of the baseline's rows and the changes above it. No user code runs. `cells_of`: where it gets the
-    cells from that were left out.
+    cells from that were left out, and the trie that they are saved in.
     """
     unsaved = Unsaved(material.base.header)
     fetch = None
@@ -89,6 +89,8 @@ def build(
         fetch = cells_of(unsaved)
     head, rows = fold(material, unsaved)
     machine = snapshots.machine_of(program, head.state, rows.items(), material.at, strict=strict, fetch=fetch)
+    if fetch is None and cells_of is not None:
+        machine.cells.save_in(cells_of(unsaved))
     return Restored(
         machine,
         material.head,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tracemalloc
 from collections.abc import Mapping
 from random import Random
 
@@ -92,6 +93,71 @@ def test_any_order_of_changes_leads_to_the_same_bytes(batches: list[list[tuple[b
         assert store.root.count == len(expected)
         assert store.rows() == dict(sorted(expected.items()))
     assert store.root.address == update.root_of(sorted(expected.items(), reverse=True))
+
+
+@quick
+@given(batches, st.integers(1, 3))
+def test_a_change_in_parts_writes_the_same_nodes_and_no_others(
+    batches: list[list[tuple[bytes, Row | None]]], page: int
+) -> None:
+    """However few nodes are asked for at once. What is taken away in between refers only to what was taken before."""
+    store = Store()
+    for batch in batches:
+        changes, before = dict(batch), store.root
+        changing = update.Update(before, changes.items(), page=page)
+        written: list[bytes] = changing.written()
+        while wanted := changing.wanted:
+            assert len(wanted) <= page
+            changing.take({address: store.kept[address] for address in wanted})
+            written += changing.written()
+        result = changing.result()
+        written += [*result.blobs.values(), *result.new.values()]
+        old = reachable(store, before.address)
+        for data in written:
+            if data[:1] in (b"\x83", b"\x84"):
+                below = nodes.references(data)
+                assert all(each in store.kept for each in [*below.nodes, *below.blobs])
+            store.kept[hashlib.sha256(data).digest()] = data
+        at_once = store.change(changes)
+        assert (result.root, result.grown) == (at_once.root, at_once.grown)
+        assert sorted(written) == sorted([*at_once.new.values(), *at_once.blobs.values()])
+        new = reachable(store, result.root.address)
+        assert [each for each in new if each not in old and store.kept[each] not in written] == []
+        unused = [each for each in written if hashlib.sha256(each).digest() not in new]
+        assert all(len(each) > nodes.LARGE_BYTES for each in unused), "a large row that is put as it was, or removed"
+
+
+def reachable(store: Store, root: bytes) -> dict[bytes, None]:
+    """Every node and blob of a trie."""
+    found: dict[bytes, None] = {}
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        found[each] = None
+        below = nodes.references(store.kept[each])
+        waiting += below.nodes
+        found |= dict.fromkeys(below.blobs)
+    return found
+
+
+def test_a_change_of_all_leaves_has_few_of_them_in_memory() -> None:
+    store, rows = Store(), many(12_000)
+    store.change(rows)
+    changes = [(key, Row(row.meaning + b"!")) for key, row in rows.items()]
+
+    def peak(page: int) -> int:
+        """Of what the change takes besides the changes."""
+        changing = update.Update(store.root, changes, page=page)
+        tracemalloc.start()
+        try:
+            while wanted := changing.wanted:
+                changing.take({address: store.kept[address] for address in wanted})
+                changing.written()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert 4 * peak(10) < peak(1_000_000)
 
 
 def test_thousands_of_rows_come_and_go() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from random import Random
 
@@ -162,9 +163,26 @@ def test_the_bytes_that_have_changed_are_counted() -> None:
     saving = large()
     saving.apply([model.put(row_keys.cell("c", "1"), Row(bytes(70)))])
     saving.apply([model.put(row_keys.cell("c", "1"), Row(bytes(30))), model.gone(row_keys.cell("c", "2"))])
-    assert saving.unsaved.bytes == 100
+    keys = 3 * len(row_keys.cell("c", "1"))
+    assert saving.unsaved.bytes == 100 + keys + 3 * unsaved.CHANGE_BYTES
     saving.save()
     assert saving.unsaved.bytes == 0
+
+
+def test_what_changed_rows_take_is_not_underrated() -> None:
+    """With what saving them takes besides."""
+    known = large().unsaved
+    changes = [[model.put(row_keys.cell("c", f"{number}"), Row(b"%020d" % number))] for number in range(5_000)]
+    tracemalloc.start()
+    try:
+        for each in changes:
+            known.take([model.put(each[0].key + b"", Row(bytes(bytearray(each[0].row.meaning))))])  # type: ignore[union-attr]
+        made = update.Update(known.root, known.changed())
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert made.wanted
+    assert taken < known.bytes < 2 * taken
 
 
 def test_of_a_small_state_nothing_is_kept() -> None:
@@ -172,6 +190,10 @@ def test_of_a_small_state_nothing_is_kept() -> None:
     assert not saving.unsaved.tracked
     saving.apply(run_rows("r", 4))
     assert saving.unsaved.changed() == []
+    saving.unsaved.grew(300)
+    assert saving.unsaved.bytes == 300
+    saving.unsaved.saved(saving.unsaved.header, saving.rows.keys())
+    assert saving.unsaved.bytes == 0
 
 
 def test_a_small_state_whose_rows_are_asked_for_is_tracked_with_what_it_has() -> None:

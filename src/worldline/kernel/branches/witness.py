@@ -5,8 +5,9 @@ nothing else in a history names a root, because snapshots are no part of it. The
 the step before. The step that says it changes no row and runs no user code: two of them in a row say the same root.
 Like everything that a step derives it is computed anew by a replay, which finds a root that is wrong.
 
-Where not all cells are in memory, the host has the trie of the saved state, and works out the root from what has
-changed since (`rows/cells.py`).
+A host has the trie of the saved state, and works out the root from what has changed since (`rows/cells.py`): to say it
+costs no more than to save the state, however large that is. Where there is no such trie (a replay, or a state that is
+so small that what has changed in it is not kept) the root is made of all rows, and is the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from worldline.codec import structs
 from worldline.kernel import values
 from worldline.kernel.rows import ledger
 from worldline.kernel.state import Machine
-from worldline.model.change import Row
 from worldline.model.journal import Kind
 from worldline.model.trie.update import root_of
 
@@ -45,10 +45,6 @@ def witness(machine: Machine, data: bytes) -> bytes:
 
 
 def _root(machine: Machine) -> bytes:
-    cells = machine.cells
-    if cells.fetch is None:
-        return root_of((key, ledger.row_of(write())) for key, write in machine.rows())
-    rows: list[tuple[bytes, Row | None]] = [
-        (key, ledger.row_of(write())) for key, write in machine.rows_beside_cells()
-    ]  # fmt: skip
-    return cells.fetch.root(rows + cells.recent())
+    beside = ((key, ledger.row_of(write())) for key, write in machine.rows_beside_cells())
+    root = machine.cells.root(beside)
+    return root_of((key, ledger.row_of(write())) for key, write in machine.rows()) if root is None else root

@@ -4,8 +4,10 @@ A saved state is a header and the trie that it names (`model/trie`), all of them
 root of a snapshot. Equal states have equal bytes, so states share what is equal in them: a new one is written by the
 nodes that were not there before.
 
-`load` and `give` read on the event loop, many nodes at once. What takes time there, decoding leaves and making nodes,
-is left to the caller's thread (`Loaded.rows`, `compute`).
+`load` and `save_changed` read on the event loop, many nodes at once. What takes time there, decoding leaves and making
+nodes, is left to the caller's thread (`Loaded.rows`, `compute`). A state is changed in parts: nodes are written as soon
+as they are done, so that neither memory nor a turn of the loop grows with the number of leaves that change. Whatever a
+process has written of a state when it ends is unused: the header, which makes it one, is written last.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.layers import blobs as blob_layer
 from worldline.model import row_keys
@@ -30,7 +32,10 @@ Compute = Callable[..., Awaitable[Any]]  # calls a function with arguments, in t
 
 
 BRANCHES_KEPT = 4_096  # of a trie that rows are looked up in again and again; about 3 MB
-ROW_BYTES = 512  # more or less what a row takes in memory besides its bytes
+PART_BLOBS = 250  # of a state, that are put at once
+PART_BYTES = limits.BLOBS_BATCH_BYTES_MAX * 3 // 4  # of nodes that wait to be put together, more or less
+ROW_BYTES = 550  # more or less what a row takes in memory besides its bytes, if it is a cell
+VALUE_TIMES_MAX = 32  # the value of a cell takes at most so many times its bytes, as a rule
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -62,10 +67,14 @@ class Written(msgspec.Struct, frozen=True):
     def root(self) -> bytes:
         return digest.sha256(self.blobs[-1])
 
-    @property
-    def size(self) -> int:
-        """Of what is to be written, in bytes."""
-        return sum(map(len, self.blobs))
+
+class Saved(msgspec.Struct, frozen=True):
+    """A state that is saved. `blobs` and `size`: how many were put for it, there already or not, and their bytes."""
+
+    header: Header
+    root: bytes
+    blobs: int
+    size: int
 
 
 def whole(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> Written:
@@ -74,6 +83,7 @@ def whole(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> Written:
 
 
 def written(state: bytes, result: Result, *, size_before: int) -> Written:
+    """What is left to be written of a state that was changed: `result` has no more than that."""
     header = Header(state, result.root, size_before + result.grown)
     return Written(header, [*result.blobs.values(), *result.new.values(), nodes.encode_header(header)])
 
@@ -94,8 +104,13 @@ async def load(blobs: blob_layer.Blobs, root: bytes, *, cells_max: int | None = 
 
 
 def is_large(header: Header, cells_max: int | None) -> bool:
-    """Whether a state may take more memory than this."""
+    """Whether a state takes more memory than this, even if its cells are left as they are stored."""
     return cells_max is not None and header.size + ROW_BYTES * header.root.count > cells_max
+
+
+def may_be_large(header: Header, cells_max: int) -> bool:
+    """Whether a state may take more memory than this when its cells have been used."""
+    return VALUE_TIMES_MAX * header.size + ROW_BYTES * header.root.count > cells_max
 
 
 async def lookup(
@@ -166,13 +181,54 @@ class BadNode(errors.Corrupt):
         self.place = place
 
 
-async def give(blobs: blob_layer.Blobs, updating: Update, compute: Compute) -> None:
-    """Give a change of a trie all the nodes that it needs."""
+async def save_changed(
+    blobs: blob_layer.Blobs, updating: Update, compute: Compute, *, state: bytes, size_before: int
+) -> Saved:
+    """Read what a change of a saved state needs, and put all of the changed state that is not there yet."""
+    parts = _Parts(blobs)
+    await parts.put(updating.written())
     while wanted := updating.wanted:
-        await compute(updating.take, await blobs.get_many(wanted))
+        await parts.put(await compute(_taken, updating, await blobs.get_many(wanted)))
+    last = written(state, updating.result(), size_before=size_before)
+    await parts.put(last.blobs)
+    await parts.finish()
+    return Saved(last.header, last.root, parts.count, parts.size)
 
 
-async def save(blobs: blob_layer.Blobs, state: Written) -> bytes:
-    """Put all of a state that is not there yet. Returns its root."""
-    await blobs.put_many(state.blobs)
-    return state.root
+def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
+    updating.take(found)
+    return updating.written()
+
+
+async def save(blobs: blob_layer.Blobs, state: Written) -> Saved:
+    """Put all of a state that is not there yet."""
+    parts = _Parts(blobs)
+    for start in range(0, len(state.blobs), PART_BLOBS):
+        await parts.put(state.blobs[start : start + PART_BLOBS])
+    await parts.finish()
+    return Saved(state.header, state.root, parts.count, parts.size)
+
+
+class _Parts:
+    """Blobs on their way into the store, in their order: a commit for about as many as fit into one."""
+
+    def __init__(self, blobs: blob_layer.Blobs) -> None:
+        self._blobs = blobs
+        self._waiting: list[bytes] = []
+        self._waiting_size = 0
+        self.count = 0
+        self.size = 0
+
+    async def put(self, bodies: list[bytes]) -> None:
+        size = sum(map(len, bodies))
+        self.count += len(bodies)
+        self.size += size
+        self._waiting += bodies
+        self._waiting_size += size
+        if self._waiting_size >= PART_BYTES:
+            await self.finish()
+
+    async def finish(self) -> None:
+        """All of them are durable."""
+        waiting, self._waiting, self._waiting_size = self._waiting, [], 0
+        await self._blobs.put_many(waiting)

@@ -1,9 +1,10 @@
 """What has changed in a state since it was last saved, so that saving it again costs no more than that.
 
-Of a small state nothing is kept: it is made anew from all its rows when it is saved, which is cheap, and what is the
-same is not written again. Of a larger one the changed rows are kept, each as it is now. Rows that came and went since
-leave no trace: the keys of all saved rows are known, save those of cells, which hardly ever go. If many of these go at
-once, by what their keys begin with, the saved ones among them are looked up before the state is saved (`lacking`).
+Of a small state nothing is kept but how much has changed: it is made anew from all its rows when it is saved, which is
+cheap, and what is the same is not written again. Of a larger one the changed rows are kept, each as it is now. Rows
+that came and went since leave no trace: the keys of all saved rows are known, save those of cells, which hardly ever
+go. If many of these go at once, by what their keys begin with, the saved ones among them are looked up before the state
+is saved (`lacking`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from worldline.model.change import Change, Row
 from worldline.model.trie.nodes import Header, Ref
 
 SMALL_BYTES: Final = 64 * 1_024  # up to this size a state is saved from all its rows
+CHANGE_BYTES: Final = 400  # more or less what a changed row takes in memory besides its bytes, while it is saved, too
 
 _CELL: Final = row_keys.CELL[0]
 
@@ -24,7 +26,7 @@ class Unsaved:
     def __init__(self, saved: Header) -> None:
         self.header = saved  # of the state that was saved
         self.tracked = saved.size > SMALL_BYTES  # to be looked at, before changes are gathered for `take`
-        self.bytes = 0  # of all changes since then; what is kept of them is no more
+        self.bytes = 0  # that all changes since then take in memory; what is kept of them is no more
         self._always = False
         self._cells: dict[bytes, Row | None] = {}
         self._rows: dict[bytes, dict[bytes, Row | None]] = {}  # by group; those of no group under an empty key
@@ -70,6 +72,7 @@ class Unsaved:
             return
         for change in changes:
             key, row = change.key, change.row
+            self.bytes += CHANGE_BYTES + len(key)
             if row is not None:
                 self.bytes += len(row.meaning)
             if change.is_group:
@@ -86,6 +89,10 @@ class Unsaved:
                     rows[key] = row
                 else:
                     rows.pop(key, None)
+
+    def grew(self, size: int) -> None:
+        """A state of which the changes are not kept has become larger by this, at most."""
+        self.bytes += size
 
     def _drop(self, prefix: bytes) -> None:
         """Rows of several groups go, or of a part of one."""

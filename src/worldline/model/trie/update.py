@@ -1,8 +1,13 @@
 """Making a trie, and changing one: only the nodes on the paths of changed rows are read and written.
 
-`Update` is given the topmost node and what has changed. It asks for the nodes on the paths of the changed keys, level
-by level; when children have become so light that they are one leaf, for those of them that are not known yet. Then
-`result` is the new topmost node, with every new node and every new large meaning. A key that is deleted and was not
+`Update` is given the topmost node and what has changed. It asks for the nodes on the paths of the changed keys, a
+bounded number at a time and the deepest first. What lies below a branch is done before the next branch is looked at:
+so no more than a few pages of nodes are in memory at once, however many leaves change. A branch is written when all
+that lies below it is known. When children of it have become so light that they are one leaf, those of them that are not
+known yet are asked for first; so every node that is written is one of the new trie.
+
+Nodes that are done can be taken away before the others are (`written`), children before their parents. `result` is the
+new topmost node, with every new node and large meaning that was not taken away. A key that is deleted and was not
 there, or is put as it was, changes nothing.
 
 The base is not looked at beyond the paths: a trie that was made by other rules is changed, not mended.
@@ -11,14 +16,16 @@ The base is not looked at beyond the paths: a trie that was made by other rules 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from worldline.codec import digest
 from worldline.model.change import Row
 from worldline.model.trie import nodes
-from worldline.model.trie.nodes import BITS, LOWEST, Branch, Far, Leaf, Node, Ref, Stored
+from worldline.model.trie.nodes import BITS, LOWEST, Branch, Far, Leaf, Ref, Stored
+
+PAGE_NODES: Final = 250  # asked for at once, and in memory with the rows of each; about a megabyte of leaves
 
 _Item: TypeAlias = "tuple[bytes, bytes, Stored | None]"  # path, key, and what it becomes
 _Placed: TypeAlias = "tuple[bytes, bytes, Stored]"
@@ -36,7 +43,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class _Rows:
-    """A leaf that may not be written yet."""
+    """A leaf that is not written yet: it may become one with others."""
 
     __slots__ = ("count", "rows", "weight")
 
@@ -46,60 +53,83 @@ class _Rows:
         self.weight = weight
 
 
-class _Fork:
-    """A branch that is not written yet."""
-
-    __slots__ = ("children", "count", "weight")
-
-    def __init__(self, children: dict[int, _Node], count: int, weight: int) -> None:
-        self.children = children
-        self.count = count
-        self.weight = weight
+_Node: TypeAlias = "Ref | _Rows"
 
 
-_Node: TypeAlias = "Ref | _Rows | _Fork"
+class _Changing:
+    """A branch below which something changes. `above` is the branch that it stands in, at `place`."""
+
+    __slots__ = ("above", "before", "children", "depth", "kept", "leaves", "place", "waiting")
+
+    def __init__(self, above: _Changing | None, place: int, before: Ref, kept: dict[int, Ref], depth: int) -> None:
+        self.above = above
+        self.place = place
+        self.before = before
+        self.depth = depth
+        self.kept = kept  # its children as they were
+        self.children: dict[int, _Node] = dict(kept)  # as they are so far
+        self.leaves: dict[bytes, dict[bytes, Stored]] = {}  # unchanged ones that become one with others, by address
+        self.waiting = 0  # children that are not known yet
+
+
+class _Wanted(msgspec.Struct, frozen=True, gc=False):
+    """A node that has to be read. Without changes: a leaf that becomes one with others."""
+
+    ref: Ref
+    depth: int
+    items: list[_Item] | None
+    above: _Changing | None
+    place: int
 
 
 class Update:
     """One change of a trie. `base`: its topmost node, none if there is no trie yet."""
 
-    def __init__(self, base: Ref | None, changes: Iterable[tuple[bytes, Row | None]]) -> None:
-        self._base = base
+    def __init__(
+        self, base: Ref | None, changes: Iterable[tuple[bytes, Row | None]], *, page: int = PAGE_NODES
+    ) -> None:  # fmt: skip
+        self._page = page
         self._blobs: dict[bytes, bytes] = {}
-        self._changes = [(nodes.path_of(key), key, self._stored(row)) for key, row in changes]
-        self._loaded: dict[bytes, Node] = {}
-        # Places on the paths whose nodes are not loaded yet, with the changes below them.
-        self._frontier: list[tuple[Ref, int, list[_Item]]] = []
-        self._lacking: dict[bytes, None] = {}  # leaves that become one with others
-        self._merged: _Node | None = None
+        self._new: dict[bytes, bytes] = {}
+        self._open: list[_Wanted] = []  # the last ones are asked for first
+        self._top: _Node | None = base
         self._grown = 0
-        if base is not None and self._changes:
-            self._frontier = [(base, 0, self._changes)]
-        else:
-            self._merge_all()
+        items = [(nodes.path_of(key), key, self._stored(row)) for key, row in changes]
+        if base is not None and items:
+            self._open.append(_Wanted(base, 0, items, None, 0))
+        elif items:
+            self._top = self._formed(_placed(self._changed({}, items), items), 0)
 
     @property
     def wanted(self) -> list[bytes]:
-        return [ref.address for ref, _, _ in self._frontier] or list(self._lacking)
+        return [each.ref.address for each in self._open[-self._page :]]
 
     def take(self, found: Mapping[bytes, bytes]) -> None:
         """The nodes that were wanted."""
-        self._loaded |= {address: nodes.decode(found[address]) for address in self.wanted}
-        frontier, self._frontier = self._frontier, []
-        for ref, depth, items in frontier:
-            node = self._loaded[ref.address]
+        asked = self._open[-self._page :]
+        del self._open[-self._page :]
+        for each in asked:
+            node = nodes.decode(found[each.ref.address])
             if isinstance(node, Branch):
-                for place, below in _by_place(node.children, items, depth).items():
-                    if place in node.children:
-                        self._frontier.append((node.children[place], depth + 1, below))
-        if not self._frontier:
-            self._merge_all()
+                assert each.items is not None, "what is light is a leaf"
+                self._open_branch(each, node, each.items)
+            elif each.items is None:
+                assert each.above is not None
+                each.above.leaves[each.ref.address] = node.rows
+                self._known(each.above)
+            else:
+                self._change_leaf(each, node, each.items)
+
+    def written(self) -> list[bytes]:
+        """What is done since this was last asked for: large meanings, and nodes behind all that they refer to."""
+        done = [*self._blobs.values(), *self._new.values()]
+        self._blobs, self._new = {}, {}
+        return done
 
     def result(self) -> Result:
-        assert not self.wanted, "nodes are missing"
-        new: dict[bytes, bytes] = {}
-        root = _write(self._merged or _Rows({}, 0), new)
-        return Result(root, self._grown, new, self._blobs)
+        assert not self._open, "nodes are missing"
+        top = self._top if self._top is not None else _Rows({}, 0)
+        return Result(self._write(top), self._grown, self._new, self._blobs)
 
     def _stored(self, row: Row | None) -> Stored | None:
         if row is None:
@@ -109,42 +139,33 @@ class Update:
             self._blobs[stored.address] = row.meaning
         return stored
 
-    def _merge_all(self) -> None:
-        self._lacking, self._grown = {}, 0
-        self._merged = self._merge(self._base, self._changes, 0)
+    # --- Down: branches and leaves as they were ---------------------------------------------------------------------
 
-    def _merge(self, before: Ref | None, items: list[_Item], depth: int) -> _Node | None:
-        """What becomes of a node by the changes below it; the very same if nothing does."""
-        node = self._loaded[before.address] if before is not None and items else Leaf({})
-        if not items:
-            return before
-        if isinstance(node, Leaf):
-            rows = self._changed(node.rows, items)
-            return before if rows == node.rows else self._formed(_placed(rows, items), depth)
-        after: dict[int, _Node] = dict(node.children)
-        for place, below in _by_place(node.children, items, depth).items():
+    def _open_branch(self, at: _Wanted, node: Branch, items: list[_Item]) -> None:
+        branch = _Changing(at.above, at.place, at.ref, node.children, at.depth)
+        branch.waiting = 1  # this loop
+        for place, below in _by_place(node.children, items, at.depth).items():
             child = node.children.get(place)
-            if place >= LOWEST:
-                _put(after, place, self._merge(child, below, depth + 1))
+            if child is not None:
+                branch.waiting += 1
+                self._open.append(_Wanted(child, at.depth + 1, below, branch, place))
             else:
-                assert child is not None
-                self._merge_leaf(after, place, child, below, depth)
-        if all(after.get(place) is child for place, child in node.children.items()) and len(after) == len(
-            node.children
-        ):
-            return before
-        return self._grouped(after)
+                formed = self._formed(_placed(self._changed({}, below), below), at.depth + 1)
+                _put(branch.children, place, formed)
+        self._known(branch)
 
-    def _merge_leaf(self, after: dict[int, _Node], place: int, child: Ref, items: list[_Item], depth: int) -> None:
-        """The same for a leaf that does not stand at a lowest place: when it is too heavy, its rows go there."""
-        leaf = self._loaded[child.address]
-        assert isinstance(leaf, Leaf), "a branch is at a lowest place"
+    def _change_leaf(self, at: _Wanted, leaf: Leaf, items: list[_Item]) -> None:
         rows = self._changed(leaf.rows, items)
+        above = at.above
         if rows == leaf.rows:
-            return
-        del after[place]
-        for lowest, below in _spread(_placed(rows, items), depth).items():
-            _put(after, lowest, self._formed(below, depth + 1))
+            self._done(above, at.place, at.ref)
+        elif above is None or at.place >= LOWEST:
+            self._done(above, at.place, self._formed(_placed(rows, items), at.depth))
+        else:  # it may be too heavy now, so its rows go where it is wide enough
+            del above.children[at.place]
+            for lowest, below in _spread(_placed(rows, items), above.depth).items():
+                _put(above.children, lowest, self._formed(below, at.depth))
+            self._known(above)
 
     def _changed(self, before: dict[bytes, Stored], items: list[_Item]) -> dict[bytes, Stored]:
         rows = dict(before)
@@ -156,6 +177,33 @@ class Update:
                 self._grown += nodes.size_of(key, row)
         return rows
 
+    # --- Up: what becomes of them -----------------------------------------------------------------------------------
+
+    def _done(self, above: _Changing | None, place: int, node: _Node | None) -> None:
+        """What lies at a place of a branch is known."""
+        if above is None:
+            self._top = node
+        else:
+            _put(above.children, place, node)
+            self._known(above)
+
+    def _known(self, branch: _Changing) -> None:
+        """One child more of a branch is. With the last one the branch is done, unless it must read others."""
+        branch.waiting -= 1
+        if branch.waiting:
+            return
+        children, kept = branch.children, branch.kept
+        if len(children) == len(kept) and all(children.get(place) is child for place, child in kept.items()):
+            self._done(branch.above, branch.place, branch.before)
+            return
+        lacking: dict[bytes, Ref] = {}
+        grouped = self._grouped(children, branch.leaves, lacking)
+        if not lacking:
+            self._done(branch.above, branch.place, grouped)
+            return
+        branch.waiting = len(lacking)
+        self._open += [_Wanted(leaf, branch.depth + 1, None, branch, 0) for leaf in lacking.values()]
+
     def _formed(self, items: list[_Placed], depth: int) -> _Node | None:
         """The node of these rows alone."""
         weight = sum([nodes.weight_of(key, row) for _, key, row in items])
@@ -164,10 +212,14 @@ class Update:
         children: dict[int, _Node] = {}
         for lowest, below in _spread(items, depth).items():
             _put(children, lowest, self._formed(below, depth + 1))
-        return self._grouped(children)
+        return self._grouped(children, {}, {})
 
-    def _grouped(self, children: dict[int, _Node]) -> _Node | None:
-        """A branch with these children, or a leaf: light ones that lie together are one."""
+    def _grouped(
+        self, children: dict[int, _Node], leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, Ref]
+    ) -> _Node | None:
+        """A branch with these children, or a leaf: light ones that lie together are one. A branch is written, unless
+        rows are `lacking`: it has more than one leaf holds, so it is not joined with others.
+        """
         counts, weights = [0] * 2 * LOWEST, [0] * 2 * LOWEST
         for place, child in children.items():
             for up in range(BITS + 1):
@@ -175,35 +227,28 @@ class Update:
                 weights[place >> up] += child.weight
         count, weight = counts[1], weights[1]  # above 1 is only 0
         if nodes.is_leaf(count, weight):
-            return self._joined([*children.values()], weight) if count else None
+            return _joined([*children.values()], weight, leaves, lacking) if count else None
         grouped: dict[int, _Node] = {}
         for place in range(2, 2 * LOWEST):
             if not counts[place] or any(place >> up in grouped for up in range(1, BITS)):
                 continue
             if nodes.is_leaf(counts[place], weights[place]):
                 below = [child for at, child in children.items() if nodes.is_below(at, place)]
-                grouped[place] = self._joined(below, weights[place])
+                grouped[place] = _joined(below, weights[place], leaves, lacking)
             elif place >= LOWEST:
                 grouped[place] = children[place]
-        return _Fork(grouped, count, weight)
+        if lacking:
+            return None
+        data = nodes.encode_branch({place: self._write(child) for place, child in grouped.items()})
+        return self._keep(data, count, weight)
 
-    def _joined(self, leaves: list[_Node], weight: int) -> _Node:
-        """Several leaves as one."""
-        if len(leaves) == 1:
-            return leaves[0]
-        rows: dict[bytes, Stored] = {}
-        for leaf in leaves:
-            if isinstance(leaf, Ref):
-                node = self._loaded.get(leaf.address)
-                if node is None:
-                    self._lacking[leaf.address] = None
-                    continue
-                assert isinstance(node, Leaf), "what is light is a leaf"
-                rows |= node.rows
-            else:
-                assert isinstance(leaf, _Rows), "what is light is a leaf"
-                rows |= leaf.rows
-        return _Rows(rows, weight)
+    def _write(self, node: _Node) -> Ref:
+        return node if isinstance(node, Ref) else self._keep(nodes.encode_leaf(node.rows), node.count, node.weight)
+
+    def _keep(self, data: bytes, count: int, weight: int) -> Ref:
+        address = digest.sha256(data)
+        self._new[address] = data
+        return Ref(address, count, weight)
 
 
 def build(rows: Iterable[tuple[bytes, Row]]) -> Result:
@@ -221,6 +266,23 @@ def _put(children: dict[int, _Node], place: int, child: _Node | None) -> None:
         children.pop(place, None)
     else:
         children[place] = child
+
+
+def _joined(
+    below: list[_Node], weight: int, leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, Ref]
+) -> _Node:  # fmt: skip
+    """Several leaves as one. `lacking` is told those whose rows are not among the `leaves` that were read."""
+    if len(below) == 1:
+        return below[0]
+    rows: dict[bytes, Stored] = {}
+    for leaf in below:
+        if isinstance(leaf, _Rows):
+            rows |= leaf.rows
+        elif leaf.address in leaves:
+            rows |= leaves[leaf.address]
+        else:
+            lacking[leaf.address] = leaf
+    return _Rows(rows, weight)
 
 
 def _placed(rows: dict[bytes, Stored], items: list[_Item]) -> list[_Placed]:
@@ -250,15 +312,3 @@ def _spread(items: list[_Placed], depth: int) -> dict[int, list[_Placed]]:
         else:
             known.append(item)
     return found
-
-
-def _write(node: _Node, new: dict[bytes, bytes]) -> Ref:
-    if isinstance(node, Ref):
-        return node
-    if isinstance(node, _Rows):
-        data = nodes.encode_leaf(node.rows)
-    else:
-        data = nodes.encode_branch({place: _write(child, new) for place, child in node.children.items()})
-    address = digest.sha256(data)
-    new[address] = data
-    return Ref(address, node.count, node.weight)

@@ -25,15 +25,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import history, lines, saved_state
 from worldline.model import ids, journal
+from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import reader, restore, telemetry
 from worldline.roles.cluster import placement
-from worldline.roles.proof import Prover
+from worldline.roles.cold_cells import ColdCells
+from worldline.roles.proof import Cold, Prover
 from worldline.store import kv
 
 log = logging.getLogger("worldline.janitor")
@@ -43,6 +45,7 @@ SLICE_US = 20_000  # a slice ends with the first step that ends behind this
 FIRST_US = 50_000  # what must have been saved of the budget before the first slice
 SAVED_US_MAX = 200_000  # more of the budget is not saved up
 PAGE_BYTES = 64 * 1024  # of the journal, read at once
+CELLS_BYTES_MAX = 16 * limits.MIB  # of a world that is proved, in memory; of a larger one the cells stay in the store
 BACKLOG_MAX = 20_000  # entries that a proof is behind its world before it skips some
 IDLE_MS = 1_000  # between two looks for worlds with new steps
 BUSY_MS = 100  # between two looks whether cycles are under way
@@ -245,9 +248,17 @@ class Proofs:
         if each.height - saved.height > BACKLOG_MAX:
             saved = await reader.saved_below(self._engine, line, each.height - 1)
         first = max(saved.height, self._proved.get(each.at, 0))
-        base = await saved_state.load(self._blobs, saved.root)
+        base = await saved_state.load(self._blobs, saved.root, cells_max=CELLS_BYTES_MAX)
         head, rows = await self._run(restore.standing, saved, base)
-        return _Visit(each, line, Prover(line, self._programs, head, rows, folded_to=first))
+        cold = self._cold(base) if base.cold else None
+        return _Visit(each, line, Prover(line, self._programs, head, rows, folded_to=first, cold=cold))
+
+    def _cold(self, base: saved_state.Loaded) -> Cold:
+        """The cells of a large world stay where they are, save those that its steps reach."""
+        unsaved = Unsaved(base.header)
+        unsaved.track()
+        fetch = ColdCells(asyncio.get_running_loop(), self._blobs, unsaved)
+        return Cold(fetch, unsaved, CELLS_BYTES_MAX)
 
     async def _go_on(self, visit: _Visit) -> None:
         if not visit.steps:

@@ -173,11 +173,13 @@ class HeldWorld:
     # --- Memory -----------------------------------------------------------------------------------------------
 
     def committed(
-        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, now_us: int
+        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, size: int, now_us: int
     ) -> None:
-        """Steps of its machine are durable."""
+        """Steps of its machine are durable. `size`: of what was written for them, more or less."""
         if changed:
             self.unsaved.take(changed)
+        elif not self.unsaved.tracked:
+            self.unsaved.grew(size)
         self.head, self.head_raw = head, head_raw
         self.trial = None  # deleted by these steps
         if self.on_trial:

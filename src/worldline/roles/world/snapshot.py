@@ -19,6 +19,8 @@ from worldline.model.trie.update import Update
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
+UNSAVED_SHARE = 4  # of the memory for cells, a quarter may be changes that are not saved
+
 
 def wants_saving(held: HeldWorld, settings: WorkerSettings, now_us: int) -> bool:
     """Snapshots by policy: after so many entries or bytes, after so much time, and when a world with live runs falls
@@ -35,8 +37,10 @@ def wants_saving(held: HeldWorld, settings: WorkerSettings, now_us: int) -> bool
 
 
 def bytes_max(settings: WorkerSettings) -> int:
-    """How many bytes may have changed in a large state before it is saved: they are kept in memory until then."""
-    return max(settings.cells_memory_max, SMALL_BYTES)
+    """How many bytes may have changed in a state before it is saved: they are kept in memory until then, by the side of
+    cells.
+    """
+    return max(settings.cells_memory_max // UNSAVED_SHARE, SMALL_BYTES)
 
 
 def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
@@ -56,9 +60,8 @@ async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compu
     """Put the state away, record it as a snapshot and make it the baseline. `compute` calls a function in the kernel's
     thread.
     """
-    state, keys = await _state(held, compute)
-    root = await saved_state.save(held.blobs, state)
-    taken = snapshots.at_head(held.head, root=root, size=state.header.size, program_hash=held.program.hash)
+    state, keys = await _save_state(held, compute)
+    taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
     batch = kv.Batch()
     leases.fence(batch, held.lease)
     raw = new_baseline(batch, held, taken)
@@ -68,20 +71,20 @@ async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compu
     return outcome
 
 
-async def _state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Written, list[bytes] | None]:
-    """The state at the head, as far as it is not saved; or, if that is not known, all of it, with the keys of its
-    rows.
+async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Saved, list[bytes] | None]:
+    """Save the state at the head, as far as it is not; or, if that is not known, all of it. Then the keys of its rows
+    are told, too.
     """
     unsaved = held.unsaved
     if not unsaved.tracked:
         state, keys = await compute(_whole, held)
-        return state, keys
+        return await saved_state.save(held.blobs, state), keys
     if unsaved.lacking:
         base = await saved_state.load(held.blobs, held.baseline.root)
         unsaved.find([key for key, _ in await compute(base.rows) if key.startswith(row_keys.CELL)])
     updating = await compute(_update, unsaved)
-    await saved_state.give(held.blobs, updating, compute)
-    return await compute(_updated, held, updating), None
+    state = held.machine.state
+    return await saved_state.save_changed(held.blobs, updating, compute, state=state, size_before=unsaved.size), None
 
 
 def _whole(held: HeldWorld) -> tuple[saved_state.Written, list[bytes]]:
@@ -91,10 +94,6 @@ def _whole(held: HeldWorld) -> tuple[saved_state.Written, list[bytes]]:
 
 def _update(unsaved: Unsaved) -> Update:
     return Update(unsaved.root, unsaved.changed())
-
-
-def _updated(held: HeldWorld, updating: Update) -> saved_state.Written:
-    return saved_state.written(held.machine.state, updating.result(), size_before=held.unsaved.size)
 
 
 def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.Snapshot) -> bytes:

@@ -138,7 +138,7 @@ class Keeper:
             outcome = await snapshot.save(self._engine, self._env, held, compute)
             if isinstance(outcome, kv.Ok):
                 held.saved(self._env.monotonic_us())
-                if held.cold is None and saved_state.is_large(held.unsaved.header, self._settings.cells_memory_max):
+                if held.cold is None and await self._is_large(held):
                     held.cool(asyncio.get_running_loop())
                 self._telemetry.tell(telemetry.Saved(held.at, held.baseline.size, held.saved_us - began_us))
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
@@ -146,6 +146,14 @@ class Keeper:
         finally:
             held.end_saving()
             self._freed(held)
+
+    async def _is_large(self, held: HeldWorld) -> bool:
+        """Whether not all its cells should stay in memory. What their values take is looked at if it may matter."""
+        header, cells_max = held.unsaved.header, self._settings.cells_memory_max
+        if saved_state.is_large(header, cells_max) or not saved_state.may_be_large(header, cells_max):
+            return saved_state.is_large(header, cells_max)
+        size: int = await self._kernel.run(held.at, held.machine.cells.size)
+        return size > cells_max
 
     async def let_go(self, held: HeldWorld, *, whatever: bool = False, hint: bool = False) -> None:
         """Release a world properly: saved, its lease free, a hint left if something is unread or a `hint` is wanted.

@@ -15,7 +15,9 @@ of the version after the one the same transaction shows.
 
 **The map** is address space, large and sparse. When it is full, the writer thread doubles it and runs the group again;
 when another process has outgrown it, the writer thread adopts the new size. Only that thread remaps, between two of its
-transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone.
+transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone. Pages of the
+map that were read count as memory of the process, and would become as many as the file has. So it maps the file anew
+now and then, when they have become many; what the system keeps of the file stays where it is.
 
 **Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
 in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
@@ -98,6 +100,7 @@ class _Store:
         # Held by every reader of the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
         self._groups = 0
+        self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
         self._committing = False
         self._sockets = _sockets(folder)
         self._peers = None if self._sockets is None else lmdb_peers.Peers(self._sockets)
@@ -210,6 +213,15 @@ class _Store:
         if self._groups % limits.LMDB_READER_CHECK_GROUPS == 0:
             with contextlib.suppress(lmdb.Error):
                 self._db.reader_check()
+        if self._groups % limits.LMDB_MAPPED_CHECK_GROUPS == 0:
+            self._drop_pages()
+
+    def _drop_pages(self) -> None:
+        """Bound what the map takes of the memory of this process. Other files that it has mapped are not counted."""
+        if lmdb_folder.mapped_bytes() - self._mapped_besides > limits.LMDB_MAPPED_BYTES_MAX:
+            probes.hit("lmdb.pages-dropped")
+            self._remap(grow=False)
+            self._mapped_besides = lmdb_folder.mapped_bytes()
 
     def _transact(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
         self._committing = False

@@ -237,7 +237,8 @@ class Cycle:
         held = turn.held
         turn.committed(len(done.handed))
         now_us = self._env.monotonic_us()
-        held.committed(done.after, built.head_raw, done.changed, entries=len(done.entries), now_us=now_us)
+        size = done.size if not done.large else done.size + sum(map(len, done.large))
+        held.committed(done.after, built.head_raw, done.changed, entries=len(done.entries), size=size, now_us=now_us)
         if built.unhinted:
             held.drop_hints(built.unhinted)
         if done.cut or built.answers_self or held.on_trial:  # a trial ends when the inbox is found empty

@@ -131,7 +131,7 @@ class Stepper:
     def _cool(self, held: HeldWorld) -> None:
         """All that its cells are is durable: those that were used longest ago may go."""
         if held.machine.cells.fetch is not None:
-            held.machine.cells.cool(self._settings.cells_memory_max)
+            held.machine.cells.cool(max(0, self._settings.cells_memory_max - held.unsaved.bytes))
 
     def _step(self, turn: Turn, worked: list[Worked], budget: Budget | None, time_us: int, poison: str = "") -> None:
         """Whatever comes of a world's steps is that world's alone; nothing comes of steps that were given up. Without a

@@ -80,6 +80,7 @@ def run(
     was handed over must not reach user code.
     """
     done = Done(held.head, held.head)
+    held.machine.cells.begin_steps(done.changed)
     for item, data in unread:
         if _full(done, budget, env):
             done.cut = True
@@ -105,6 +106,7 @@ def run_one(
 ) -> Done:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code."""
     done = Done(held.head, held.head)
+    held.machine.cells.begin_steps(done.changed)
     given = msgspec.structs.replace(next_input(held, unread), poison=poison)
     if held.machine.unfinished:
         _step(held, done, given, time_us, begin)
