@@ -118,7 +118,7 @@ LMDB_REMAPS_MAX = 64  # attempts at one commit or read while this process or oth
 LMDB_GROUP_BATCHES_MAX = 256
 LMDB_GROUP_BYTES_MAX = 8 * MIB
 LMDB_READER_CHECK_GROUPS = 1_024
-LMDB_MAPPED_CHECK_GROUPS = 2  # between two looks at how much of the map is in memory
+LMDB_MAPPED_CHECK_GROUPS = 16  # between two looks at how much of the map is in memory
 LMDB_MAPPED_BYTES_MAX = 96 * MIB  # of the map that stay in memory of a process that writes, more or less
 LMDB_FREE_BYTES_LOW = 64 * MIB  # with less free, a write cut short is taken for a full disk
 
