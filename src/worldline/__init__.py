@@ -39,6 +39,7 @@ from worldline.base.failures import (
     RunCancelled,
     RunFailed,
     TryAgain,
+    Undeliverable,
 )
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
@@ -50,6 +51,7 @@ from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.log import log
+from worldline.kernel.authoring.messages import Receipt, Sender
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import on
 from worldline.kernel.authoring.resources import Resource, use
@@ -69,6 +71,7 @@ from worldline.kernel.authoring.workflow_api import (
     schedule,
     scope,
     send,
+    sender,
     sleep,
     sleep_until,
     start,
@@ -133,6 +136,7 @@ __all__ = [
     "OutsideWorkflow",
     "Overloaded",
     "Program",
+    "Receipt",
     "Refused",
     "Request",
     "Resource",
@@ -145,6 +149,7 @@ __all__ = [
     "Scheduled",
     "Scope",
     "Script",
+    "Sender",
     "Sent",
     "Settings",
     "ShadowReport",
@@ -156,6 +161,7 @@ __all__ = [
     "StoreUncertain",
     "Timer",
     "TryAgain",
+    "Undeliverable",
     "Universe",
     "WorkState",
     "Workflow",
@@ -177,6 +183,7 @@ __all__ = [
     "schedule",
     "scope",
     "send",
+    "sender",
     "sleep",
     "sleep_until",
     "start",

@@ -81,8 +81,9 @@ KEPT = trace.Kept(
 
 def message() -> inbox_model.Message:
     return inbox_model.Message(
-        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace"
-    )
+        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace",
+        "order-1", inbox_model.Reply.RECEIPT, "shop", "alice",
+    )  # fmt: skip
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [

@@ -28,6 +28,8 @@ NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
 CELL_KEY_BYTES_MAX = 4_096  # of a reducer with a key
+HEADERS_MAX = 32  # of a message
+HEADERS_BYTES_MAX = 8 * KIB  # of all of them, names and values
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
 # --- Workflows -----------------------------------------------------------------------------------------
@@ -127,6 +129,7 @@ assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
+assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"

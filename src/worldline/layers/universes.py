@@ -18,6 +18,16 @@ def decode(raw: bytes | None) -> ids.UniverseId | None:
     return None if found is None else ids.UniverseId(found.universe)
 
 
+def get_meta(universe: ids.UniverseId) -> kv.Get:
+    return kv.Get(keys.meta_key(universe))
+
+
+def name_of(raw: bytes | None) -> str:
+    """The name in a universe's record; empty if there is none."""
+    found = keys.META.get(raw)
+    return "" if found is None else found.name
+
+
 def create(batch: kv.Batch, universe: ids.UniverseId, *, name: str, time_us: int) -> None:
     """A new universe. Guards: the name is free, and the id was never used."""
     batch.absent(keys.name_key(name))

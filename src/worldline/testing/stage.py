@@ -292,13 +292,16 @@ class Stage:
             target = next((each for each in self.actors.values() if each.life.at == outgoing.to), None)
         else:
             target = self.actors.get(outgoing.to_name)
-        asks = bool(outgoing.message.headers.get("ask"))
+        asks = bool(outgoing.message.reply)
         if target is not None:
-            there, message = target, msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data))
+            there, message = (
+                target,
+                msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data), world=actor.name),
+            )
             self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
         if outgoing.to is not None or (asks and target is not None):
             return
-        status, data = ReceiptStatus.OK, payload.EMPTY.inline or b""
+        status, data = ReceiptStatus.OK, values.dump(1)
         if target is None:
             why = f"message to {outgoing.to_name!r}: no such world on this stage; add it with also()"
             status, data = ReceiptStatus.ERROR, runs.failure("undeliverable", why, attempts=1)

@@ -23,6 +23,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, probes
 from worldline.kernel import work as kernel_work
+from worldline.kernel.authoring import messages
 from worldline.kernel.authoring.calls import Effect, Options
 from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
@@ -391,6 +392,7 @@ class Performer:
 
 
 Slot = limiter.Slot
+_LEAVES_DRY = (fork.SHARE, messages.REPLY)  # what a dry fork was asked for, it answers
 _OK = ReceiptStatus.OK
 
 
@@ -407,7 +409,7 @@ def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: in
     if world is None:
         works.close_gone(batch, due)
         return True
-    dry = world.meta.dry and due.work.name != fork.SHARE
+    dry = world.meta.dry and due.work.name not in _LEAVES_DRY
     if dry or world.meta.status not in world_model.TAKES_INPUT:
         works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
         return True
