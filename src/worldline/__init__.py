@@ -41,6 +41,7 @@ from worldline.base.failures import (
     TryAgain,
     Undeliverable,
 )
+from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
@@ -96,6 +97,8 @@ from worldline.roles.hub import Chunk
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Allowed",
+    "AllowedChange",
     "Attempt",
     "BadInput",
     "Call",

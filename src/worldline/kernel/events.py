@@ -187,7 +187,7 @@ def _opened(
     try:
         envelope = values.load(Envelope, data)
     except errors.DecodeError:
-        return None, handlers  # whoever takes it says so
+        return None, handlers  # decoding it for them fails, too, and says why
     return envelope, routes.inboxes.get(envelope.inbox, handlers)
 
 

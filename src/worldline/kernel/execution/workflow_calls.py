@@ -68,9 +68,7 @@ class WorkflowCalls:
         return self
 
     def sender(self) -> NoReturn:
-        raise failures.OutsideWorkflow(
-            "wl.sender() works only in a reducer's handler, not in a workflow: let the handler pass on what it says"
-        )
+        raise failures.OutsideWorkflow("wl.sender() works only in a reducer's handler: let that pass on what it says")
 
     def drop_step(self, why: errors.CannotStep) -> None:
         self._machine.drop_step(why)

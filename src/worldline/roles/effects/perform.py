@@ -267,7 +267,7 @@ class Performer:
         in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
             options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
-            lambda: held.stopped or (in_time is not None and in_time.expired()),
+            lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim,
         )  # fmt: skip
         try:
             started = self._started(effect, arguments, this, policy, slot)
@@ -311,6 +311,11 @@ class Performer:
 
     async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
         work = claim.work
+        if ended.asked is not None:
+            batch = kv.Batch()
+            works.hand_on(batch, claim, ended.asked)
+            await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
+            return "ok"
         if ended.ok:
             await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data)
             return "ok"
