@@ -98,6 +98,17 @@ async def tells() -> str:
 
 
 @app.workflow
+async def asks_away() -> int:
+    return await wl.ask("city/bank", Balance())
+
+
+@app.workflow
+async def tells_away() -> str:
+    await wl.send("city/bank", Added(1))
+    return "told"
+
+
+@app.workflow
 async def naps(seconds: int) -> str:
     await wl.sleep(seconds)
     return wl.now().strftime("%M:%S")
@@ -152,6 +163,7 @@ def script(seconds: float = 10) -> wl.Script:
 RULES: list[dict[str, Any]] = [
     {"effect": "charge", "answer": "scripted"},
     {"ask": "bank", "arguments": {"event": "Balance"}, "answer": 7},
+    {"ask": "city/bank", "arguments": {"event": "Balance"}, "answer": 7},
 ]
 
 
@@ -182,7 +194,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- The table -------------------------------------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[[], wl.Call[Any]]] = {"effect": lambda: charges("a"), "ask": asks, "send": tells}
+CALLS: dict[str, Callable[[], wl.Call[Any]]] = {
+    "effect": lambda: charges("a"), "ask": asks, "send": tells, "ask away": asks_away, "send away": tells_away,
+}  # fmt: skip
 DRY = "the fork is dry"
 FATES: list[tuple[str, str, bool, Any]] = [
     ("effect", "drop", False, OPEN),
@@ -213,15 +227,18 @@ FATES: list[tuple[str, str, bool, Any]] = [
     ("send", "script", False, OPEN),
     ("send", "script", True, OPEN),
 ]
+# A message to another universe is an effect, and fares like one to a world of the same.
+FATES += [(f"{what} away", *rest) for what, *rest in FATES if what != "effect"]
 
 
 @pytest.mark.parametrize(("what", "policy", "live", "said"), FATES)
 def test_each_open_operation_has_its_fate(what: str, policy: Any, live: bool, said: Any) -> None:
     rules = {"script": RULES, "unmatched": [{"effect": "charge", "arguments": {"order": "b"}, "answer": ""}]}
     with testing.world(app, script()) as world:
-        bank = world.also("bank", app)
+        bank = world.also("city/bank" if what.endswith("away") else "bank", app)
         bank.send(Added(5))
         world.start(CALLS[what](), id="r")
+        what = what.removesuffix(" away")
         # Where it was asked for and has no answer: behind the first step.
         forked = world.fork(
             "fork", at=world.journal()[-1].height if what == "effect" else last_of_first_step(world),

@@ -27,6 +27,7 @@ from worldline.cli.commands import (
     simulate,
     talk,
     tend,
+    universes,
     upgrade,
     work,
     workers,
@@ -35,7 +36,7 @@ from worldline.cli.commands import (
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": talk.COMMANDS,
-    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *upgrade.COMMANDS],
+    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *universes.COMMANDS, *upgrade.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

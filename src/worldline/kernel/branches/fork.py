@@ -9,6 +9,8 @@ effect      `cancelled`             asked for again         the parent's answer 
                                                                                     `cancelled`
 question,   `cancelled`             sent again              the parent's answer     scripted, or
 message                                                                             `cancelled`
+answer to   the parent's: it brings the answer back, under every policy
+a universe
 timer       set again, for the same time, under every policy
 child run   a run of the fork like any other, under every policy
 wait        for an event that the fork gets, under every policy
