@@ -172,13 +172,13 @@ async def play(left: Side, right: Side, reach: tuple[str, str], seed: int) -> No
     await right.client.allow(left.client.id)
     kills = sorted(draws.sample(range(TRANSFERS), KILLS))
     for number in range(TRANSFERS):
-        side = draws.randrange(2)
+        turn = draws.randrange(2)
         near = draws.random() < 0.2
         there = f"account-{draws.randrange(ACCOUNTS // 2)}"
         here = f"account-{draws.randrange(ACCOUNTS // 2)}"
-        to = there if near else f"{reach[side]}/{there}"
+        to = there if near else f"{reach[turn]}/{there}"
         call = pay(f"t{number}", to, draws.randrange(1, 100))
-        await (left, right)[side].start(here, call, f"t{number}")
+        await (left, right)[turn].start(here, call, f"t{number}")
         if number in kills:
             await draws.choice((left, right)).kill()
             await look(left, right)
