@@ -19,6 +19,7 @@ from tests import aio
 from tests.cli.cli_kit import COMMAND, run
 from worldline.base import env_os, limits
 from worldline.cli.relay import inlet, webhook
+from worldline.kernel import values
 from worldline.layers import inbox as inboxes
 from worldline.model import inbox
 
@@ -52,9 +53,9 @@ def unread(folder: Path) -> list[Any]:
 def value_of(item: inbox.Item | None) -> Any:
     assert isinstance(item, inbox.Event)
     if item.schema != "Envelope":
-        return item.schema, inlet.values.load(Any, item.payload.inline or b"")
-    envelope = inlet.values.load(wl.Envelope, item.payload.inline or b"")
-    return envelope.inbox, inlet.values.load(Any, envelope.payload)
+        return item.schema, values.load(Any, item.payload.inline or b"")
+    envelope = values.load(wl.Envelope, item.payload.inline or b"")
+    return envelope.inbox, values.load(Any, envelope.payload)
 
 
 # --- Lines -------------------------------------------------------------------------------------------------------
