@@ -7,7 +7,6 @@ from typing import Any
 from worldline.keys import (
     cas,
     chunks,
-    grants,
     inbox,
     journal,
     leases,
@@ -22,7 +21,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.model import blob, grant, ids, lease, payload, snapshot, trace
+from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
@@ -77,7 +76,7 @@ WORK = work_model.Work(
     1,
     counted(0x80, 32),
 )
-GRANT = grant.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
+GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
 KEPT = trace.Kept(
     3, TIME_US, [trace.Trace(trace.Source.RUN, "order-1", "Traceback"), trace.Trace(trace.Source.EFFECT, "4041", "ü")]
 )
@@ -101,8 +100,13 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
     ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
     ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.Chunk(b"abc")),
-    ("grants", space.ValueKind.GRANTS, grants.GRANTS, grant.Grants(2, [GRANT])),
-    ("grant change", space.ValueKind.GRANT_CHANGE, grants.CHANGE, grant.GrantChange(2, True, [GRANT], TIME_US)),
+    ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT])),
+    (
+        "grant change",
+        space.ValueKind.GRANT_CHANGE,
+        universes.GRANT_CHANGE,
+        world_model.GrantChange(2, True, [GRANT], TIME_US),
+    ),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),

@@ -17,7 +17,6 @@ from worldline.codec import tuples
 from worldline.keys import (
     cas,
     chunks,
-    grants,
     inbox,
     journal,
     leases,
@@ -35,8 +34,7 @@ from worldline.keys import (
 from worldline.model import ids
 
 MODULES = (
-    cas,
-    grants, chunks, inbox, journal, leases, lineage, ready, schema, snapshots, traces, trial, universes, work, worlds,
+    cas, chunks, inbox, journal, leases, lineage, ready, schema, snapshots, traces, trial, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -69,9 +67,9 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
         U + "150f" + DIGEST_HEX + NONCE_ID + "16010a",
     ),
-    ("grants.grants_key", lambda: grants.grants_key(UNIVERSE), U + "153c"),
-    ("grants.log_key", lambda: grants.log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
-    ("grants.log_prefix", lambda: grants.log_prefix(UNIVERSE), U + "153d33"),
+    ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
+    ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
+    ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
     ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
@@ -134,7 +132,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID,
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
-    ("grants.log", lambda: grants.log(UNIVERSE), U + "153d33", U + "153d34"),
+    ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),

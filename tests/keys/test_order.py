@@ -16,7 +16,6 @@ from worldline.codec import tuples
 from worldline.keys import (
     cas,
     chunks,
-    grants,
     inbox,
     journal,
     leases,
@@ -125,8 +124,8 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "index": worlds.index_key(at),
         "blob": cas.blob_key(at.universe, other * 2),
         "chunk": chunks.chunk_key(at.universe, other * 2, other, number),
-        "grants": grants.grants_key(at.universe),
-        "grant change": grants.log_key(at.universe, stamp),
+        "grants": universes.grants_key(at.universe),
+        "grant change": universes.grant_log_key(at.universe, stamp),
         "upload": chunks.upload_key(at.universe, other * 2, other),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),

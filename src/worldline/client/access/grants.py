@@ -10,8 +10,9 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.layers import grants, universes
-from worldline.model import grant, ids
+from worldline.layers import universes
+from worldline.model import ids
+from worldline.model import world as model
 from worldline.store import kv, transact
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -24,9 +25,9 @@ class Allowed(msgspec.Struct, frozen=True):
 
     universe: str  # as it was called when it was allowed
     universe_id: str
-    worlds: str = grant.ANY
-    to: str = grant.ANY
-    events: str = grant.ANY
+    worlds: str = model.ANY
+    to: str = model.ANY
+    events: str = model.ANY
 
 
 class AllowedChange(msgspec.Struct, frozen=True):
@@ -43,15 +44,15 @@ async def allow(universe: Connection, sender: str, *, worlds: str, to: str, even
     id_, label = await _sender(universe, sender)
     if id_ == universe.id:
         raise errors.BadInput("worlds of one universe may always send to each other: name another universe")
-    wanted = grant.Grant(id_, label, _pattern(worlds, "worlds"), _pattern(to, "to"), _pattern(events, "events"))
+    wanted = model.Grant(id_, label, _pattern(worlds, "worlds"), _pattern(to, "to"), _pattern(events, "events"))
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        read = await universe.store.engine.read(grants.get(universe.id))
-        record = grants.decode(universe.id, read.value(0))
+        read = await universe.store.engine.read(universes.get_grants(universe.id))
+        record = universes.decode_grants(universe.id, read.value(0))
         if any(_same(each, wanted) for each in record.grants.grants):
             return transact.Done(False)
         batch = kv.Batch()
-        grants.allow(batch, record, wanted, time_us=read.time_us)
+        universes.allow(batch, record, wanted, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)
 
     return await transact.run(universe.store.engine, universe.store.env, attempt)
@@ -65,8 +66,8 @@ async def deny(
     chosen = {"worlds": worlds, "to": to, "events": events}
 
     async def attempt() -> transact.Done[list[Allowed]] | transact.Write[list[Allowed]]:
-        read = await universe.store.engine.read(grants.get(universe.id))
-        record = grants.decode(universe.id, read.value(0))
+        read = await universe.store.engine.read(universes.get_grants(universe.id))
+        record = universes.decode_grants(universe.id, read.value(0))
         taken = [
             each for each in record.grants.grants if each.universe == id_
             and all(value is None or getattr(each, name) == value for name, value in chosen.items())
@@ -74,7 +75,7 @@ async def deny(
         if not taken:
             return transact.Done([])
         batch = kv.Batch()
-        grants.deny(batch, record, taken, time_us=read.time_us)
+        universes.deny(batch, record, taken, time_us=read.time_us)
         return transact.Write(batch, lambda _: _shown(taken))
 
     return await transact.run(universe.store.engine, universe.store.env, attempt)
@@ -82,30 +83,30 @@ async def deny(
 
 async def allowed(universe: Connection) -> list[Allowed]:
     """What is allowed now, in the order in which it was."""
-    read = await universe.store.engine.read(grants.get(universe.id))
-    return _shown(grants.decode(universe.id, read.value(0)).grants.grants)
+    read = await universe.store.engine.read(universes.get_grants(universe.id))
+    return _shown(universes.decode_grants(universe.id, read.value(0)).grants.grants)
 
 
 async def changes(universe: Connection) -> list[AllowedChange]:
     """The last changes, the newest first."""
-    wanted = grants.log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
-    found = grants.decode_log((await universe.store.engine.read(wanted)).page(0))
+    wanted = universes.grant_log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
+    found = universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0))
     return [AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found]
 
 
-def _shown(found: Sequence[grant.Grant]) -> list[Allowed]:
+def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
     return [Allowed(each.label, each.universe.hex(), each.worlds, each.to, each.events) for each in found]
 
 
-def _same(one: grant.Grant, other: grant.Grant) -> bool:
+def _same(one: model.Grant, other: model.Grant) -> bool:
     return msgspec.structs.replace(one, label="") == msgspec.structs.replace(other, label="")
 
 
 def _pattern(text: Any, what: str) -> str:
     """A name, the beginning of one with a star behind it, or a star alone."""
-    if not isinstance(text, str) or grant.ANY in text[:-1]:
+    if not isinstance(text, str) or model.ANY in text[:-1]:
         raise errors.BadInput(f"{what}= takes a name, or the beginning of one with * behind it, not {text!r}")
-    return text if text == grant.ANY else ids.check_name(text, what)
+    return text if text == model.ANY else ids.check_name(text, what)
 
 
 async def _known_sender(universe: Connection, sender: str) -> ids.UniverseId:

@@ -2,8 +2,8 @@
 
 A message is enqueued there under its own id, which is that of the intent, so that however often it is tried it is one
 item (`layers/messages.py`). The batch expects that the world takes input and, from another universe, that the grant
-stands that allows it (`layers/grants.py`). Who sends is read from the claim: the universe is the one whose effects this
-process performs, and nothing that user code has written can name another.
+stands that allows it (`layers/universes.py`). Who sends is read from the claim: the universe is the one whose effects
+this process performs, and nothing that user code has written can name another.
 
 An answer is the receipt of the effect that brought the question. The question's record says to which world it was put,
 and only that world's answer settles it: a world that asks needs no grant for the answer.
@@ -24,7 +24,7 @@ from worldline.base import errors, failures
 from worldline.kernel.authoring import messages as calls
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
-from worldline.layers import cas, grants, messages, ready, universes, worlds
+from worldline.layers import cas, messages, ready, universes, worlds
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -151,18 +151,18 @@ class Carrier:
         found: list[ids.Address] = []
 
         async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
-            named = await engine.read(worlds.get_name(universe, letter.world), grants.get(universe))
+            named = await engine.read(worlds.get_name(universe, letter.world), universes.get_grants(universe))
             at = worlds.named(universe, named.value(0))
             if at is None:
-                _check_allowed(grants.decode(universe, named.value(1)), letter, letter.world)
+                _check_allowed(universes.decode_grants(universe, named.value(1)), letter, letter.world)
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
-            read = await engine.read(worlds.get(at), messages.get_seen(at, message), grants.get(universe))
+            read = await engine.read(worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe))
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
                 return transact.Done((messages.seen_stamp(seen, message), True))
             world = worlds.find(at, read.value(0))
-            allowed = grants.decode(universe, read.value(2))
+            allowed = universes.decode_grants(universe, read.value(2))
             _check_allowed(allowed, letter, letter.world if world is None else world.meta.name)
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
@@ -173,7 +173,7 @@ class Carrier:
             batch = kv.Batch()
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
             if universe != message.from_universe:
-                grants.expect(batch, allowed)
+                universes.expect_grants(batch, allowed)
             ready.leave(batch, at, priority=ready.NORMAL)
             return transact.Write(batch, lambda ok: (ok.stamps[index], False))
 
@@ -238,7 +238,7 @@ class Carrier:
         raise NotYet(f"the store of universe {universe.hex()}, which asked, is not among the peers of this host")
 
 
-def _check_allowed(allowed: grants.Record, letter: Letter, world: str) -> None:
+def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> None:
     """Before it is said whether there is such a world: a sender that is not allowed to send there must not learn it."""
     message = letter.message
     if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=letter.label):
