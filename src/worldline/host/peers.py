@@ -26,8 +26,8 @@ class Peers:
     def __init__(self, own: compose.Store, urls: Mapping[str, str] | None = None) -> None:
         self._own = own
         self._urls = {messages.check_peer(name): url for name, url in (urls or {}).items()}
-        self._opened: dict[str, compose.Store] = {}
-        self._opening = asyncio.Lock()
+        self._opened: dict[str, asyncio.Task[compose.Store]] = {}
+        self._closed = False
 
     def names(self) -> list[str]:
         return list(self._urls)
@@ -41,21 +41,33 @@ class Peers:
         if name not in self._urls:
             known = ", ".join(self._urls) or "none"
             raise errors.NotFound(f"this host has no peer {name!r}; its peers are: {known}")
-        async with self._opening:
-            if name not in self._opened:
-                self._opened[name] = await compose.open_store(self._urls[name], create=False, env=self._own.env)
-            return self._opened[name]
+        if self._closed:
+            raise errors.Closed("the peers of this process are closed")
+        task = self._opened.get(name)
+        if task is None:
+            opening = compose.open_store(self._urls[name], create=False, env=self._own.env)
+            task = self._opened[name] = asyncio.get_running_loop().create_task(opening)
+        try:
+            return await asyncio.shield(task)  # a message that is cut short does not leave it half open
+        except errors.Error:
+            if self._opened.get(name) is task:
+                del self._opened[name]
+            raise
 
     async def lost(self, name: str) -> None:
         """The store has failed for good in this process: open it anew the next time."""
-        store = self._opened.pop(name, None)
-        if store is not None:
-            await store.close()
+        await self._close(self._opened.pop(name, None))
 
     async def close(self) -> None:
+        self._closed = True
         while self._opened:
-            _, store = self._opened.popitem()
-            await store.close()
+            await self._close(self._opened.popitem()[1])
+
+    async def _close(self, task: asyncio.Task[compose.Store] | None) -> None:
+        if task is not None:
+            [store] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(store, compose.Store):
+                await store.close()
 
 
 def blobs_of(store: compose.Store, universe: ids.UniverseId) -> blob_layer.Blobs:
