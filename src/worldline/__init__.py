@@ -40,7 +40,9 @@ from worldline.base.failures import (
     RunFailed,
     RunReverted,
     TryAgain,
+    Undeliverable,
 )
+from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
@@ -51,6 +53,7 @@ from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.log import log
+from worldline.kernel.authoring.messages import Receipt, Sender
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import on
 from worldline.kernel.authoring.resources import Resource, use
@@ -70,6 +73,7 @@ from worldline.kernel.authoring.workflow_api import (
     schedule,
     scope,
     send,
+    sender,
     sleep,
     sleep_until,
     start,
@@ -94,6 +98,8 @@ from worldline.roles.hub import Chunk
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Allowed",
+    "AllowedChange",
     "Attempt",
     "BadInput",
     "Call",
@@ -134,6 +140,7 @@ __all__ = [
     "OutsideWorkflow",
     "Overloaded",
     "Program",
+    "Receipt",
     "Refused",
     "Request",
     "Resource",
@@ -147,6 +154,7 @@ __all__ = [
     "Scheduled",
     "Scope",
     "Script",
+    "Sender",
     "Sent",
     "Settings",
     "ShadowReport",
@@ -158,6 +166,7 @@ __all__ = [
     "StoreUncertain",
     "Timer",
     "TryAgain",
+    "Undeliverable",
     "Universe",
     "WorkState",
     "Workflow",
@@ -179,6 +188,7 @@ __all__ = [
     "schedule",
     "scope",
     "send",
+    "sender",
     "sleep",
     "sleep_until",
     "start",

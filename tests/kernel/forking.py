@@ -84,6 +84,17 @@ async def tells() -> str:
 
 
 @app.workflow
+async def asks_away() -> int:
+    return await wl.ask("city/bank", Balance())
+
+
+@app.workflow
+async def tells_away() -> str:
+    await wl.send("city/bank", Added(1))
+    return "told"
+
+
+@app.workflow
 async def naps(seconds: int) -> str:
     await wl.sleep(seconds)
     return wl.now().strftime("%M:%S")
@@ -138,6 +149,7 @@ def script(seconds: float = 10) -> wl.Script:
 RULES: list[dict[str, Any]] = [
     {"effect": "charge", "answer": "scripted"},
     {"ask": "bank", "arguments": {"event": "Balance"}, "answer": 7},
+    {"ask": "city/bank", "arguments": {"event": "Balance"}, "answer": 7},
 ]
 
 

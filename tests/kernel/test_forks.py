@@ -18,6 +18,7 @@ from tests.kernel.forking import (
     Till,
     app,
     asks,
+    asks_away,
     charge,
     charges,
     check,
@@ -32,6 +33,7 @@ from tests.kernel.forking import (
     rings,
     script,
     tells,
+    tells_away,
     then_waits,
     waits,
 )
@@ -49,7 +51,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- The table -------------------------------------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[[], wl.Call[Any]]] = {"effect": lambda: charges("a"), "ask": asks, "send": tells}
+CALLS: dict[str, Callable[[], wl.Call[Any]]] = {
+    "effect": lambda: charges("a"), "ask": asks, "send": tells, "ask away": asks_away, "send away": tells_away,
+}  # fmt: skip
 DRY = "the fork is dry"
 FATES: list[tuple[str, str, bool, Any]] = [
     ("effect", "drop", False, OPEN),
@@ -80,15 +84,18 @@ FATES: list[tuple[str, str, bool, Any]] = [
     ("send", "script", False, OPEN),
     ("send", "script", True, OPEN),
 ]
+# A message to another universe is an effect, and fares like one to a world of the same.
+FATES += [(f"{what} away", *rest) for what, *rest in FATES if what != "effect"]
 
 
 @pytest.mark.parametrize(("what", "policy", "live", "said"), FATES)
 def test_each_open_operation_has_its_fate(what: str, policy: Any, live: bool, said: Any) -> None:
     rules = {"script": RULES, "unmatched": [{"effect": "charge", "arguments": {"order": "b"}, "answer": ""}]}
     with testing.world(app, script()) as world:
-        bank = world.also("bank", app)
+        bank = world.also("city/bank" if what.endswith("away") else "bank", app)
         bank.send(Added(5))
         world.start(CALLS[what](), id="r")
+        what = what.removesuffix(" away")
         # Where it was asked for and has no answer: behind the first step.
         forked = world.fork(
             "fork", at=world.journal()[-1].height if what == "effect" else last_of_first_step(world),

@@ -90,6 +90,68 @@ def test_asking_survives_crashes_everywhere() -> None:
     assert testing.crash_everywhere(scenario, app) > 10
 
 
+@app.workflow
+async def pays_away(cents: int) -> str:
+    try:
+        return f"left {await wl.ask('shop/bank', shop.Withdraw('a', cents), timeout=5)}"
+    except wl.Refused as error:
+        return f"refused: {error}"
+    except TimeoutError:
+        return "late"
+    except wl.EffectFailed as error:
+        return f"{error.code}"
+
+
+@app.workflow
+async def tells_away(order: str) -> str:
+    try:
+        await wl.send("shop/bank", shop.Approved(order), to=order)
+    except wl.Undeliverable as error:
+        return f"{error.code}: {error}"
+    return "delivered"
+
+
+def test_worlds_of_other_universes_are_asked_the_same_way() -> None:
+    with testing.world(app, name="shop") as world:
+        assert world.run(tells_away("o1")).startswith("undeliverable: ")
+        bank = world.also("shop/bank", shop.app)
+        bank.send(shop.Deposited("a", 10))
+        assert world.run(pays_away(4)) == "left 6"
+        assert world.run(pays_away(7)) == "refused: insufficient funds"
+        run = bank.start(shop.approval("o1"), id="o1")
+        assert world.run(tells_away("o1")) == "delivered"
+        assert run.result() == "o1 by Ada"
+        assert not world.machine.work.open
+        assert not bank.machine.work.open
+        world.prove()
+        bank.prove()
+
+
+def test_asking_another_universe_survives_crashes_everywhere() -> None:
+    def scenario(world: testing.TestWorld) -> object:
+        bank = world.also("shop/bank", shop.app)
+        bank.send(shop.Deposited("a", 10))
+        return world.run(pays_away(4)), world.run(pays_away(7)), bank.head.chain
+
+    assert testing.crash_everywhere(scenario, app) > 10
+
+
+def test_a_dry_fork_sends_nothing_to_another_universe() -> None:
+    with testing.world(app, name="shop") as world:
+        bank = world.also("shop/bank", shop.app)
+        bank.send(shop.Deposited("a", 10))
+        fork = world.fork("fork")
+        before = bank.head
+        assert fork.run(tells_away("o1")) == "delivered"  # it goes nowhere
+        run = fork.start(pays_away(2), id="r")
+        assert run.status is wl.RunStatus.RUNNING
+        assert bank.head == before
+        assert fork.answer("shop/bank", 5) == 1
+        assert run.result() == "left 5"
+        assert bank.head == before
+        fork.prove()
+
+
 def test_a_message_in_inbox_mode_comes_as_an_envelope() -> None:
     mail = wl.Program("mail")
 

@@ -166,7 +166,14 @@ def test_a_request_is_answered_with_the_reason() -> None:
 def test_a_question_of_another_world_is_answered_and_a_dead_letter() -> None:
     data = values.dump(Ask(2))
     asked = inbox.Message(
-        b"m" * 16, HOME.universe, b"x" * 16, 1, MessageMode.TYPED, "Ask", payload.inline(data), {"ask": "1"}
+        b"m" * 16,
+        HOME.universe,
+        b"x" * 16,
+        1,
+        MessageMode.TYPED,
+        "Ask",
+        payload.inline(data),
+        reply=inbox.Reply.MESSAGE,
     )
     stepped = World().poison(asked, data)
     assert stepped.dead == WHY

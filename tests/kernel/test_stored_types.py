@@ -399,7 +399,7 @@ def an_async_generator_as_a_handler(_: wl.Program) -> Any:
 @refused("@wl.on must be a function, not property")
 def a_property_as_a_handler(_: wl.Program) -> Any:
     class Cell:
-        take: Any = wl.on(property(lambda _: None))  # type: ignore[arg-type]
+        take: Any = wl.on(property(lambda _: None))  # type: ignore[call-overload]
 
 
 @refused("workflow flow must be an async def")

@@ -73,7 +73,10 @@ WORK = work_model.Work(
     "no route",
     "trace",
     "Traceback",
+    1,
+    counted(0x80, 32),
 )
+GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
 KEPT = trace.Kept(
     3, TIME_US, [trace.Trace(trace.Source.RUN, "order-1", "Traceback"), trace.Trace(trace.Source.EFFECT, "4041", "ü")]
 )
@@ -81,8 +84,9 @@ KEPT = trace.Kept(
 
 def message() -> inbox_model.Message:
     return inbox_model.Message(
-        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace"
-    )
+        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace",
+        "order-1", inbox_model.Reply.RECEIPT, "shop", "alice",
+    )  # fmt: skip
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
@@ -96,6 +100,13 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
     ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
     ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.Chunk(b"abc")),
+    ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT])),
+    (
+        "grant change",
+        space.ValueKind.GRANT_CHANGE,
+        universes.GRANT_CHANGE,
+        world_model.GrantChange(2, True, [GRANT], TIME_US),
+    ),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),

@@ -67,6 +67,9 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
         U + "150f" + DIGEST_HEX + NONCE_ID + "16010a",
     ),
+    ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
+    ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
+    ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
     ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
@@ -129,6 +132,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID,
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
+    ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
@@ -442,7 +446,7 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

@@ -124,6 +124,8 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "index": worlds.index_key(at),
         "blob": cas.blob_key(at.universe, other * 2),
         "chunk": chunks.chunk_key(at.universe, other * 2, other, number),
+        "grants": universes.grants_key(at.universe),
+        "grant change": universes.grant_log_key(at.universe, stamp),
         "upload": chunks.upload_key(at.universe, other * 2, other),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),

@@ -209,23 +209,26 @@ class Kit:
         wrap: Wrap = lambda engine: engine,
         observed: sinks.Observed | None = None,
         watchdog: bool = False,
+        universe: str = connection.DEFAULT_UNIVERSE,
+        peers: dict[str, str] | None = None,
     ) -> Process:
         """Another process on this store. Without programs it is a client."""
         engine = await self._store.open()
         await formats.ensure(engine, self.env, create=True)
         kept = self.in_store_bytes_max
         bare = compose.Store(self.url, engine, await self._bodies(), self.env, in_store_bytes_max=kept)
-        found = await connection.find_universe(bare, connection.DEFAULT_UNIVERSE, create=True)
+        found = await connection.find_universe(bare, universe, create=True)
         cut = Cut(wrap(engine))
         store = compose.Store(self.url, cut, bare.objects, self.env, in_store_bytes_max=kept)
         opened = connection.Connection(
             store,
             found,
-            connection.DEFAULT_UNIVERSE,
+            universe,
             list(programs),
             settings,
             observed=observed,
             watchdog=watchdog,
+            peers=peers,
         )
         process = Process(Universe(opened), cut)
         self._processes.append(process)

@@ -89,6 +89,12 @@ class EffectFailed(Failed):
         self.attempts = attempts
 
 
+class Undeliverable(EffectFailed):
+    """A message was not taken: `code` is `undeliverable` if there is no such world or it takes no input, `not_allowed`
+    if its universe does not take this from here, `expired` if the message was on its way for too long.
+    """
+
+
 class EffectTimeout(EffectFailed, TimeoutError):
     """An effect did not answer in time."""
 

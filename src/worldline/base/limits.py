@@ -28,6 +28,15 @@ NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
 CELL_KEY_BYTES_MAX = 4_096  # of a reducer with a key
+HEADERS_MAX = 32  # of a message
+RELAY_BYTES_MAX = 1 * MIB  # of a line or a webhook's body, unless less is asked for
+WEBHOOK_HEAD_BYTES_MAX = 16 * KIB
+WEBHOOK_CONNECTIONS_MAX = 256
+WEBHOOK_SECONDS = 10.0  # for a request to arrive, and for those under way when the server ends
+WEBHOOK_SECRET_BYTES_MIN = 16
+GRANTS_MAX = 64  # of a universe: what others may send to it
+GRANT_CHANGES_SHOWN_MAX = 1_000
+HEADERS_BYTES_MAX = 8 * KIB  # of all of them, names and values
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
 # --- Workflows -----------------------------------------------------------------------------------------
@@ -129,6 +138,8 @@ assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
+assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
+assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"

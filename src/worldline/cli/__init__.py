@@ -23,10 +23,12 @@ from worldline.cli.commands import (
     dev,
     look,
     projects,
+    relay,
     roles,
     simulate,
     talk,
     tend,
+    universes,
     upgrade,
     work,
     workers,
@@ -34,8 +36,8 @@ from worldline.cli.commands import (
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
-    "Talk to worlds": talk.COMMANDS,
-    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *upgrade.COMMANDS],
+    "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],
+    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *universes.COMMANDS, *upgrade.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

@@ -69,8 +69,9 @@ class Desk:
         named = universe or self.place.universe
         with quiet_logs():
             opened = connection.open(
-                self.place.store, universe=named, objects=self.place.objects, create=create, programs=known
-            )
+                self.place.store, universe=named, objects=self.place.objects, create=create, programs=known,
+                peers=self.place.peers,
+            )  # fmt: skip
             async with opened as found:
                 yield found
 

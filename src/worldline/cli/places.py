@@ -8,6 +8,7 @@ project's own store was named: a folder has its objects beside it. Paths in a `w
     app = "app.py"                # or "app.py:name", or a list of them
     universe = "default"
     objects = "s3://bucket/prefix"
+    peers = { billing = "postgresql://..." }    # other stores that messages go to, by name
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     app: str | list[str] = []
     universe: str | None = None
     objects: str | None = None
+    peers: dict[str, str] = {}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class Place(msgspec.Struct, frozen=True):
     given: bool
     universe_given: bool
     objects_given: bool = False
+    peers: dict[str, str] = {}
 
 
 def choose(
@@ -64,6 +67,7 @@ def choose(
         given,
         universe is not None,
         objects is not None,
+        {name: _beside(folder, url) for name, url in project.peers.items()},
     )
 
 

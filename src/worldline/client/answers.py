@@ -32,7 +32,6 @@ async def applied(universe: Connection, sending: delivery.Sending) -> int:
     """The height at which an input was taken."""
     if sending.applied is not None:
         return sending.applied.height
-    assert sending.stamp is not None
     async for each in _entries(universe, sending.at, above=sending.since):
         if each.stamp == sending.stamp:
             return each.height

@@ -8,7 +8,7 @@ directly; the typed API can be made on top of it: `Universe(connection)`, `World
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import arrivals, backpressure, known_worlds
 from worldline.host import compose, ctrl_c, process
+from worldline.host import peers as peer_stores
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -38,6 +39,7 @@ class Connection:
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
+        peers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.id = universe
@@ -56,12 +58,13 @@ class Connection:
             store.engine, store.objects, store.env, universe,
             cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
         )  # fmt: skip
+        self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(
                 store, universe, programs,
-                blobs=self.blobs, settings=settings, egress=egress, telemetry=self.telemetry, roles=roles,
-                watchdog=watchdog, universe_name=name,
+                blobs=self.blobs, settings=settings, egress=egress, peers=self.peers, telemetry=self.telemetry,
+                roles=roles, watchdog=watchdog, universe_name=name,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
@@ -106,6 +109,7 @@ class Connection:
             if self.host is not None:
                 await self.host.close()
         finally:
+            await self.peers.close()
             for reader in self._warm.values():
                 reader.close()
             self.executor.shutdown(wait=True)
@@ -140,6 +144,7 @@ async def open(
     egress: Egress | None = None,
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
+    peers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
     hosted, known = _programs(host, "host"), _programs(programs, "programs")
@@ -158,6 +163,7 @@ async def open(
                 observed=observed,
                 roles=HOSTING,
                 watchdog=True,
+                peers=peers,
             )
             for program in known:
                 opened.knows(program)

@@ -27,12 +27,17 @@ from worldline.store import kv, transact
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """Where an input went: straight into a step, or into the inbox under a stamp."""
+    """Where an input went: straight into a step, or into the inbox. `stamp` is journaled with it either way.
+
+    `repeated`: the same id was used before for the same input, which got this stamp then.
+    """
 
     at: ids.Address
     applied: Applied | None
-    stamp: kv.Stamp | None
+    stamp: kv.Stamp
     since: int
+    id: str = ""
+    repeated: bool = False
 
 
 async def hosted(universe: Connection, at: ids.Address) -> HeldWorld | None:
@@ -134,7 +139,7 @@ async def _hand_over(
             place.go_straight()
         applied = await done
     except Repeated as repeated:
-        return Sending(held.at, None, repeated.stamp, 0)
+        return Sending(held.at, None, repeated.stamp, 0, _text(handover.client_id, repeated.stamp), repeated=True)
     except errors.Fenced:
         return None
     finally:
@@ -143,7 +148,15 @@ async def _hand_over(
         _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handover.stamp, since=began_us)
     if universe.pressure.effects_stale(handover.item):
         await universe.pressure.count_effects(handover.item)
-    return Sending(held.at, applied, None, applied.height)
+    stamp = kv.Stamp(handover.stamp)
+    return Sending(held.at, applied, stamp, applied.height, _text(handover.client_id, stamp))
+
+
+def _text(client_id: bytes | str | None, stamp: bytes) -> str:
+    """An input's id for people. What was handed over without one is told apart by its stamp."""
+    if client_id is None:
+        return stamp.hex()
+    return client_id.hex() if isinstance(client_id, bytes) else client_id
 
 
 def _tell_entered(
@@ -164,6 +177,7 @@ async def enqueue(
     used = client_id or envs.new_id(env)
     window_us = universe.settings.dedupe_window_ms * 1000
     since = 0  # a repeat may have been taken long ago
+    repeated = False
     known: known_worlds.Known | None = None
 
     def write(world: worlds.World, time_us: int) -> transact.Write[kv.Stamp]:
@@ -174,7 +188,7 @@ async def enqueue(
         return transact.Write(batch, lambda ok: ok.stamps[index])
 
     async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
-        nonlocal since, known
+        nonlocal since, known, repeated
         if known is not None:
             trusted, known = known, None  # once: stale meta conflicts, and the retry reads
             universe.pressure.check_inbox(at, item, None)
@@ -184,6 +198,7 @@ async def enqueue(
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
         if seen is not None:
+            repeated = True
             return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
         universe.pressure.check_inbox(at, item, read.page(3) if look else None)
         since = journals.decode_head(read.value(2)).height
@@ -198,4 +213,4 @@ async def enqueue(
     if universe.telemetry.on:
         _tell_entered(universe, at, item, data=data, stamp=stamp, since=began_us)
     await universe.pressure.count_effects(item)
-    return Sending(at, None, stamp, since)
+    return Sending(at, None, stamp, since, _text(used, stamp), repeated=repeated)

@@ -117,7 +117,7 @@ class Handle:
         if held is not None and held.cold is None:
             return {name: cell.data for name, cell in sorted(held.machine.cells.items())}
         found = {}
-        rows = await self._rows(at) if held is None else (await self.rows_at(None))[0]
+        rows = await self._rows(at) if held is None else (await self.rows_at(held.head.height))[0]
         for key, row in rows.under(row_keys.CELL):
             reducer, name = row_keys.parse(key).texts
             found[reducer, name] = _cell_data(row)

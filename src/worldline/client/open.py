@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from worldline.adapters.egress import Egress
@@ -29,6 +29,7 @@ async def open(
     egress: Egress | None = None,
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
+    peers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
@@ -37,10 +38,12 @@ async def open(
     objects of its own classes; without, as plain data. A store is created if this process hosts, or if `create` says
     so. `egress` says which hosts `wl.http.request` may reach from here: none, unless they are named. `sinks` are
     functions that are told what this process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
+    `peers` names other stores by their URLs, `{"billing": "postgresql://..."}`: messages to `billing:universe/world` go
+    there.
     """
     opened = connection.open(
         url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,
-        env=env, egress=egress, sinks=sinks, metrics=metrics,
+        env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers,
     )  # fmt: skip
     async with opened as link:
         yield Universe(link)

@@ -36,6 +36,21 @@ class Sent:
         self._universe = universe
         self._sending = sending
 
+    @property
+    def id(self) -> str:
+        """What it is known by in the world's inbox: the id that it was sent with, or one that was made for it."""
+        return self._sending.id
+
+    @property
+    def stamp(self) -> str:
+        """Its place among the world's inputs, which its journal entry has too."""
+        return self._sending.stamp.hex()
+
+    @property
+    def already_enqueued(self) -> bool:
+        """Whether the same was sent before under this id: `stamp` is the one that it got then."""
+        return self._sending.repeated
+
     async def applied(self, timeout: Seconds | None = None) -> int:
         """The height at which the world has taken it. `NotHosted` if no process has run the world for too long."""
         async with asyncio.timeout(limit_seconds(timeout)):

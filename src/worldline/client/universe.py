@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, listing
+from worldline.client.access import grants
+from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.world import World
@@ -31,6 +33,11 @@ class Universe:
     @property
     def name(self) -> str:
         return self._connection.name
+
+    @property
+    def id(self) -> str:
+        """Its id, which no other universe of any store has."""
+        return self._connection.id.hex()
 
     @property
     def metrics_port(self) -> int | None:
@@ -104,6 +111,30 @@ class Universe:
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
         async for _, meta in listing.worlds_of(self._connection, wanted):
             yield meta
+
+    async def allow(self, sender: str, /, *, worlds: str = "*", to: str = "*", events: str = "*") -> bool:
+        """Let worlds of another universe send messages here. False if that was allowed already.
+
+        `sender`: a universe of this store by name, one of a peer as `peer:universe`, or one by its id. `worlds` of it,
+        `to` worlds here, `events` by schema or as `inbox:NAME`: each a name, or the beginning of one with * behind it.
+        """
+        return await grants.allow(self._connection, sender, worlds=worlds, to=to, events=events)
+
+    async def deny(
+        self, sender: str, /, *, worlds: str | None = None, to: str | None = None, events: str | None = None
+    ) -> list[Allowed]:
+        """Take back what was allowed to a universe: all of it, or what was allowed with these very patterns. What is in
+        an inbox already stays there. Returns what was taken back.
+        """
+        return await grants.deny(self._connection, sender, worlds=worlds, to=to, events=events)
+
+    async def allowed(self) -> list[Allowed]:
+        """What other universes may send here."""
+        return await grants.allowed(self._connection)
+
+    async def allowed_changes(self) -> list[AllowedChange]:
+        """What was allowed and denied when, the newest first."""
+        return await grants.changes(self._connection)
 
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

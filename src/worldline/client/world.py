@@ -24,6 +24,7 @@ from worldline.client.handle import Handle
 from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
 from worldline.codec import structs
 from worldline.kernel import commands, runs, schedules, values
+from worldline.kernel import events as envelopes
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
 from worldline.kernel.authoring.program import Program
@@ -127,10 +128,23 @@ class World:
         """The open effect of this id, or whose id begins so. `NotFound` if there is none."""
         return await effect.effect(self._handle, id)
 
-    async def send(self, event: object, /, *, to: str | None = None, id: str | None = None) -> Sent:
-        """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it."""
-        schema = values.schema_name(type(event))
-        return Sent(self._universe, await self._handle.send(schema, values.dump(event), to=to, id=id))
+    async def send(
+        self, event: object, /, *, to: str | None = None, id: str | None = None, inbox: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Sent:  # fmt: skip
+        """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it.
+
+        `inbox`: any value goes to the inbox of this name instead, as an envelope with these `headers`.
+        """
+        if inbox is None:
+            if headers is not None:
+                raise errors.BadInput("headers go with an envelope: name an inbox= for it")
+            schema, data = values.schema_name(type(event)), values.dump(event)
+        elif to is not None:
+            raise errors.BadInput("a message for an inbox is for no single run: leave out to=")
+        else:
+            schema, data = envelopes.sealed(inbox, values.dump(event), headers)
+        return Sent(self._universe, await self._handle.send(schema, data, to=to, id=id))
 
     async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
         """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,

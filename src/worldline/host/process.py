@@ -20,6 +20,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.host import compose, hang_watch, process_lock
+from worldline.host import peers as peer_stores
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
@@ -29,7 +30,7 @@ from worldline.roles import hub, loop, telemetry, threads
 from worldline.roles import timers as timer_worker
 from worldline.roles import watchdog as watchdogs
 from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
-from worldline.roles.effects import builtin, share
+from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
@@ -60,6 +61,7 @@ class Host:
         blobs: blob_layer.Blobs,
         settings: Settings,
         egress: Egress | None = None,
+        peers: peer_stores.Peers | None = None,
         roles: Sequence[Role] = EMBEDDED,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         watchdog: bool = False,
@@ -79,6 +81,7 @@ class Host:
         self._blobs = blobs
         self._settings = _labelled(settings, self.name, roles)
         self._telemetry = telemetry
+        self._peers = peers or peer_stores.Peers(store)
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
         self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
@@ -129,6 +132,9 @@ class Host:
             blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
             builtins=[
                 builtin.http_request(egress), share.share(self._store.engine, self._blobs, self._universe),
+                *deliver.effects(
+                    self._peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
+                ),
             ],
             telemetry=self._telemetry,
         )  # fmt: skip
@@ -275,6 +281,7 @@ class Host:
         """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
+        await self._peers.close()
         for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._proofs):
             if each is not None:
                 await each.close()

@@ -252,6 +252,8 @@ def _open(asking: Asking, opened: works.Open) -> Reason:
             return Reason("running", what, False, run, since, None, work.error, trace=work.trace)
         case WorkState.SETTLED:
             return Reason("answered", f"{name}, answered; the answer waits in the inbox", False, run, since)
+        case WorkState.SENT:
+            return Reason("asked", f"{name}, delivered; the answer of the other world is awaited", False, run, since)
         case _ if work.attempt:
             what = f"{name}, attempt {work.attempt} failed"
             return Reason("retrying", what, False, run, since, due, work.error, retry, work.trace)

@@ -23,6 +23,7 @@ import msgspec
 from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
 from worldline.kernel.operations import All, OpKind, Scope
+from worldline.model import inbox
 from worldline.model import step as steps
 
 CLOSINGS_MAX = 10
@@ -63,6 +64,9 @@ class Running(Protocol):
     def workflow(self, what: str) -> RunningWorkflow:
         """What only a workflow can do. `OutsideWorkflow` names `what` if this is a handler."""
 
+    def sender(self) -> inbox.Message | None:
+        """The message whose event the handler takes, if it is one of another world's."""
+
     def drop_step(self, why: errors.CannotStep) -> None: ...
     def made_call(self, call: Any) -> None: ...
     def emit(self, event: object) -> None: ...
@@ -71,7 +75,7 @@ class Running(Protocol):
     def random(self, label: str) -> random.Random: ...
     def random_id(self, label: str) -> bytes: ...
 
-    def issue(self, kind: OpKind, name: str, params: bytes, *, delay_us: int = 0, to: str = "") -> int:
+    def issue(self, kind: OpKind, name: str, params: bytes, *, delay_us: int = 0) -> int:
         """Issue the next operation of the run. Returns its number."""
 
     def issue_call(self, call: Any, kind: OpKind, *, run_id: str = "") -> int: ...
@@ -226,6 +230,9 @@ class Nowhere:
 
     def patched(self, name: str) -> bool:  # noqa: ARG002
         return False
+
+    def sender(self) -> None:
+        return None
 
     def child_id(self, number: int) -> str:
         return f"/{number}"

@@ -8,6 +8,7 @@ taken after them, in order, each as a transaction of its own.
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -16,7 +17,7 @@ from worldline.base import errors, failures, limits
 from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
 from worldline.kernel import failure, runs, schedules, user_errors, values, work
-from worldline.kernel.authoring import reducers
+from worldline.kernel.authoring import messages, reducers
 from worldline.kernel.execution import coroutines, stack, tracebacks, waits
 from worldline.kernel.execution.handler_calls import HandlerCalls
 from worldline.kernel.operations import OpKind
@@ -26,7 +27,7 @@ from worldline.kernel.rows.records import UNREAD, Held, Outcome, RunStatus, Sche
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
-from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
 
@@ -54,6 +55,15 @@ class Envelope(msgspec.Struct, frozen=True):
     from_step: int
 
 
+ENVELOPE = values.schema_name(Envelope)
+
+
+def sealed(inbox_name: str, data: bytes, headers: Mapping[str, str] | None) -> tuple[str, bytes]:
+    """An envelope from outside, as an event: its schema and its data."""
+    name = ids.check_name(values.text(inbox_name, "an inbox's name"), "an inbox's name")
+    return ENVELOPE, values.dump(Envelope(name, data, messages.check_headers(headers), "", 0))
+
+
 class _Failed(Exception):
     """A handler raised: the event is not taken. Carries what was raised."""
 
@@ -77,11 +87,17 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """A message from another world: an event, an envelope, or the reply to a question of this one."""
     if item.mode is MessageMode.TYPED and item.name == REPLY:
         return _reply(machine, item, data)
+    now = machine.now
+    now.sent_by(item)
     if item.mode is MessageMode.INBOX:
         envelope = Envelope(item.name, data, item.headers, item.from_world.hex(), item.from_step)
-        return take(machine, values.schema_name(Envelope), values.dump(envelope))
-    answer, dead = _dispatch(machine, item.name, data, to=item.headers.get("to", ""))
-    if item.headers.get("ask"):
+        _, dead = _dispatch(machine, ENVELOPE, values.dump(envelope), to="")
+        now.sent_by(None)
+        drain_raised(machine)
+        return dead
+    answer, dead = _dispatch(machine, item.name, data, to=item.to)
+    now.sent_by(None)
+    if item.reply:
         send_reply(machine, item, answer or Answer(False, runs.failure("rejected", dead or "no handler answers it")))
         dead = ""
     drain_raised(machine)
@@ -132,6 +148,9 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
         return None, _to_run(machine, schema, data, to)
     routes = machine.program.routes
     handlers = routes.handlers.get(schema, [])
+    envelope: Envelope | None = None
+    if routes.inboxes and schema == ENVELOPE:
+        envelope, handlers = _opened(routes, data, handlers)
     takers = _waiting_runs(machine, schema)
     if not handlers and not takers:
         return None, _reject(machine, f"nothing here takes a {schema} now")
@@ -139,7 +158,7 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
     try:
         if takers and not handlers:
             _check(machine, schema, data)
-        answer = _fold(machine, handlers, data)
+        answer = _fold(machine, handlers, data, envelope)
     except errors.DecodeError as error:
         return Answer(False, runs.failure("bad_input", str(error))), _reject(machine, str(error))
     except _Failed as failed:
@@ -161,14 +180,30 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     return Answer(False, why), f"{handler} raised {message}"
 
 
-def _fold(machine: Machine, handlers: list[reducers.Handler], data: bytes) -> Answer | None:
-    """Run all handlers of an event; then, only if all succeeded, do what they asked for."""
+def _opened(
+    routes: reducers.Routes, data: bytes, handlers: list[reducers.Handler]
+) -> tuple[Envelope | None, list[reducers.Handler]]:
+    """An envelope, and who takes it: the handlers of its inbox; if there are none, those that take any envelope."""
+    try:
+        envelope = values.load(Envelope, data)
+    except errors.DecodeError:
+        return None, handlers  # decoding it for them fails, too, and says why
+    return envelope, routes.inboxes.get(envelope.inbox, handlers)
+
+
+def _fold(
+    machine: Machine, handlers: list[reducers.Handler], data: bytes, envelope: Envelope | None = None
+) -> Answer | None:
+    """Run all handlers of an event; then, only if all succeeded, do what they asked for. Handlers of an inbox that name
+    a type of their own get what is inside the envelope.
+    """
     before: dict[tuple[str, str], tuple[int, bytes] | None] = {}
     asked: list[HandlerCalls] = []
     answer = None
     try:
         for handler in handlers:
-            event = values.load(handler.event, data)
+            inside = envelope is not None and handler.event is not Envelope
+            event = values.load(handler.event, envelope.payload if envelope is not None and inside else data)
             calls = HandlerCalls(machine, handler)
             asked.append(calls)
             result = _call(machine, handler, event, calls, before)
@@ -354,6 +389,9 @@ def _key_text(value: object) -> str:
 
 def send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
     """Answer a question of another world."""
+    if asked.reply is Reply.RECEIPT:
+        work.reply_away(machine, asked, ok=answer.ok, data=answer.data)
+        return
     context = machine.now.context
     data = structs.encode(answer)
     # A reply has no operation of its own: its id is derived from the question's, so a repeat is recognised.

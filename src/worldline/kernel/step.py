@@ -10,6 +10,7 @@ from __future__ import annotations
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands, driver, events, runs, schedules, values, work
+from worldline.kernel.authoring import messages
 from worldline.kernel.branches import fork, witness
 from worldline.kernel.execution import tracebacks
 from worldline.kernel.repair import poison
@@ -22,7 +23,7 @@ from worldline.model.journal import Kind
 from worldline.model.trace import Source
 from worldline.model.work import WorkKind
 
-_TIMER = WorkKind.TIMER
+_TIMER, _MESSAGE = WorkKind.TIMER, WorkKind.MESSAGE
 _CONTROL = Kind.CONTROL
 
 
@@ -154,11 +155,20 @@ def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
         machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", item.intent, "nothing waits for it"]))
         return ""
     machine.work.settle(intent)
+    if pending.kind is _MESSAGE:
+        data = _posted(item, data, machine.now.drafts[0].stamp)  # the input's
     outcome = Outcome(item.status, data)
     if pending.name == fork.SHARE:
         outcome = fork.shared(outcome)
     work.arrive(machine, pending.run, pending.op, outcome)
     return ""
+
+
+def _posted(item: inbox.Receipt, data: bytes, stamp: bytes) -> bytes:
+    """The receipt of a message that left with its step: it says how many places before itself the message stands."""
+    if item.status is not ReceiptStatus.OK or not data:
+        return data
+    return messages.receipt_data(item.intent, messages.stamp_before(stamp, values.load(int, data)))
 
 
 def _keep_trace(machine: Machine, item: inbox.Receipt, given: steps.Input) -> None:

@@ -6,6 +6,7 @@ answer that arrived, or the failure that says it was given up.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -14,14 +15,14 @@ from worldline.base import errors
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values
-from worldline.kernel.authoring import calls
+from worldline.kernel.authoring import calls, messages
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Held, Op, Outcome, Parked, Record
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model import inbox, payload, step
-from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
@@ -33,6 +34,7 @@ _EFFECT_OP, _AFTER = OpKind.EFFECT, OpKind.AFTER
 _EFFECT_WORK, _TIMER_WORK = WorkKind.EFFECT, WorkKind.TIMER
 _OUTSIDE = (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER)
 _RUNS = (OpKind.CHILD, OpKind.START)
+_MESSAGES = (OpKind.SEND, OpKind.ASK)
 
 
 def check_known(program: Program, target: calls.Target) -> None:
@@ -56,9 +58,7 @@ def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
 # --- Asking ----------------------------------------------------------------------------------------------------
 
 
-def issued(
-    machine: Machine, run: Run, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "", to: str = ""
-) -> None:
+def issued(machine: Machine, run: Run, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "") -> None:
     """A run issued an operation: do what it asks for."""
     op = run.record.ops[number]
     if op.kind in _OUTSIDE:
@@ -68,8 +68,11 @@ def issued(
         seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
         child = run_id or runs.child_id(run, number)
         ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, child, seed))
-    elif op.kind in (OpKind.SEND, OpKind.ASK):
-        _send(machine, run, number, to=to, params=params)
+    elif op.kind in _MESSAGES and messages.destination(op.name).is_near:
+        _send(machine, run, number, params)
+    elif op.kind in _MESSAGES:
+        due_us = machine.now.context.store_us
+        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
 
 
 def ask_for(machine: Machine, held: Held) -> None:
@@ -98,6 +101,9 @@ def _ask_now(machine: Machine, held: Held) -> None:
         return  # given up while it was held back
     if held.kind in _RUNS:
         _start_child(machine, held)
+        return
+    if held.kind in _MESSAGES:
+        _send_away(machine, run, held)
         return
     deadline_us = 0
     kind = held.kind
@@ -134,13 +140,14 @@ def _ask_now(machine: Machine, held: Held) -> None:
         machine.arm_schedule(held.name, pending.number)
 
 
-def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) -> None:
+def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
     """A run's SEND or ASK. The role delivers the message with this step's commit and answers a SEND with a receipt."""
     op = run.record.ops[number]
     context = machine.now.context
-    schema, data, run_to = values.load(tuple[str, bytes, str], params)
+    content = messages.unpack(params)
     branch = machine.branch
-    if branch is not None and op.kind is OpKind.ASK and _scripted(machine, run.record.id, number, {"event": schema}):
+    asks = op.kind is OpKind.ASK
+    if branch is not None and asks and _scripted(machine, run.record.id, number, {"event": content.name}):
         return
     if branch is not None and branch.dry and op.kind is OpKind.SEND:
         _answer_here(machine, run.record.id, number, Outcome(ReceiptStatus.OK, values.NONE))  # it goes nowhere
@@ -150,15 +157,46 @@ def _send(machine: Machine, run: Run, number: int, *, to: str, params: bytes) ->
     if branch is not None and branch.dry:
         run.park(number, Parked(0, DRY))
         return
-    headers = {"to": run_to} if run_to else {}
-    if op.kind is OpKind.ASK:
-        headers["ask"] = "1"
     item = inbox.Message(
-        intent, context.address.universe, context.address.world, context.step, MessageMode.TYPED, schema,
-        payload.EMPTY, headers, correlation=intent.hex(),
+        intent, context.address.universe, context.address.world, context.step,
+        MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, payload.EMPTY, content.headers,
+        correlation=content.correlation or intent.hex(), to=content.to,
+        reply=Reply.MESSAGE if asks else Reply.NONE,
     )  # fmt: skip
-    machine.draft(Kind.MESSAGE_SENT, values.pack([pending.ordinal, to, schema, data]), correlation=intent.hex())
-    machine.now.outgoing.append(step.Outgoing(intent, to, None, item, data))
+    said = values.pack([pending.ordinal, op.name, content.label, content.data])
+    machine.draft(Kind.MESSAGE_SENT, said, correlation=intent.hex())
+    to = messages.destination(op.name)
+    machine.now.outgoing.append(step.Outgoing(intent, to.world, None, item, content.data))
+
+
+def _send_away(machine: Machine, run: Run | None, held: Held) -> None:
+    """A message for a world of another universe is an effect, which any host performs. So is an answer to one."""
+    want = functools.partial(machine.work.want, _EFFECT_WORK, due_us=held.due_us, deadline_us=0, op=held.op)
+    if run is None:
+        want(held.name, held.params, run="")
+        return
+    branch, asks = machine.branch, held.kind is OpKind.ASK
+    if branch is not None and asks:
+        if _scripted(machine, held.run, held.op, {"event": messages.unpack(held.params).name}):
+            return
+    elif branch is not None and branch.dry:
+        _answer_here(machine, held.run, held.op, Outcome(ReceiptStatus.OK, values.NONE))  # it goes nowhere
+        return
+    parked = DRY if branch is not None and branch.dry else ""
+    arguments = values.dump({"to": held.name, "content": held.params, "ask": asks})
+    pending = want(messages.SEND, values.pack([arguments, b""]), run=held.run, parked=parked)
+    run.opened(held.op, pending)
+    if parked:
+        run.park(held.op, Parked(0, parked))
+
+
+def reply_away(machine: Machine, asked: inbox.Message, *, ok: bool, data: bytes) -> None:
+    """Answer a question that an effect has brought here: the answer becomes the receipt of that effect."""
+    arguments = values.dump(
+        {"universe": asked.from_universe, "world": asked.from_world, "question": asked.message, "ok": ok, "data": data}
+    )
+    params = values.pack([arguments, b""])
+    ask_for(machine, Held("", -1, OpKind.SEND, messages.REPLY, params, machine.now.context.store_us))
 
 
 # --- Of forks --------------------------------------------------------------------------------------------------

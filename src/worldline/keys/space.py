@@ -48,6 +48,8 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    GRANTS = 60
+    GRANT_LOG = 61
 
 
 class InWorld(enum.IntEnum):
@@ -107,6 +109,8 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    GRANTS = 60
+    GRANT_CHANGE = 61
 
 
 class Value(Generic[T]):

@@ -1,11 +1,13 @@
-"""Universes: their names, what is known of them, and their garbage-collection generation.
+"""Universes: their names, what is known of them, their garbage-collection generation, and what others may send to them.
 
 Per what:      universe
-Changes:       name and meta never; generation before every mark
+Changes:       name and meta never; generation before every mark; grants when allowed or denied, a change of them never
 Keys:          (STORE, UNIVERSE_NAME, name) -> UniverseName(id)
                (UNIVERSE, u, META)          -> UniverseMeta
                (UNIVERSE, u, GENERATION)    -> Generation; absent means 0
-Present:       name and meta from creation
+               (UNIVERSE, u, GRANTS)        -> Grants; absent means that no other universe may send here
+               (UNIVERSE, u, GRANT_LOG, stamp) -> GrantChange
+Present:       name and meta from creation; grants from their first change on; a change for ever
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from worldline.model import world as worlds
 _NAME = tuples.pack((int(space.Root.STORE), int(space.InStore.UNIVERSE_NAME)))
 _META = space.part(space.InUniverse.META)
 _GENERATION = space.part(space.InUniverse.GENERATION)
+_GRANTS = space.part(space.InUniverse.GRANTS)
+_GRANT_LOG = space.part(space.InUniverse.GRANT_LOG)
+_STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
 
 
 class UniverseName(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -34,6 +39,8 @@ class UniverseName(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 NAME = space.Value(space.ValueKind.UNIVERSE_NAME, UniverseName)
 META = space.Value(space.ValueKind.UNIVERSE_META, worlds.UniverseMeta)
 GENERATION = space.Value(space.ValueKind.GENERATION, blob.Generation)
+GRANTS = space.Value(space.ValueKind.GRANTS, worlds.Grants)
+GRANT_CHANGE = space.Value(space.ValueKind.GRANT_CHANGE, worlds.GrantChange)
 
 
 def name_key(name: str) -> bytes:
@@ -66,3 +73,21 @@ def meta_key(of: ids.UniverseId) -> bytes:
 
 def generation_key(of: ids.UniverseId) -> bytes:
     return space.universe(of) + _GENERATION
+
+
+def grants_key(of: ids.UniverseId) -> bytes:
+    return space.universe(of) + _GRANTS
+
+
+def grant_log_prefix(of: ids.UniverseId) -> bytes:
+    """What an append takes; the engine's stamp completes the key."""
+    return space.universe(of) + _GRANT_LOG + _STAMP
+
+
+def grant_log_key(of: ids.UniverseId, stamp: bytes) -> bytes:
+    assert len(stamp) == limits.STAMP_BYTES
+    return grant_log_prefix(of) + stamp
+
+
+def grant_log(of: ids.UniverseId) -> tuple[bytes, bytes]:
+    return tuples.prefix_range(grant_log_prefix(of))

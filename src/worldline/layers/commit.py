@@ -20,6 +20,8 @@ from worldline.model import ids, inbox, trace
 from worldline.model import work as work_model
 from worldline.store import kv
 
+RECEIPT_BEHIND = 1  # the receipt of a message that was posted has the next stamp of the same commit
+
 
 class Buried(msgspec.Struct, frozen=True):
     """An item that became a dead letter, and the step that said so."""
@@ -154,12 +156,14 @@ def _send(batch: kv.Batch, at: ids.Address, sent: list[Sent]) -> None:
     """
     hinted: dict[ids.Address, None] = {}
     for each in sent:
+        index = 0
         if each.destination is not None:
-            messages.post(batch, each.destination, each.message)
+            index = messages.post(batch, each.destination, each.message)
             if each.destination.at != at:
                 hinted[each.destination.at] = None
         if each.receipt is not None:
-            inboxes.enqueue_once(batch, at, each.receipt)
+            behind = inboxes.enqueue_once(batch, at, each.receipt) - index
+            assert each.destination is None or behind == RECEIPT_BEHIND, "a receipt says where its message stands"
     for destination in hinted:
         ready.leave(batch, destination, priority=ready.NORMAL)
 

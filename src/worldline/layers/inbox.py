@@ -47,14 +47,18 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 def enqueue(
-    batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, time_us: int, window_us: int
-) -> int:
-    """Append an item under a client id. Returns the append's index. Guard: the id is new.
+    batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, time_us: int, window_us: int,
+    same_as: inbox.Item | None = None,
+) -> int:  # fmt: skip
+    """Append an item under a client id. Returns the append's index. Guard: the id is new. `same_as`: what a repeat is
+    compared with, if some of the item may differ then.
 
     On `Conflict`, read the id again (`get_seen`, `seen_stamp`). The caller also expects the world's meta.
     """
     check_age(client_id, time_us=time_us, window_us=window_us)
-    return _append_seen(batch, at, _check_size(keys.ITEM.pack(item)), client_id=client_id, time_us=time_us)
+    raw = _check_size(keys.ITEM.pack(item))
+    compared = raw if same_as is None else keys.ITEM.pack(same_as)
+    return _append_seen(batch, at, raw, client_id=client_id, time_us=time_us, compared=compared)
 
 
 def enqueue_once(batch: kv.Batch, at: ids.Address, item: inbox.Item) -> int:
@@ -211,11 +215,13 @@ def forget_chosen(batch: kv.Batch, items: Iterable[tuple[bytes, bytes]], *, time
     return count
 
 
-def _append_seen(batch: kv.Batch, at: ids.Address, raw: bytes, *, client_id: bytes | str, time_us: int) -> int:
+def _append_seen(
+    batch: kv.Batch, at: ids.Address, raw: bytes, *, client_id: bytes | str, time_us: int, compared: bytes | None = None
+) -> int:
     index = batch.append(keys.item_prefix(at), raw)
     key = keys.seen_key(at, client_id)
     batch.absent(key)
-    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(raw), time_us)), stamp=index)
+    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(compared or raw), time_us)), stamp=index)
     return index
 
 

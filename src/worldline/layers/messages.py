@@ -1,17 +1,21 @@
-"""Messages from world to world, within one store.
+"""Messages from world to world.
 
 A message is appended to the destination's inbox in the sender's own step (`post`), so it is sent exactly when the step
 is committed, and once. A destination that is unknown or closed is the sender's to handle: `check_destination` says so
 before the step is built, and the destination's meta is expected in the batch, so it still holds at the commit.
 
 `deliver` is the other way in, for a sender whose step cannot be in the same batch (another store, another universe): an
-effect that may be tried many times, made single by the message's id in the destination's `seen` records.
+effect that may be tried many times, made single by the message's id in the destination's `seen` records. Those are kept
+for the dedupe window, so a message is delivered in the first half of it alone: as long as the clocks of two stores
+differ by less than the other half, the record of an earlier attempt is still there.
 
 Per destination, messages are taken in inbox order. Between worlds there is no order; `from_world` and `from_step` say
 what a message came after.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from worldline.base import errors
 from worldline.layers import inbox as inboxes
@@ -44,8 +48,16 @@ def deliver(
     _check(message)
     worlds.expect_open(batch, destination)
     return inboxes.enqueue(
-        batch, destination.at, message, client_id=_client_id(message), time_us=time_us, window_us=window_us
-    )
+        batch, destination.at, message, client_id=_client_id(message), time_us=time_us, window_us=window_us,
+        same_as=_unnamed(message),
+    )  # fmt: skip
+
+
+def is_too_old(*, sent_us: int, time_us: int, window_us: int) -> bool:
+    """Whether a message has been on its way for so long that it may have been taken and forgotten. One from so far
+    ahead by the destination's clock is refused too: then it is not known how old it is.
+    """
+    return abs(time_us - sent_us) > window_us // 2
 
 
 def get_seen(destination: ids.Address, message: inbox.Message) -> kv.Get:
@@ -55,7 +67,12 @@ def get_seen(destination: ids.Address, message: inbox.Message) -> kv.Get:
 
 def seen_stamp(found: bytes, message: inbox.Message) -> kv.Stamp:
     """The stamp this message was taken under before. `IdReused` if that was another one."""
-    return inboxes.seen_stamp(found, message, client_id=_client_id(message))
+    return inboxes.seen_stamp(found, _unnamed(message), client_id=_client_id(message))
+
+
+def _unnamed(message: inbox.Message) -> inbox.Message:
+    """What is the same whenever it is sent: between two attempts, its sender may have got another name."""
+    return msgspec.structs.replace(message, universe="", world="")
 
 
 def _client_id(message: inbox.Message) -> str:

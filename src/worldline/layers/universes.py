@@ -1,7 +1,18 @@
-"""Universes: a namespace, a shared CAS, an isolation boundary. A store holds any number of them, by name."""
+"""Universes: a namespace, a shared CAS, an isolation boundary. A store holds any number of them, by name.
+
+A universe takes messages of its own worlds, and of no other universe unless a grant covers them. Grants are kept in the
+receiving universe, as one record. A message from another universe expects that record in the batch that enqueues it,
+so a grant that is taken back stops every message that is not in an inbox yet. Each change of the record is kept, too,
+in the same commit: that is the universe's own journal of who was allowed what.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.base import errors, limits
 from worldline.keys import universes as keys
 from worldline.model import blob, ids
 from worldline.model import world as model
@@ -16,6 +27,16 @@ def decode(raw: bytes | None) -> ids.UniverseId | None:
     """The universe a name stands for, or None if there is none of that name."""
     found = keys.NAME.get(raw)
     return None if found is None else ids.UniverseId(found.universe)
+
+
+def get_meta(universe: ids.UniverseId) -> kv.Get:
+    return kv.Get(keys.meta_key(universe))
+
+
+def name_of(raw: bytes | None) -> str:
+    """The name in a universe's record; empty if there is none."""
+    found = keys.META.get(raw)
+    return "" if found is None else found.name
 
 
 def create(batch: kv.Batch, universe: ids.UniverseId, *, name: str, time_us: int) -> None:
@@ -34,3 +55,79 @@ def decode_generation(raw: bytes | None) -> int:
     """The garbage-collection generation; a universe never collected is at 0."""
     found: blob.Generation | None = keys.GENERATION.get(raw)
     return 0 if found is None else found.number
+
+
+# --- Who may send from other universes --------------------------------------------------------------------------------
+
+_NO_GRANTS = model.Grants(0, [])
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The grants of a universe as they were read. `raw` is None if it has never had any."""
+
+    universe: ids.UniverseId
+    grants: model.Grants
+    raw: bytes | None
+
+    def covers(self, *, universe: bytes, world: str, to: str, event: str) -> bool:
+        """Whether a message may come here from this world of this universe."""
+        return universe == self.universe or any(
+            each.covers(universe=universe, world=world, to=to, event=event) for each in self.grants.grants
+        )
+
+
+def get_grants(universe: ids.UniverseId) -> kv.Get:
+    return kv.Get(keys.grants_key(universe))
+
+
+def decode_grants(universe: ids.UniverseId, raw: bytes | None) -> Granted:
+    found = keys.GRANTS.get(raw)
+    return Granted(universe, _NO_GRANTS if found is None else found, raw)
+
+
+def expect_grants(batch: kv.Batch, record: Granted) -> None:
+    """For a message from another universe: what allowed it must still stand at the commit."""
+    assert record.raw is not None, "without a record nothing is allowed"
+    batch.expect(keys.grants_key(record.universe), record.raw)
+
+
+def allow(batch: kv.Batch, record: Granted, wanted: model.Grant, *, time_us: int) -> None:
+    """Add a grant. Guard: the record as it was read."""
+    found = [*record.grants.grants, wanted]
+    if len(found) > limits.GRANTS_MAX:
+        raise errors.TooLarge("the grants of a universe", size=len(found), limit=limits.GRANTS_MAX)
+    _change_grants(batch, record, found, [wanted], allowed=True, time_us=time_us)
+
+
+def deny(batch: kv.Batch, record: Granted, taken: Sequence[model.Grant], *, time_us: int) -> None:
+    """Take these grants back. Guard: the record as it was read."""
+    assert taken, "taking nothing back is no change"
+    left = [each for each in record.grants.grants if each not in taken]
+    _change_grants(batch, record, left, list(taken), allowed=False, time_us=time_us)
+
+
+def _change_grants(
+    batch: kv.Batch, record: Granted, found: list[model.Grant], changed: list[model.Grant], *, allowed: bool,
+    time_us: int,
+) -> None:  # fmt: skip
+    key = keys.grants_key(record.universe)
+    if record.raw is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, record.raw)
+    number = record.grants.changes + 1
+    batch.put(key, keys.GRANTS.pack(model.Grants(number, found)))
+    batch.append(
+        keys.grant_log_prefix(record.universe),
+        keys.GRANT_CHANGE.pack(model.GrantChange(number, allowed, changed, time_us)),
+    )
+
+
+def grant_log_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
+    """The changes, the newest first."""
+    begin, end = keys.grant_log(universe)
+    return kv.Range(begin, end, count_max=count_max, reverse=True)
+
+
+def decode_grant_log(page: kv.Page) -> list[model.GrantChange]:
+    return [keys.GRANT_CHANGE.unpack(raw) for _, raw in page.items]

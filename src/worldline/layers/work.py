@@ -14,6 +14,7 @@ succeeded by another can change nothing any more.
                 +------------------------------------------------+
     by hand: WAITING --set_aside--> PARKED, WAITING --move_due--> WAITING
     in a dry fork: open --> PARKED
+    questions to another universe: CLAIMED --hand_on--> SENT --answer--> SETTLED
     timers:  open --> WAITING --fire--> SETTLED --close--> gone
     A world may close an intent in any state (cancel, or the answer was consumed).
 
@@ -41,6 +42,7 @@ from worldline.store import kv
 
 _EFFECT, _MESSAGE = WorkKind.EFFECT, WorkKind.MESSAGE
 _WAITING, _CLAIMED, _PARKED = WorkState.WAITING, WorkState.CLAIMED, WorkState.PARKED
+SENT, SETTLED = WorkState.SENT, WorkState.SETTLED
 CLAIMABLE = (WorkState.WAITING, WorkState.CLAIMED)
 ERROR_CHARACTERS_MAX = 1024
 
@@ -266,6 +268,31 @@ def settle(batch: kv.Batch, held: Open, *, trace: str = "") -> Open:
     """
     _check_claimed(held)
     return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED, trace=trace))
+
+
+def hand_on(batch: kv.Batch, held: Open, to: ids.Address) -> Open:
+    """A question is in the inbox of a world of another universe, which will answer it. Guard: the claim as its holder
+    last wrote it.
+    """
+    _check_claimed(held)
+    sent = msgspec.structs.replace(
+        held.work, state=WorkState.SENT, token=b"", worker=b"", error="", trace="", asked=to.universe + to.world
+    )
+    return _move(batch, held, sent)
+
+
+def was_put_to(opened: Open, world: ids.Address) -> bool:
+    """Whether this is a question that was sent to a world, which has not been answered."""
+    return opened.work.state is WorkState.SENT and opened.work.asked == world.universe + world.world
+
+
+def answer(batch: kv.Batch, question: Open) -> Open:
+    """Mark a question as answered by the world that it was sent to. The caller appends the one receipt in the same
+    batch. Guard: the authority as it was read.
+    """
+    if question.work.state is not WorkState.SENT:
+        raise errors.Closed(f"intent {question.intent.hex()} is {question.work.state.name.lower()}, not sent")
+    return _move(batch, question, msgspec.structs.replace(question.work, state=WorkState.SETTLED))
 
 
 def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId, now_us: int) -> inbox.TimerFired:

@@ -22,6 +22,14 @@ class MessageMode(enum.IntEnum):
     INBOX = 2  # the destination takes it as an envelope, addressed to a named inbox
 
 
+class Reply(enum.IntEnum):
+    """Whether the sender of a message waits for an answer, and how that gets to it."""
+
+    NONE = 0
+    MESSAGE = 1  # as a message, in the commit of the step that answers
+    RECEIPT = 2  # as the receipt of the effect that has sent the question, delivered by an effect
+
+
 class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     schema: str
     payload: Payload
@@ -44,7 +52,10 @@ class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """From another world. `message` is the id under which the destination recognises a repeat."""
+    """From another world. `message` is the id under which the destination recognises a repeat.
+
+    `universe` and `world` are the sender's names, as they were when it was sent: a repeat may have others.
+    """
 
     message: bytes
     from_universe: bytes
@@ -55,6 +66,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     payload: Payload
     headers: dict[str, str] = {}
     correlation: str = ""
+    to: str = ""  # a run; empty: every handler and run that takes it
+    reply: Reply = Reply.NONE
+    universe: str = ""
+    world: str = ""
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):

@@ -22,6 +22,7 @@ class WorkState(enum.IntEnum):
     CLAIMED = 2  # an adapter's until `due_us`, under `token`
     PARKED = 3  # set aside until retried by hand; not in the due queue
     SETTLED = 4  # answered; stays until the world has consumed the answer
+    SENT = 5  # a question that is in another universe's inbox: the answer comes from there
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -45,3 +46,4 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     correlation: str = ""
     trace: str = ""  # where in its code the last attempt failed, for people
     died: int = 0  # attempts in a row whose processes did not say how they ended
+    asked: bytes = b""  # of a question that was SENT: the universe and the world that it was put to

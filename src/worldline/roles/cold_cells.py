@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 from worldline.base import errors, probes
 from worldline.codec import canonical
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.reducers import Handler
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import saved_state
 from worldline.model import inbox, row_keys
 from worldline.model.change import Row
+from worldline.model.inbox import MessageMode
 from worldline.model.trie.unsaved import Unsaved
 from worldline.model.trie.update import Update
 
@@ -105,16 +107,22 @@ def reached(program: Program, item: inbox.Item | None, data: bytes) -> list[tupl
     match item:
         case inbox.Event(schema=schema):
             pass
-        case inbox.Message(name=schema):
+        case inbox.Message(name=schema, mode=MessageMode.TYPED):
             pass
+        case inbox.Message(name=name):
+            return _reached(program.routes.inboxes.get(name, []), program, data)
         case _:
             return []
+    return _reached(program.routes.handlers.get(schema, []), program, data)
+
+
+def _reached(handlers: Iterable[Handler], program: Program, data: bytes) -> list[tuple[str, str]]:
     try:
         fields = canonical.decode(data)
     except errors.DecodeError:
         return []
     found: list[tuple[str, str]] = []
-    for handler in program.routes.handlers.get(schema, []):
+    for handler in handlers:
         reducer = program.reducers[handler.reducer]
         value = "" if reducer.key is None else fields.get(reducer.key) if isinstance(fields, dict) else None
         if isinstance(value, str | int) and not isinstance(value, bool):

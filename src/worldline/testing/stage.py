@@ -11,18 +11,19 @@ import functools
 import heapq
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import commands, failure, replay, runs, values, work
-from worldline.kernel.authoring import scripts
+from worldline.kernel.authoring import messages, scripts
 from worldline.kernel.branches import fork
 from worldline.kernel.execution import tracebacks
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
-from worldline.model.inbox import ReceiptStatus
+from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.work import WorkKind
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import policy as policies
@@ -178,6 +179,8 @@ class Stage:
             self._at(wanted.due_us, lambda: self._fire(actor, asked))
         elif wanted.name == fork.SHARE:
             self._at(wanted.due_us, lambda: self._look(actor, asked))
+        elif wanted.name in (messages.SEND, messages.REPLY) and not wanted.parked:
+            self._at(wanted.due_us, lambda: self._carry(actor, asked))
         elif wanted.parked and not actor.reading.answers(wanted.name):
             asked.parked = wanted.parked
         else:
@@ -257,9 +260,11 @@ class Stage:
     @staticmethod
     def parked(actor: Actor, name: str) -> list[ids.IntentId]:
         """The parked effects of this name, and the questions of a dry fork to the world of this name."""
+        machine = actor.life.machine
         return [
-            intent for intent, pending in actor.life.machine.work.open.items() if pending.parked is not None
-            and pending.name == name and (intent not in actor.asked or actor.asked[intent].parked)
+            intent for intent, pending in machine.work.open.items() if pending.parked is not None
+            and machine.runs[pending.run].record.ops[pending.op].name == name
+            and (intent not in actor.asked or actor.asked[intent].parked)
         ]  # fmt: skip
 
     def retry(self, actor: Actor, name: str) -> int:
@@ -284,6 +289,43 @@ class Stage:
         receipt = inbox.Receipt(wanted.intent, status, carried, asked.attempt, wanted.correlation)
         self.step(actor, receipt, data, trace=trace)
 
+    # --- Messages to other universes --------------------------------------------------------------------------
+
+    def _carry(self, actor: Actor, asked: Asked) -> None:
+        """Bring a message to a world that is on this stage as `universe/world`, or an answer back from there."""
+        if not self._is_open(actor, asked):
+            return
+        asked.attempt = 1
+        arguments, _ = work.unpack_effect(asked.wanted.params)
+        if asked.wanted.name == messages.REPLY:
+            self._carry_back(actor, asked, values.load(dict[str, Any], arguments))
+            return
+        to, packed, asks = (values.load(dict[str, Any], arguments)[name] for name in ("to", "content", "ask"))
+        target = self.actors.get(to)
+        if target is None:
+            why = f"message to {to!r}: no such world on this stage; add it with also({to!r}, ...)"
+            self._answer(actor, asked, ReceiptStatus.ERROR, runs.failure(messages.UNDELIVERABLE, why, attempts=1))
+            return
+        content, intent = messages.unpack(packed), asked.wanted.intent
+        message = inbox.Message(
+            intent, actor.life.at.universe, actor.life.at.world, asked.wanted.step,
+            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, target.life.carry(content.data),
+            content.headers, content.correlation or intent.hex(), content.to, Reply.RECEIPT if asks else Reply.NONE,
+            world=actor.name,
+        )  # fmt: skip
+        self._at(self.now_us, lambda: self._deliver(target, message, content.data))
+        if not asks:
+            self._answer(actor, asked, ReceiptStatus.OK, messages.receipt_data(intent, b""))
+
+    def _carry_back(self, actor: Actor, asked: Asked, said: dict[str, Any]) -> None:
+        """An answer becomes the receipt of the question, if that is still open."""
+        asker = next((each for each in self.actors.values() if each.life.at.world == said["world"]), None)
+        question = None if asker is None else asker.asked.get(ids.IntentId(said["question"]))
+        if asker is not None and question is not None:
+            status = ReceiptStatus.OK if said["ok"] else ReceiptStatus.ERROR
+            self._answer(asker, question, status, said["data"])
+        self._answer(actor, asked, ReceiptStatus.OK, values.dump(question is not None))
+
     # --- Messages ----------------------------------------------------------------------------------------------
 
     def _post(self, actor: Actor, outgoing: steps.Outgoing) -> None:
@@ -292,13 +334,16 @@ class Stage:
             target = next((each for each in self.actors.values() if each.life.at == outgoing.to), None)
         else:
             target = self.actors.get(outgoing.to_name)
-        asks = bool(outgoing.message.headers.get("ask"))
+        asks = bool(outgoing.message.reply)
         if target is not None:
-            there, message = target, msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data))
+            there, message = (
+                target,
+                msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data), world=actor.name),
+            )
             self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
         if outgoing.to is not None or (asks and target is not None):
             return
-        status, data = ReceiptStatus.OK, payload.EMPTY.inline or b""
+        status, data = ReceiptStatus.OK, values.dump(1)
         if target is None:
             why = f"message to {outgoing.to_name!r}: no such world on this stage; add it with also()"
             status, data = ReceiptStatus.ERROR, runs.failure("undeliverable", why, attempts=1)

@@ -302,7 +302,9 @@ class TestWorld:
         return blocked
 
     def also(self, name: str, program: Program, script: Script | None = None) -> TestWorld:
-        """Another world on the same stage, so that they can send to and ask each other by name."""
+        """Another world on the same stage, so that they can send to and ask each other by name: one of another universe
+        is named `universe/world`, or `peer:universe/world`.
+        """
         return _enter(self._stage, name, program, script, self._options)
 
     def fork(

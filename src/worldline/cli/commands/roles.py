@@ -258,13 +258,14 @@ async def _serve(
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
         opened = connection.open(
-            place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics
-        )
+            place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
+            peers=place.peers,
+        )  # fmt: skip
         async with opened as universe:
             host = hosts.Host(
                 universe.store, universe.id, programs,
-                blobs=universe.blobs, settings=settings, egress=egress, roles=roles, telemetry=universe.telemetry,
-                watchdog=True, universe_name=universe.name,
+                blobs=universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
+                telemetry=universe.telemetry, watchdog=True, universe_name=universe.name,
             )  # fmt: skip
             universe.levels_from(host.levels)
             always |= {"worker": host.worker.hex(), "worker_name": host.name}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -18,13 +18,14 @@ from worldline.base import errors
 from worldline.codec import canonical
 from worldline.kernel import values
 from worldline.kernel.authoring import calls, stored_types
-from worldline.model import row_keys
+from worldline.model import ids, row_keys
 
 S = TypeVar("S")
 E = TypeVar("E")
 R = TypeVar("R")
 
 _MARK = "__worldline_on__"
+_INBOX = "__worldline_inbox__"
 _SCALARS = (int, float, str, bytes, bool)
 
 
@@ -37,6 +38,7 @@ class Handler(msgspec.Struct, frozen=True):
     schema: str
     answers: Any = None
     is_request: bool = False
+    inbox: str = ""  # the inbox whose messages it takes, whatever their schema; empty: events of its schema
 
 
 class Reducer(msgspec.Struct, frozen=True):
@@ -67,16 +69,40 @@ class Reducer(msgspec.Struct, frozen=True):
 
 
 class Routes(msgspec.Struct, frozen=True):
-    """Who takes an event of which schema. Workflows by what they wait for; `any_flows` wait for types not known."""
+    """Who takes an event of which schema. Workflows by what they wait for; `any_flows` wait for types not known.
+    `inboxes`: who takes what is sent to an inbox of which name.
+    """
 
     handlers: dict[str, list[Handler]]
     flows: dict[str, list[str]]
     any_flows: list[str]
     types: dict[str, Any]
+    inboxes: dict[str, list[Handler]]
 
 
-def on(fn: Callable[[S, E], R], /) -> Callable[[S, E], R]:
-    """Mark a reducer's method as the handler of the event its argument is annotated with."""
+class OnInbox:
+    """What `@wl.on(inbox="orders")` marks a method with."""
+
+    def __init__(self, inbox: str) -> None:
+        self._inbox = ids.check_name(values.text(inbox, "an inbox's name"), "an inbox's name")
+
+    def __call__(self, fn: Callable[[S, E], R], /) -> Callable[[S, E], R]:
+        setattr(on(fn), _INBOX, self._inbox)
+        return fn
+
+
+@overload
+def on(fn: Callable[[S, E], R], /) -> Callable[[S, E], R]: ...
+@overload
+def on(*, inbox: str) -> OnInbox: ...
+def on(fn: Any = None, /, *, inbox: str | None = None) -> Any:
+    """Mark a reducer's method as the handler of the event its argument is annotated with.
+
+    `inbox`: it takes what is sent to the inbox of this name instead, by `wl.send(..., inbox=)` and `world.send(...,
+    inbox=)`; its argument is a `wl.Envelope`, or of any type that the contents are read as.
+    """
+    if fn is None:
+        return OnInbox(inbox if inbox is not None else "")
     calls.check_function(fn, f"@wl.on {getattr(fn, '__qualname__', '')}".rstrip(), is_async=False)
     setattr(fn, _MARK, True)
     return fn
@@ -111,9 +137,12 @@ def value_of(cls: type, reducer: str, key: str, data: bytes) -> Any:
 
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
     """Put all handlers and waits together. Two answers to one request, or two types of one name, are refused."""
-    made = Routes({}, {}, [], {})
+    made = Routes({}, {}, [], {}, {})
     for reducer in sorted(reducers, key=lambda each: each.name):  # not by where in the file they stand
         for handler in reducer.handlers:
+            if handler.inbox:
+                made.inboxes.setdefault(handler.inbox, []).append(handler)
+                continue
             _name_type(made, handler.event)
             taken = made.handlers.setdefault(handler.schema, [])
             if taken and handler.is_request:
@@ -155,7 +184,12 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
         raise errors.BadInput(
             f"{reducer}.{label} returns {hints['return']!r}, but {event.__name__} is answered with {answers!r}"
         )
-    return Handler(reducer, label, event, values.schema_name(event), answers, is_request)
+    inbox: str = getattr(fn, _INBOX, "")
+    if inbox and is_request:
+        raise errors.BadInput(
+            f"{reducer}.{label} takes messages to inbox {inbox!r}, which have no answer: {event.__name__} is a request"
+        )
+    return Handler(reducer, label, event, values.schema_name(event), answers, is_request, inbox)
 
 
 def _scalars(cls: type) -> list[tuple[str, type]] | None:

@@ -7,7 +7,7 @@ state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from worldline.base import errors, failures
 from worldline.kernel import context, user_errors, values
-from worldline.kernel.authoring import closing, reducers, schedule_spec
+from worldline.kernel.authoring import closing, messages, reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.closing import GRACE_SECONDS
 from worldline.kernel.operations import All, ContinueAsNew, Joined, OpKind
@@ -459,42 +459,69 @@ def _give_up(number: int) -> None:
     context.require("Timer.cancel()").workflow("Timer.cancel()").cancel_op(number, "cancelled")
 
 
-async def send(world: str, event: object, /, *, to: str | None = None) -> None:
-    """Send an event to another world of this universe. Returns when it is in that world's inbox for good."""
-    await _Awaiting(_message(OpKind.SEND, world, event, to or ""))
+async def send(
+    world: str, event: object, /, *, to: str | None = None, inbox: str | None = None,
+    headers: Mapping[str, str] | None = None, correlation: str | None = None,
+) -> messages.Receipt:  # fmt: skip
+    """Send an event to another world. Returns when it is in that world's inbox for good, with its id and place there.
+
+    `world`: a name, `universe/world` for one of another universe, `peer:universe/world` for one of another store. `to`
+    names one run that takes it; `inbox` an inbox of the other world, which then takes any value as an envelope.
+    `headers` and `correlation` are seen by its handlers, by `wl.sender()`. `Undeliverable` if it cannot be taken there.
+    """
+    content = messages.content(event, to=to or "", inbox=inbox, headers=headers, correlation=correlation)
+    data = await _Awaiting(_message(OpKind.SEND, world, content))
+    return messages.receipt(data)
 
 
-async def ask(world: str, request: Request[R], /, *, timeout: Seconds | None = None) -> R:
-    """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up."""
+async def ask(
+    world: str, request: Request[R], /, *, timeout: Seconds | None = None,
+    headers: Mapping[str, str] | None = None, correlation: str | None = None,
+) -> R:  # fmt: skip
+    """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up.
+
+    The world and what goes with the question are as for `wl.send`.
+    """
     reducers.check_request(type(request))
     wanted = answer_type(type(request))
+    content = messages.content(request, to="", inbox=None, headers=headers, correlation=correlation)
     answer: R
     if timeout is None:
-        answer = await _Awaiting(_message(OpKind.ASK, world, request, "", wanted))
+        answer = await _Awaiting(_question(world, content, wanted))
     else:
         async with scope(timeout=timeout) as limit:
-            answer = await _Awaiting(_message(OpKind.ASK, world, request, "", wanted))
+            answer = await _Awaiting(_question(world, content, wanted))
         if limit.timed_out:
             raise TimeoutError(f"world {world!r} did not answer {user_errors.name_of(type(request))} in time")
     return answer
 
 
-def _message(kind: OpKind, world: str, event: object, to: str, answer: Any = None) -> Generator[Any, Any, Any]:
+def _message(kind: OpKind, world: str, content: messages.Content) -> Generator[Any, Any, Any]:
     # What no inbox can take is refused here: once the operation is recorded, its step has to be committed.
-    world = ids.check_name(values.text(world, "a world's name"), "a world's name")
-    to = values.text(to, "a run's id")
-    if to:
-        ids.check_chosen(to, "a run's id")
-    schema = ids.check_name(values.schema_name(type(event)), "an event's name")
-    params = values.dump([schema, values.dump(event), to])
-    number = context.require(f"wl.{kind.name.lower()}()").issue(kind, world, params, to=world)
+    name = values.text(world, "a world's name")
+    messages.destination(name)
+    number = context.require(f"wl.{kind.name.lower()}()").issue(kind, name, content.pack())
     (data,) = yield All((number,))
-    if kind is OpKind.SEND:
-        return None
+    return data if kind is OpKind.SEND else (number, data)
+
+
+def _question(world: str, content: messages.Content, answer: Any) -> Generator[Any, Any, Any]:
+    number, data = yield from _message(OpKind.ASK, world, content)
     try:
         return values.load(answer, data)
     except errors.DecodeError as error:
         raise _unfit(number, error) from error
+
+
+def sender() -> messages.Sender | None:
+    """Who sent the message that this handler takes; None if what it takes was sent from outside or raised here."""
+    message = context.require("wl.sender()").sender()
+    if message is None:
+        return None
+    return messages.Sender(
+        message.universe, message.world, message.from_step, message.message.hex(), dict(message.headers),
+        message.correlation, message.from_universe.hex(), message.from_world.hex(),
+    )  # fmt: skip
 
 
 def continue_as_new(call: Call[Any], /) -> Never:

@@ -9,6 +9,8 @@ effect      `cancelled`             asked for again         the parent's answer 
                                                                                     `cancelled`
 question,   `cancelled`             sent again              the parent's answer     scripted, or
 message                                                                             `cancelled`
+answer to   the parent's: it brings the answer back, under every policy
+a universe
 timer       set again, for the same time, under every policy
 child run   a run of the fork like any other, under every policy
 wait        for an event that the fork gets, under every policy
@@ -32,6 +34,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values, work
+from worldline.kernel.authoring import messages
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.branch import RULES_MAX, Branch, Owner, rule_of
 from worldline.kernel.rows.records import Outcome, Pending
@@ -43,8 +46,6 @@ from worldline.model.world import Policy
 
 FORKED: Final = "forked"
 SHARE: Final = "worldline.share"  # the effect that finds the parent's answer
-
-_MESSAGES: Final = (OpKind.SEND, OpKind.ASK)
 
 
 class Forked(msgspec.Struct, frozen=True, array_like=True):
@@ -114,7 +115,7 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
     match branch.policy:
         case Policy.REISSUE:
             run.opened(pending.op, None)
-            work.issued(machine, run, pending.op, op.params, to=op.name if op.kind in _MESSAGES else "")
+            work.issued(machine, run, pending.op, op.params)
         case Policy.SHARE:
             _share(machine, branch, pending)
         case Policy.SCRIPT if (outcome := _scripted(branch, op.kind, op.name, op.params)) is not None:
@@ -133,8 +134,7 @@ def _scripted(branch: Branch, kind: OpKind, name: str, params: bytes) -> Outcome
     if kind is OpKind.EFFECT:
         return branch.answer(name, work.effect_arguments(params))
     if kind is OpKind.ASK:
-        schema, _, _ = values.load(tuple[str, bytes, str], params)
-        return branch.answer(name, {"event": schema}, ask=True)
+        return branch.answer(name, {"event": messages.unpack(params).name}, ask=True)
     return None
 
 

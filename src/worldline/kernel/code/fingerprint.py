@@ -31,6 +31,8 @@ class Handler(Protocol):
     def schema(self) -> str: ...
     @property
     def event(self) -> Any: ...
+    @property
+    def inbox(self) -> str: ...
 
 
 class Reducer(Protocol):
@@ -65,6 +67,8 @@ def program_hash(program: Program) -> bytes:
         parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls)]
         for handler in reducer.handlers:
             parts += [handler.schema.encode(), *_texts(handler.event)]
+            if handler.inbox:
+                parts += [b"inbox", handler.inbox.encode()]
     return digest.hash_parts(b"program", *parts)
 
 

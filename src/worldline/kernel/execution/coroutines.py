@@ -12,6 +12,7 @@ from typing import Any
 from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, user_errors
+from worldline.kernel.authoring import messages
 from worldline.kernel.execution import reports, stack, workflow_calls
 from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
 from worldline.kernel.rows.records import Failure, Op, Resume
@@ -123,6 +124,8 @@ def _error_of(op: Op) -> BaseException:
     if why.code == "refused":
         return failures.Refused(why.message, data=why.data)
     kind_of_failure = failures.EffectTimeout if op.outcome.status is ReceiptStatus.TIMEOUT else failures.EffectFailed
+    if op.kind in (OpKind.SEND, OpKind.ASK) and why.code in messages.NOT_TAKEN:
+        kind_of_failure = failures.Undeliverable
     return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts, data=why.data)
 
 

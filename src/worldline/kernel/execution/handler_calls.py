@@ -19,7 +19,7 @@ from worldline.kernel.execution import draws
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Cell
 from worldline.kernel.state import Machine
-from worldline.model import ids
+from worldline.model import ids, inbox
 from worldline.model import step as steps
 
 HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
@@ -86,6 +86,9 @@ class HandlerCalls:
     def asked(self) -> bool:
         """Whether the handler asked for anything."""
         return bool(self.emits or self.afters or self.schedules or self.starts)
+
+    def sender(self) -> inbox.Message | None:
+        return self._machine.now.sender
 
     def drop_step(self, why: errors.CannotStep) -> None:
         self._machine.drop_step(why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
@@ -66,6 +66,9 @@ class WorkflowCalls:
 
     def workflow(self, what: str) -> Self:  # noqa: ARG002
         return self
+
+    def sender(self) -> NoReturn:
+        raise failures.OutsideWorkflow("wl.sender() works only in a reducer's handler: let that pass on what it says")
 
     def drop_step(self, why: errors.CannotStep) -> None:
         self._machine.drop_step(why)

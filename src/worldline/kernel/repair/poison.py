@@ -36,7 +36,7 @@ def reject(machine: Machine, why: str, *, correlation: str = "") -> str:
 def message(machine: Machine, item: inbox.Message, why: str) -> str:
     """A message from another world that is no reply. A question is answered."""
     machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(why)]))
-    if item.headers.get("ask"):
+    if item.reply:
         events.send_reply(machine, item, _answer(why))
     return why
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from worldline.base import errors, limits
-from worldline.model import ids, journal
+from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
 from worldline.model.trace import Trace
@@ -36,6 +36,7 @@ class CurrentStep:
         "raised",
         "ready",
         "reverted",
+        "sender",
         "traces",
         "turns",
         "wanted",
@@ -59,6 +60,7 @@ class CurrentStep:
         self.overflowed = False
         self.turns = 0
         self.bytes = 0
+        self.sender: inbox.Message | None = None  # of the message whose handlers run
         self.reverted = False  # the state is an older one: what was open there is settled from the next step on
         self.dropped: errors.CannotStep | None = None  # why nothing of this step may be journaled
         self.half_done = 0  # changes that have begun; an exception inside one, of a full stack for example, leaves it
@@ -97,6 +99,10 @@ class CurrentStep:
     def count_bytes(self, size: int) -> None:
         """A row of this size is written, of which no entry has the content. A large one is stored apart."""
         self.bytes += min(size, limits.INLINE_BYTES_MAX)
+
+    def sent_by(self, message: inbox.Message | None) -> None:
+        """The handlers that run now take this message; None: what they take was not sent by a world."""
+        self.sender = message
 
     def go_back(self) -> None:
         """The state becomes an older one."""

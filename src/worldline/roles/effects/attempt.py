@@ -18,6 +18,7 @@ from worldline.base import errors, failures
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.execution import tracebacks
+from worldline.model import ids
 from worldline.model.payload import Payload
 from worldline.roles.effects.open_resources import Resources
 from worldline.roles.effects.policy import Policy
@@ -31,9 +32,11 @@ class Attempt:
     """What an effect may know about itself: `wl.attempt()`."""
 
     def __init__(
-        self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False
-    ) -> None:
+        self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False,
+        *, claim: object = None,
+    ) -> None:  # fmt: skip
         self.key = key
+        self.claim = claim  # for built-in effects: whose effect it is
         self.number = number
         self._emit = emit
         self.stopped = stopped  # whether the adapter has ended it; else only its own code can have cancelled it
@@ -52,6 +55,12 @@ def attempt() -> Attempt:
     return found
 
 
+class Elsewhere(msgspec.Struct, frozen=True):
+    """What a built-in effect returns that was performed, and whose answer will come from another world."""
+
+    asked: ids.Address
+
+
 class Ended(msgspec.Struct, frozen=True):
     """How an attempt ended. `final`: no other attempt will help. `unfit`: the effect was not called, because it does
     not take the arguments that were recorded; code that takes them will help.
@@ -68,6 +77,7 @@ class Ended(msgspec.Struct, frozen=True):
     carried: Payload | None = None  # where a large answer is stored
     trace: str = ""  # where in its code it failed, for people
     unfit: bool = False
+    asked: ids.Address | None = None  # the world whose answer is the effect's
 
     @staticmethod
     def of(verdict: failure.Verdict, trace: str) -> Ended:
@@ -143,6 +153,8 @@ def _answered(effect: Effect[..., Any], result: object) -> Ended:
     """The answer as bytes. One that cannot be stored, or is not of the effect's own declared type, is a failure for
     good: what was done must not be done again.
     """
+    if type(result) is Elsewhere:
+        return Ended(True, asked=result.asked)
     try:
         data = values.dump(result)
         effect.signature.result(data)

@@ -23,6 +23,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, probes
 from worldline.kernel import work as kernel_work
+from worldline.kernel.authoring import messages
 from worldline.kernel.authoring.calls import Effect, Options
 from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
@@ -266,7 +267,7 @@ class Performer:
         in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
             options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
-            lambda: held.stopped or (in_time is not None and in_time.expired()),
+            lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim,
         )  # fmt: skip
         try:
             started = self._started(effect, arguments, this, policy, slot)
@@ -310,6 +311,11 @@ class Performer:
 
     async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
         work = claim.work
+        if ended.asked is not None:
+            batch = kv.Batch()
+            works.hand_on(batch, claim, ended.asked)
+            await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
+            return "ok"
         if ended.ok:
             await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data)
             return "ok"
@@ -391,6 +397,7 @@ class Performer:
 
 
 Slot = limiter.Slot
+_LEAVES_DRY = (fork.SHARE, messages.REPLY)  # what a dry fork was asked for, it answers
 _OK = ReceiptStatus.OK
 
 
@@ -407,7 +414,7 @@ def leave_alone(batch: kv.Batch, due: works.Open, meta: bytes | None, now_us: in
     if world is None:
         works.close_gone(batch, due)
         return True
-    dry = world.meta.dry and due.work.name != fork.SHARE
+    dry = world.meta.dry and due.work.name not in _LEAVES_DRY
     if dry or world.meta.status not in world_model.TAKES_INPUT:
         works.move_due(batch, due, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
         return True

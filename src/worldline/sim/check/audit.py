@@ -113,7 +113,7 @@ class Audit:
             where = keyspaces.place(append.prefix + stamp)
             if where.what == "inbox":
                 self._taken(where.at)
-                self._appended(applied, append.value)
+                self._appended(applied, where.at, append.value)
             elif where.what != "hint":
                 self.broken("J1", f"something was appended to {where.what}")
 
@@ -326,9 +326,11 @@ class Audit:
                 if item.intent == intent and (old is None or item.attempt != old.attempt):
                     self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
 
-    def _appended(self, applied: Applied, value: bytes) -> None:
+    def _appended(self, applied: Applied, at: ids.Address | None, value: bytes) -> None:
         item = inbox_keys.ITEM.unpack(value)
         if isinstance(item, inbox.Message):
+            if at is not None and item.from_universe != at.universe:  # no seed grants anything
+                self.broken("F4", f"message {item.message.hex()} came from a universe that may not send here")
             if item.message in self._posted:
                 self.broken("F1", f"message {item.message.hex()} was posted twice")
             self._posted[item.message] = None

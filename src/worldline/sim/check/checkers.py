@@ -81,7 +81,7 @@ INVARIANTS = {
     "F1": Held("audit", "a message id is posted once"),
     "F2": Held("audit", "a send is answered by one receipt: E1"),
     "F3": Held("audit", "ids of two asks never meet, also between worlds"),
-    "F4": Held("absent", "there are no sends to another universe yet"),
+    "F4": Held("audit", "a message comes from another universe only where that is allowed"),
     "W1": Held("end", "a fork has its parent's entries and rows up to its height, byte for byte"),
     "W2": Held(
         "audit",
@@ -303,10 +303,12 @@ async def _conserved(universe: Connection, kept: Kept, audit: Audit) -> None:
     if total != programs.OPENING * len(held):
         audit.broken("PROGRAM", f"the bank holds {total} instead of {programs.OPENING * len(held)}")
     for op in kept.ops:
-        if op.kind == "transfer":
+        if op.kind in ("transfer", "remit"):
             arrived = held[op.to].transfers.get(op.id, 0)
             if arrived != int(kept.answered.get(op.id) is True):
                 audit.broken("PROGRAM", f"transfer {op.id} arrived {arrived} times")
+        elif op.kind == "smuggle" and kept.answered.get(op.id) is True:
+            audit.broken("PROGRAM", f"transfer {op.id} was taken where it is not allowed")
 
 
 def _paid(kept: Kept, audit: Audit) -> None:

@@ -33,6 +33,11 @@ def violations(
         case WorkState.CLAIMED, (WorkState.WAITING | WorkState.PARKED):
             if new.attempt != old.attempt:
                 yield "E5", f"attempt {new.attempt} was given back while {old.attempt} was under way"
+        case WorkState.CLAIMED, WorkState.SENT:
+            if new.attempt != old.attempt or not new.asked:
+                yield "E5", "a question was handed on by another attempt, or to no world"
+        case WorkState.SENT, WorkState.SETTLED:
+            yield from _unanswered(applied, intent, inbox.Receipt)
         case WorkState.CLAIMED, WorkState.SETTLED if same:
             yield from _unanswered(applied, intent, inbox.Receipt)
         case WorkState.WAITING, WorkState.SETTLED if old.kind is WorkKind.TIMER:

@@ -27,7 +27,7 @@ from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
-from worldline.sim.faults import fork_ablations
+from worldline.sim.faults import fork_ablations, message_ablations
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Truth
@@ -108,6 +108,14 @@ GUARDS = {
     "witness": Guard(
         "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
         "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+    ),
+    "message-seen": Guard(
+        "a message from another universe expects its id to be new", ("F1",),
+        "kinds=remit,crash=20,adapters=0+0+0+0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
+    ),
+    "grants": Guard(
+        "a message from another universe needs a grant", ("F4",),
+        "kinds=smuggle,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
     ),
     "unprintable": Guard(
         "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"
@@ -257,7 +265,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(user_errors, "let_pass", return_value=False):
                 yield
         case _:
-            with fork_ablations.patched(without):
+            with message_ablations.patched(without), fork_ablations.patched(without):
                 yield
 
 

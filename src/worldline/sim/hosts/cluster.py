@@ -39,7 +39,7 @@ from worldline.store.objects import interface as objects
 OPERATOR = "operator"  # the host of the operator that revokes leases
 JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 
-UNIVERSE = "simulated"
+UNIVERSE = workloads.UNIVERSE
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
@@ -109,12 +109,23 @@ class Cluster:
         for name, program in self.plan.worlds:
             await Universe(admin).create(name, by_name[program])
             self.addresses[name] = await Handle(admin, name).address()
+        if any(op.kind == "smuggle" for ops in self.plan.ops for op in ops):
+            await self._seal(calm)
         await backlog.fill(calm.engine, self.plan.backlog, self.addresses, self.history, self.truth)
         self._enlist()
         for member in self.members:
             self.start(member)
         tended = [name for name, program in self.plan.worlds if program == fragile.NAME]
         self.loop.start(self.loop.root, fragile_hosts.resume(admin, tended), name="operator")
+
+    async def _seal(self, calm: compose.Store) -> None:
+        """A universe that takes nothing of others, with a world that would."""
+        name, world = workloads.SEALED
+        sealed = ids.UniverseId(envs.new_id(self.env))
+        batch = kv.Batch()
+        universes.create(batch, sealed, name=name, time_us=self.env.wall_us())
+        await calm.engine.commit(batch)
+        await Universe(Connection(calm, sealed, name, [], self.settings)).create(world, programs.bank)
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""

@@ -40,10 +40,14 @@ SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 
 COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
-RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent")
+RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent", "remit", "smuggle")
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
+
+
+UNIVERSE = "simulated"
+SEALED = ("sealed", "vault")  # a universe that takes nothing of others, and a world of it
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -73,6 +77,8 @@ KINDS = {
     "evil": (0, "hostile", "hostiles"),
     "starved": (0, "hostile", "hostiles"),
     "stubborn": (0, "hostile", "hostiles"),
+    "remit": (0, "account", "bank"),
+    "smuggle": (0, "account", "bank"),
 }
 
 
@@ -159,7 +165,9 @@ def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
         for number in range(draws.randint(4, 12)):
             kind = draws.choice(kinds)
             world, to = draws.sample(worlds[KINDS[kind][1]], 2)
-            mine.append(Op(f"{client}-{number}", kind, world, draws.randint(1, 60), to if kind == "transfer" else ""))
+            mine.append(
+                Op(f"{client}-{number}", kind, world, draws.randint(1, 60), to if kind in ("transfer", "remit") else "")
+            )
         ops.append(mine)
     return Plan(listed, ops, draws.choice([10, 200, 1_000]))
 
@@ -238,7 +246,7 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             await world.send(_event(op))
             told.acked(op)
             return "sent"
-        case "transfer" | "order" | "herd" | "tally" | "stubborn":
+        case "transfer" | "order" | "herd" | "tally" | "stubborn" | "remit" | "smuggle":
             answer = await world.run(_call(op), id=op.id)
             told.acked(op)
             return answer
@@ -271,6 +279,10 @@ def _call(op: Op) -> wl.Call[Any]:
     match op.kind:
         case "transfer":
             return programs.transfer(op.id, op.to, op.amount)
+        case "remit":  # by the way that messages take to another universe
+            return programs.transfer(op.id, f"{UNIVERSE}/{op.to}", op.amount)
+        case "smuggle":
+            return programs.transfer(op.id, "/".join(SEALED), op.amount)
         case "order":
             return programs.fulfil(op.id, op.amount)
         case "herd":

@@ -127,7 +127,7 @@ def _work(raw: bytes) -> str:
         return "fire"
     if found.state is WorkState.CLAIMED:
         return "claim"
-    return "settle" if found.state is WorkState.SETTLED else "back off"
+    return "settle" if found.state in (WorkState.SETTLED, WorkState.SENT) else "back off"
 
 
 assert space.FORMAT_MAJOR == 2, "the auditor reads format 2"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.kernel import commands, runs
+from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.program import Program
 from worldline.keys import journal as journal_keys
-from worldline.layers import cas, commit, messages, ready, trial, worlds
+from worldline.layers import cas, commit, messages, ready, trial, universes, worlds
 from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
@@ -26,6 +26,7 @@ from worldline.store import kv
 
 _WAITING = WorkState.WAITING
 ROUTES_AT_ONCE = 1_000
+_BEHIND = values.dump(commit.RECEIPT_BEHIND)
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -33,6 +34,8 @@ class Route(msgspec.Struct, frozen=True):
 
     outgoing: step.Outgoing
     destination: worlds.World | None
+    universe: str = ""  # the sender's, by name
+    world: str = ""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -58,11 +61,12 @@ async def route(engine: kv.Engine, held: HeldWorld, outgoing: list[step.Outgoing
     """Look up where messages go, in two reads for every thousand of them."""
     routes: list[Route] = []
     for start in range(0, len(outgoing), ROUTES_AT_ONCE):
-        routes += await _route(engine, held.at.universe, outgoing[start : start + ROUTES_AT_ONCE])
+        routes += await _route(engine, held.at, outgoing[start : start + ROUTES_AT_ONCE])
     return routes
 
 
-async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[step.Outgoing]) -> list[Route]:
+async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Outgoing]) -> list[Route]:
+    universe = sender.universe
     names = list(dict.fromkeys(each.to_name for each in outgoing if each.to is None))
     found: dict[str, ids.Address | None] = {}
     if names:
@@ -70,10 +74,12 @@ async def _route(engine: kv.Engine, universe: ids.UniverseId, outgoing: list[ste
         found = {name: worlds.named(universe, read.value(index)) for index, name in enumerate(names)}
     targets = [each.to if each.to is not None else found[each.to_name] for each in outgoing]
     known = list(dict.fromkeys(at for at in targets if at is not None and at.universe == universe))
-    read = await engine.read(*(worlds.get(at) for at in known))
+    read = await engine.read(*(worlds.get(at) for at in known), worlds.get(sender), universes.get_meta(universe))
     metas = {at: worlds.find(at, read.value(index)) for index, at in enumerate(known)}
+    own = worlds.find(sender, read.value(len(known)))
+    called = universes.name_of(read.value(len(known) + 1)), "" if own is None else own.meta.name
     return [
-        Route(each, None if at is None else metas.get(at)) for each, at in zip(outgoing, targets, strict=True)
+        Route(each, None if at is None else metas.get(at), *called) for each, at in zip(outgoing, targets, strict=True)
     ]  # fmt: skip
 
 
@@ -152,15 +158,17 @@ def _build(
 def _sent(each: Route) -> commit.Sent:
     """A message as it leaves, and its receipt: none for a reply, and none for a question that is on its way."""
     why_not = messages.check_destination(each.destination)
-    message = msgspec.structs.replace(each.outgoing.message, payload=cas.as_payload(each.outgoing.data))
-    answered = each.outgoing.to is not None or (why_not is None and bool(each.outgoing.message.headers.get("ask")))
+    message = msgspec.structs.replace(
+        each.outgoing.message, payload=cas.as_payload(each.outgoing.data), universe=each.universe, world=each.world
+    )
+    answered = each.outgoing.to is not None or (why_not is None and bool(each.outgoing.message.reply))
     receipt = None if answered else _receipt(each.outgoing, why_not)
     return commit.Sent(message, each.destination if why_not is None else None, receipt)
 
 
 def _receipt(outgoing: step.Outgoing, why_not: str | None) -> inbox.Receipt:
     if why_not is None:
-        return inbox.Receipt(outgoing.intent, ReceiptStatus.OK, payload.EMPTY, 1)
+        return inbox.Receipt(outgoing.intent, ReceiptStatus.OK, payload.inline(_BEHIND), 1)
     failure = runs.failure("undeliverable", f"message to {outgoing.to_name!r}: {why_not}", attempts=1)
     return inbox.Receipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
 

@@ -1,0 +1,1 @@
+"""Bringing what others say into inboxes: lines from stdin, and webhooks."""

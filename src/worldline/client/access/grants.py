@@ -1,0 +1,135 @@
+"""Which other universes may send to the worlds of a universe: allowing, denying, and what was changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.client.connection import Connection
+from worldline.layers import universes
+from worldline.model import ids
+from worldline.model import world as model
+from worldline.store import kv, transact
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """Worlds of another universe may send some messages to some worlds here. `worlds`, `to` and `events` are names, or
+    the beginnings of names with a `*` behind; `events` are schemas, or `inbox:` and the name of an inbox.
+    """
+
+    universe: str  # as it was called when it was allowed
+    universe_id: str
+    worlds: str = model.ANY
+    to: str = model.ANY
+    events: str = model.ANY
+
+
+class AllowedChange(msgspec.Struct, frozen=True):
+    """One change: `allowed`, or not any more. Changes are counted from 1."""
+
+    change: int
+    allowed: bool
+    what: list[Allowed]
+    time_us: int
+
+
+async def allow(universe: Connection, sender: str, *, worlds: str, to: str, events: str) -> bool:
+    """Allow it. False if it was allowed just so already."""
+    id_, label = await _sender(universe, sender)
+    if id_ == universe.id:
+        raise errors.BadInput("worlds of one universe may always send to each other: name another universe")
+    wanted = model.Grant(id_, label, _pattern(worlds, "worlds"), _pattern(to, "to"), _pattern(events, "events"))
+
+    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        read = await universe.store.engine.read(universes.get_grants(universe.id))
+        record = universes.decode_grants(universe.id, read.value(0))
+        if any(_same(each, wanted) for each in record.grants.grants):
+            return transact.Done(False)
+        batch = kv.Batch()
+        universes.allow(batch, record, wanted, time_us=read.time_us)
+        return transact.Write(batch, lambda _: True)
+
+    return await transact.run(universe.store.engine, universe.store.env, attempt)
+
+
+async def deny(
+    universe: Connection, sender: str, *, worlds: str | None, to: str | None, events: str | None
+) -> list[Allowed]:
+    """Take back what was allowed to a universe: all of it, or that with these very patterns. Returns what was."""
+    id_ = await _known_sender(universe, sender)
+    chosen = {"worlds": worlds, "to": to, "events": events}
+
+    async def attempt() -> transact.Done[list[Allowed]] | transact.Write[list[Allowed]]:
+        read = await universe.store.engine.read(universes.get_grants(universe.id))
+        record = universes.decode_grants(universe.id, read.value(0))
+        taken = [
+            each for each in record.grants.grants if each.universe == id_
+            and all(value is None or getattr(each, name) == value for name, value in chosen.items())
+        ]  # fmt: skip
+        if not taken:
+            return transact.Done([])
+        batch = kv.Batch()
+        universes.deny(batch, record, taken, time_us=read.time_us)
+        return transact.Write(batch, lambda _: _shown(taken))
+
+    return await transact.run(universe.store.engine, universe.store.env, attempt)
+
+
+async def allowed(universe: Connection) -> list[Allowed]:
+    """What is allowed now, in the order in which it was."""
+    read = await universe.store.engine.read(universes.get_grants(universe.id))
+    return _shown(universes.decode_grants(universe.id, read.value(0)).grants.grants)
+
+
+async def changes(universe: Connection) -> list[AllowedChange]:
+    """The last changes, the newest first."""
+    wanted = universes.grant_log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
+    found = universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0))
+    return [AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found]
+
+
+def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
+    return [Allowed(each.label, each.universe.hex(), each.worlds, each.to, each.events) for each in found]
+
+
+def _same(one: model.Grant, other: model.Grant) -> bool:
+    return msgspec.structs.replace(one, label="") == msgspec.structs.replace(other, label="")
+
+
+def _pattern(text: Any, what: str) -> str:
+    """A name, the beginning of one with a star behind it, or a star alone."""
+    if not isinstance(text, str) or model.ANY in text[:-1]:
+        raise errors.BadInput(f"{what}= takes a name, or the beginning of one with * behind it, not {text!r}")
+    return text if text == model.ANY else ids.check_name(text, what)
+
+
+async def _known_sender(universe: Connection, sender: str) -> ids.UniverseId:
+    """Also one that is gone: what was allowed to it is found under the name that it had."""
+    try:
+        return (await _sender(universe, sender))[0]
+    except (errors.NotFound, errors.StoreError):
+        found = {each.universe_id for each in await allowed(universe) if each.universe == sender}
+        if len(found) != 1:
+            raise
+        return ids.UniverseId(bytes.fromhex(found.pop()))
+
+
+async def _sender(universe: Connection, sender: Any) -> tuple[ids.UniverseId, str]:
+    """A universe of this store by name, one of a peer as `peer:universe`, or one by its id; and what it is called."""
+    if not isinstance(sender, str):
+        raise errors.BadInput(f"a universe is named by text, not {sender!r}")
+    if _ID.fullmatch(sender):
+        return ids.UniverseId(bytes.fromhex(sender)), sender
+    peer, _, name = sender.rpartition(":")
+    place = await universe.peers.find(peer)
+    found = universes.decode((await place.engine.read(universes.get(name))).value(0))
+    if found is None:
+        where = f"store {peer!r}" if peer else "this store"
+        raise errors.NotFound(f"no universe {name!r} in {where}; one that is elsewhere is named by its id")
+    return found, sender

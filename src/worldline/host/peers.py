@@ -1,0 +1,91 @@
+"""The other stores that a process sends messages to, by name: opened when the first message goes there.
+
+A peer is never created from here, and one that cannot be opened now is tried again with the next message: the effect
+that carries the message waits longer each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from worldline.base import errors
+from worldline.host import compose
+from worldline.kernel.authoring import messages
+from worldline.layers import blobs as blob_layer
+from worldline.model import ids
+from worldline.roles.effects import deliver
+
+OWN = ""
+
+
+class Peers:
+    """The stores of one process: its own, and its peers."""
+
+    def __init__(self, own: compose.Store, urls: Mapping[str, str] | None = None) -> None:
+        self._own = own
+        self._urls = {messages.check_peer(name): url for name, url in (urls or {}).items()}
+        self._opened: dict[str, asyncio.Task[compose.Store]] = {}
+        self._closed = False
+
+    def names(self) -> list[str]:
+        return list(self._urls)
+
+    async def find(self, name: str) -> deliver.Place:
+        """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
+        store = self._own if name == OWN else await self._open(name)
+        return deliver.Place(store.engine, lambda universe: blobs_of(store, universe))
+
+    async def _open(self, name: str) -> compose.Store:
+        if name not in self._urls:
+            known = ", ".join(self._urls) or "none"
+            raise errors.NotFound(f"this host has no peer {name!r}; its peers are: {known}")
+        if self._closed:
+            raise errors.Closed("the peers of this process are closed")
+        task = self._opened.get(name)
+        if task is None:
+            opening = compose.open_store(self._urls[name], create=False, env=self._own.env)
+            task = self._opened[name] = asyncio.get_running_loop().create_task(opening)
+        try:
+            return await asyncio.shield(task)  # a message that is cut short does not leave it half open
+        except errors.Error:
+            if self._opened.get(name) is task:
+                del self._opened[name]
+            raise
+
+    async def lost(self, name: str) -> None:
+        """The store has failed for good in this process: open it anew the next time."""
+        await self._close(self._opened.pop(name, None))
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._opened:
+            await self._close(self._opened.popitem()[1])
+
+    async def _close(self, task: asyncio.Task[compose.Store] | None) -> None:
+        if task is not None:
+            [store] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(store, compose.Store):
+                await store.close()
+
+
+def blobs_of(store: compose.Store, universe: ids.UniverseId) -> blob_layer.Blobs:
+    """Where the large values of a universe of a store are."""
+    return blob_layer.Blobs(
+        store.engine, store.objects, store.env, universe, cache=store.cache, in_store_bytes_max=store.in_store_bytes_max
+    )
+
+
+def check_urls(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Peers as they were given: the URL of a store by name."""
+    if given is None:
+        return {}
+    found: dict[str, str] = {}
+    items: list[tuple[Any, Any]] = list(given.items())
+    for name, url in items:
+        if not isinstance(name, str) or not isinstance(url, str):
+            raise errors.BadInput(f"peers= takes URLs of stores by name, not {name!r}: {url!r}")
+        compose.scheme(url)
+        found[messages.check_peer(name)] = url
+    return found

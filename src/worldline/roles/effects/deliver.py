@@ -1,0 +1,255 @@
+"""The effects that bring messages to worlds of other universes, of this store or another, and answers back.
+
+A message is enqueued there under its own id, which is that of the intent, so that however often it is tried it is one
+item (`layers/messages.py`). The batch expects that the world takes input and, from another universe, that the grant
+stands that allows it (`layers/universes.py`). Who sends is read from the claim: the universe is the one whose effects
+this process performs, and nothing that user code has written can name another.
+
+An answer is the receipt of the effect that brought the question. The question's record says to which world it was put,
+and only that world's answer settles it: a world that asks needs no grant for the answer.
+
+A store that is out of reach is tried again, with growing pauses. What will not become right by itself is an error
+receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, failures
+from worldline.kernel.authoring import messages as calls
+from worldline.kernel.authoring.calls import Effect, Retry
+from worldline.layers import blobs as blob_layer
+from worldline.layers import cas, messages, ready, universes, worlds
+from worldline.layers import work as works
+from worldline.model import ids, inbox, payload
+from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
+from worldline.model.world import TAKES_INPUT
+from worldline.roles.effects import attempt as attempts
+from worldline.roles.effects import parking
+from worldline.store import kv, transact
+
+CONCURRENCY = 128
+TIMEOUT_SECONDS = 60  # of one attempt
+RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store that messages can be brought to: the engine, and where the large values of a universe are."""
+
+    engine: kv.Engine
+    blobs: Callable[[ids.UniverseId], blob_layer.Blobs]
+
+
+class Places(Protocol):
+    """The stores that this process can reach: its own, under the empty name, and its peers."""
+
+    async def find(self, name: str) -> Place:
+        """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
+
+    def names(self) -> list[str]: ...
+
+    async def lost(self, name: str) -> None:
+        """The store has failed for good in this process: open it anew the next time."""
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A message on its way. `to`: where to, as its sender said it; `universe` and `world` are that there."""
+
+    to: str
+    universe: ids.UniverseId
+    world: str
+    message: inbox.Message
+    label: str
+    sent_us: int
+
+
+class NotYet(errors.Error):
+    """What has to happen before has not happened so far."""
+
+    code = "not_yet"
+
+
+def effects(places: Places, env: envs.Env, *, window_us: int) -> list[Effect[..., Any]]:
+    """`worldline.send` and `worldline.reply`, performed by this process."""
+    carrier = Carrier(places, env, window_us=window_us)
+
+    async def send(to: str, content: bytes, ask: bool) -> Any:
+        return await carrier.send(_claim(), to, calls.unpack(content), ask=ask)
+
+    async def reply(universe: bytes, world: bytes, question: bytes, ok: bool, data: bytes) -> Any:
+        asker = ids.Address(ids.UniverseId(universe), ids.WorldId(world))
+        status = ReceiptStatus.OK if ok else ReceiptStatus.ERROR
+        return await carrier.reply(_claim(), asker, ids.IntentId(question), status, data)
+
+    return [
+        Effect(each, name, {}, timeout=TIMEOUT_SECONDS, concurrency=CONCURRENCY, retry=RETRY)
+        for each, name in ((send, calls.SEND), (reply, calls.REPLY))
+    ]
+
+
+def _claim() -> works.Open:
+    claim = attempts.attempt().claim
+    assert isinstance(claim, works.Open), "messages are delivered under a claim"
+    return claim
+
+
+class Carrier:
+    """Brings messages and answers to other universes."""
+
+    def __init__(self, places: Places, env: envs.Env, *, window_us: int) -> None:
+        self._places = places
+        self._env = env
+        self._window_us = window_us
+
+    # --- Messages ----------------------------------------------------------------------------------------------
+
+    async def send(self, claim: works.Open, to: str, content: calls.Content, *, ask: bool) -> Any:
+        """Enqueue a message, or find that it was. Returns its receipt; of a question, where it was put to."""
+        goes = calls.destination(to)
+        name = goes.peer
+        try:
+            place = await self._places.find(name)
+            universe = universes.decode((await place.engine.read(universes.get(goes.universe))).value(0))
+            if universe is None:
+                _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no universe {goes.universe!r}{_hint(goes)}")
+            message = await self._message(claim, content, ask=ask)
+            carried = await place.blobs(universe).carry(content.data)
+            letter = Letter(
+                to, universe, goes.world, msgspec.structs.replace(message, payload=carried), content.label,
+                claim.work.opened_us,
+            )  # fmt: skip
+            at, stamp, already = await self._enqueue(place.engine, letter)
+        except errors.StoreFailed:
+            await self._places.lost(name)
+            raise
+        except errors.NotFound as error:
+            _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {error}")
+        if ask:
+            return attempts.Elsewhere(at)
+        return [claim.intent, stamp, already]
+
+    async def _message(self, claim: works.Open, content: calls.Content, *, ask: bool) -> inbox.Message:
+        """The message as its sender's own store has it: who sends is what the claim says."""
+        own = await self._places.find("")
+        read = await own.engine.read(worlds.get(claim.at), universes.get_meta(claim.at.universe))
+        sender = worlds.decode(claim.at, read.value(0))
+        return inbox.Message(
+            claim.intent, claim.at.universe, claim.at.world, claim.work.step,
+            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, payload.EMPTY, content.headers,
+            content.correlation or claim.intent.hex(), content.to, Reply.RECEIPT if ask else Reply.NONE,
+            universes.name_of(read.value(1)), sender.meta.name,
+        )  # fmt: skip
+
+    async def _enqueue(self, engine: kv.Engine, letter: Letter) -> tuple[ids.Address, kv.Stamp, bool]:
+        """Where it is now, under which stamp, and whether it was there before."""
+        universe, message, to = letter.universe, letter.message, letter.to
+        found: list[ids.Address] = []
+
+        async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
+            named = await engine.read(worlds.get_name(universe, letter.world), universes.get_grants(universe))
+            at = worlds.named(universe, named.value(0))
+            if at is None:
+                _check_allowed(universes.decode_grants(universe, named.value(1)), letter, letter.world)
+                _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
+            found[:] = [at]
+            read = await engine.read(worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe))
+            seen = read.value(1)
+            if seen is not None:  # whatever has changed since: it is there
+                return transact.Done((messages.seen_stamp(seen, message), True))
+            world = worlds.find(at, read.value(0))
+            allowed = universes.decode_grants(universe, read.value(2))
+            _check_allowed(allowed, letter, letter.world if world is None else world.meta.name)
+            why_not = messages.check_destination(world)
+            if world is None or why_not is not None:
+                _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
+            if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
+                why = "it was on its way for so long that whether it was taken before cannot be known"
+                _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
+            batch = kv.Batch()
+            index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
+            if universe != message.from_universe:
+                universes.expect_grants(batch, allowed)
+            ready.leave(batch, at, priority=ready.NORMAL)
+            return transact.Write(batch, lambda ok: (ok.stamps[index], False))
+
+        stamp, already = await transact.run(engine, self._env, attempt)
+        return found[0], stamp, already
+
+    # --- Answers -----------------------------------------------------------------------------------------------
+
+    async def reply(
+        self, claim: works.Open, asker: ids.Address, question: ids.IntentId, status: ReceiptStatus, data: bytes
+    ) -> bool:
+        """Give a question its answer, as its one receipt. False if no run waits for it any more."""
+        name, place = await self._place_of(asker.universe)
+        try:
+            carried = payload.inline(data) if cas.is_small(data) else await place.blobs(asker.universe).carry(data)
+            return await self._answer(place.engine, claim.at, asker, inbox.Receipt(question, status, carried, 1))
+        except errors.StoreFailed:
+            await self._places.lost(name)
+            raise
+
+    async def _answer(
+        self, engine: kv.Engine, world_asked: ids.Address, asker: ids.Address, receipt: inbox.Receipt
+    ) -> bool:
+        question = ids.IntentId(receipt.intent)
+
+        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+            read = await engine.read(worlds.get(asker), works.get(asker, question))
+            world = worlds.find(asker, read.value(0))
+            asked = works.decode(asker, question, read.value(1))
+            if world is None or asked is None or asked.work.state is works.SETTLED:
+                return transact.Done(False)  # it is answered, or given up
+            if asked.work.name != calls.SEND:
+                _refuse(calls.NOT_ALLOWED, f"{question.hex()} is no question to another universe")
+            if asked.work.state is not works.SENT:
+                raise NotYet("that the question was delivered is not recorded so far")
+            if not works.was_put_to(asked, world_asked):
+                _refuse(calls.NOT_ALLOWED, f"question {question.hex()} was not put to this world")
+            if world.meta.status not in TAKES_INPUT:
+                raise NotYet(f"the world that asked is {world.meta.status.name.lower()}")
+            batch = kv.Batch()
+            works.answer(batch, asked)
+            tried = {"attempt": asked.work.attempt, "correlation": asked.work.correlation}
+            parking.tell(batch, world, msgspec.structs.replace(receipt, **tried))
+            return transact.Write(batch, lambda _: True)
+
+        return await transact.run(engine, self._env, attempt)
+
+    async def _place_of(self, universe: ids.UniverseId) -> tuple[str, Place]:
+        """The store that a universe is in: this one, or one of the peers."""
+        unreachable: errors.StoreError | None = None
+        for name in ["", *self._places.names()]:
+            try:
+                place = await self._places.find(name)
+                if (await place.engine.read(universes.get_meta(universe))).value(0) is not None:
+                    return name, place
+            except errors.StoreError as error:
+                if isinstance(error, errors.StoreFailed):
+                    await self._places.lost(name)
+                unreachable = error
+        if unreachable is not None:
+            raise unreachable
+        raise NotYet(f"the store of universe {universe.hex()}, which asked, is not among the peers of this host")
+
+
+def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> None:
+    """Before it is said whether there is such a world: a sender that is not allowed to send there must not learn it."""
+    message = letter.message
+    if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=letter.label):
+        who = f"world {message.world!r} of universe {message.universe!r} ({message.from_universe.hex()})"
+        _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {letter.label} there")
+
+
+def _hint(goes: calls.Destination) -> str:
+    return "" if goes.peer else f"; a world of this universe whose name has a slash is written '/{goes.universe}/...'"
+
+
+def _refuse(code: str, why: str) -> NoReturn:
+    """No other attempt will help."""
+    raise failures.Fatal(why, code=code)

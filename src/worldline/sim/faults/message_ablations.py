@@ -1,0 +1,32 @@
+"""The guards of messages between universes, switched off: see `ablations.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+from worldline.layers import messages, universes
+from worldline.model import inbox
+
+
+@contextlib.contextmanager
+def patched(without: str) -> Iterator[None]:
+    """Switched off for the length of a block. What is no guard of messages stays on."""
+    match without:
+        case "message-seen":
+            with mock.patch.object(messages, "_client_id", _never_seen(messages._client_id)):  # noqa: SLF001
+                yield
+        case "grants":
+            allowing = mock.patch.object(universes.Granted, "covers", return_value=True)
+            with allowing, mock.patch.object(universes, "expect_grants", return_value=None):
+                yield
+        case _:
+            yield
+
+
+def _never_seen(real: Callable[[inbox.Message], str]) -> Callable[[inbox.Message], str]:
+    """Each time that a message's id is asked for, it is another."""
+    count = itertools.count()
+    return lambda message: f"{real(message)}:{next(count)}"

@@ -1,0 +1,108 @@
+"""Peers: other stores by name, opened when they are needed, closed with the process, never left half open."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from worldline.base import env_os, errors
+from worldline.host import compose, peers
+
+
+class Opening:
+    """Stands for `compose.open_store`: it takes its time, and counts."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self.opened = 0
+        self.closed = 0
+        self.fails = 0
+
+    async def __call__(self, url: str, **_: Any) -> compose.Store:
+        await self.may_go_on.wait()
+        if self.fails:
+            self.fails -= 1
+            raise errors.StoreUnavailable(url)
+        self.opened += 1
+        real = await REAL(url)
+        opening = self
+
+        class Engine:
+            async def close(self) -> None:
+                opening.closed += 1
+                await real.engine.close()
+
+        return compose.Store(url, Engine(), real.objects, real.env)  # type: ignore[arg-type]
+
+
+REAL = compose.open_store
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Opening:
+    opening = Opening()
+    monkeypatch.setattr(compose, "open_store", opening)
+    return opening
+
+
+async def own() -> compose.Store:
+    return await REAL("memory://", env=env_os.OsEnv())
+
+
+async def test_a_store_is_opened_once_and_closed_with_the_process(slow: Opening) -> None:
+    found = peers.Peers(await own(), {"far": "memory://"})
+    assert slow.opened == 0
+    slow.may_go_on.set()
+    first, second = await asyncio.gather(found.find("far"), found.find("far"))
+    assert first.engine is second.engine
+    await found.close()
+    assert (slow.opened, slow.closed) == (1, 1)
+    with pytest.raises(wl.Closed):
+        await found.find("far")
+
+
+async def test_a_message_that_is_cut_short_leaves_no_store_open(slow: Opening) -> None:
+    found = peers.Peers(await own(), {"far": "memory://"})
+    finding = asyncio.ensure_future(found.find("far"))
+    await asyncio.sleep(0)
+    finding.cancel()
+    await asyncio.gather(finding, return_exceptions=True)
+    closing = asyncio.ensure_future(found.close())
+    await asyncio.sleep(0)
+    slow.may_go_on.set()
+    await closing
+    assert (slow.opened, slow.closed) == (1, 1)
+
+
+async def test_a_store_that_failed_is_opened_anew(slow: Opening) -> None:
+    found = peers.Peers(await own(), {"far": "memory://"})
+    slow.may_go_on.set()
+    slow.fails = 1
+    with pytest.raises(errors.StoreUnavailable):
+        await found.find("far")
+    await found.find("far")
+    await found.lost("far")
+    await found.find("far")
+    assert (slow.opened, slow.closed) == (2, 1)
+    await found.close()
+
+
+async def test_the_own_store_is_not_theirs_to_close() -> None:
+    store = await own()
+    found = peers.Peers(store)
+    assert (await found.find("")).engine is store.engine
+    with pytest.raises(wl.NotFound, match="its peers are: none"):
+        await found.find("far")
+    await found.close()
+    await store.engine.read()
+
+
+@pytest.mark.parametrize("given", [{"a b": "memory://"}, {"": "x"}, {"a": 1}, {1: "x"}, {"a": ""}])
+async def test_what_are_no_peers(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(errors.Error):
+        async with wl.open(str(tmp_path / "store"), create=True, peers=given):
+            pass
