@@ -179,6 +179,11 @@ def test_headers_are_few_short_texts(headers: dict[str, str]) -> None:
 
 
 def test_declarations_that_make_no_sense() -> None:
+    with pytest.raises(wl.BadInput, match="hosts have effects named so"):
+
+        @wl.Program("odd").effect(name="worldline.reply")
+        async def forged() -> None: ...
+
     with pytest.raises(wl.BadInput, match="an inbox's name"):
         wl.on(inbox="")
 

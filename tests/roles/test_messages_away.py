@@ -21,6 +21,7 @@ from tests.roles.kit import Kit
 from worldline.client import changes
 from worldline.inspect import doctor
 from worldline.kernel.authoring import messages
+from worldline.keys import space
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.inbox import Message, ReceiptStatus
@@ -202,6 +203,20 @@ async def test_what_is_not_allowed_is_refused_and_changes_nothing(
             assert (await kits.run(world, once("shop/nobody", "x"), id="h")).replace("nobody", "keeper") == said
             assert await keeper_world.head() == before
             assert await kits.unread(await memory_kit.engine(), await keeper_world._handle.address()) == 0
+
+
+async def test_who_may_not_send_stores_nothing_there(memory_kit: Kit) -> None:
+    """Also not the contents of a large message, which are stored before the message that refers to them."""
+    async with memory_kit.hosting(sender) as here:
+        client = await memory_kit.process(universe="shop")
+        await client.universe.create("keeper", keeper)
+        world = await here.ensure("sender", sender)
+        engine, prefix = await memory_kit.engine(), space.universe(client.universe._connection.id)
+        everything = kv.Range(prefix, prefix + b"\xff", count_max=10_000)
+        before = (await engine.read(everything)).page(0).items
+        assert (await kits.run(world, once("shop/keeper", "x" * 100_000), id="r")).startswith("not_allowed")
+        assert (await engine.read(everything)).page(0).items == before
+        await client.close()
 
 
 async def test_a_grant_that_is_taken_back_stops_what_is_not_in_an_inbox_yet(memory_kit: Kit) -> None:

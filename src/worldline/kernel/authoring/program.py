@@ -25,6 +25,9 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
 
 
+RESERVED = "worldline."  # what the names of effects begin with that every host performs by itself
+
+
 class Program:
     def __init__(self, name: str) -> None:
         self.name = ids.check_name(name, "a program's name")
@@ -172,6 +175,8 @@ class Program:
 
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:
         name = _name(fn, declared.pop("name"), "an effect's name")
+        if name.startswith(RESERVED):
+            raise errors.BadInput(f"an effect's name must not begin with {RESERVED!r}: hosts have effects named so")
         check_function(fn, f"effect {name}", is_async=None)
         made: Effect[..., Any] = Effect(fn, name, namespace, **declared)
         resources.check_program(f"effect {name}", self.name, made.signature.uses)

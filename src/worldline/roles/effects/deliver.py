@@ -26,7 +26,7 @@ from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, messages, ready, universes, worlds
 from worldline.layers import work as works
-from worldline.model import ids, inbox, payload
+from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.world import TAKES_INPUT
 from worldline.roles.effects import attempt as attempts
@@ -64,7 +64,7 @@ class Letter(msgspec.Struct, frozen=True):
     universe: ids.UniverseId
     world: str
     message: inbox.Message
-    label: str
+    content: calls.Content
     sent_us: int
 
 
@@ -118,12 +118,8 @@ class Carrier:
             if universe is None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no universe {goes.universe!r}{_hint(goes)}")
             message = await self._message(claim, content, ask=ask)
-            carried = await place.blobs(universe).carry(content.data)
-            letter = Letter(
-                to, universe, goes.world, msgspec.structs.replace(message, payload=carried), content.label,
-                claim.work.opened_us,
-            )  # fmt: skip
-            at, stamp, already = await self._enqueue(place.engine, letter)
+            letter = Letter(to, universe, goes.world, message, content, claim.work.opened_us)
+            at, stamp, already = await self._enqueue(place, letter)
         except errors.StoreFailed:
             await self._places.lost(name)
             raise
@@ -140,14 +136,15 @@ class Carrier:
         sender = worlds.decode(claim.at, read.value(0))
         return inbox.Message(
             claim.intent, claim.at.universe, claim.at.world, claim.work.step,
-            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, payload.EMPTY, content.headers,
+            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, cas.as_payload(content.data),
+            content.headers,
             content.correlation or claim.intent.hex(), content.to, Reply.RECEIPT if ask else Reply.NONE,
             universes.name_of(read.value(1)), sender.meta.name,
         )  # fmt: skip
 
-    async def _enqueue(self, engine: kv.Engine, letter: Letter) -> tuple[ids.Address, kv.Stamp, bool]:
+    async def _enqueue(self, place: Place, letter: Letter) -> tuple[ids.Address, kv.Stamp, bool]:
         """Where it is now, under which stamp, and whether it was there before."""
-        universe, message, to = letter.universe, letter.message, letter.to
+        engine, universe, message, to = place.engine, letter.universe, letter.message, letter.to
         found: list[ids.Address] = []
 
         async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
@@ -170,6 +167,8 @@ class Carrier:
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
+            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
+                await place.blobs(universe).put(letter.content.data)
             batch = kv.Batch()
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
             if universe != message.from_universe:
@@ -188,15 +187,16 @@ class Carrier:
         """Give a question its answer, as its one receipt. False if no run waits for it any more."""
         name, place = await self._place_of(asker.universe)
         try:
-            carried = payload.inline(data) if cas.is_small(data) else await place.blobs(asker.universe).carry(data)
-            return await self._answer(place.engine, claim.at, asker, inbox.Receipt(question, status, carried, 1))
+            receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)
+            return await self._answer(place, claim.at, asker, receipt, data)
         except errors.StoreFailed:
             await self._places.lost(name)
             raise
 
     async def _answer(
-        self, engine: kv.Engine, world_asked: ids.Address, asker: ids.Address, receipt: inbox.Receipt
+        self, place: Place, world_asked: ids.Address, asker: ids.Address, receipt: inbox.Receipt, data: bytes
     ) -> bool:
+        engine = place.engine
         question = ids.IntentId(receipt.intent)
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
@@ -213,6 +213,8 @@ class Carrier:
                 _refuse(calls.NOT_ALLOWED, f"question {question.hex()} was not put to this world")
             if world.meta.status not in TAKES_INPUT:
                 raise NotYet(f"the world that asked is {world.meta.status.name.lower()}")
+            if not cas.is_small(data):
+                await place.blobs(asker.universe).put(data)
             batch = kv.Batch()
             works.answer(batch, asked)
             tried = {"attempt": asked.work.attempt, "correlation": asked.work.correlation}
@@ -240,10 +242,10 @@ class Carrier:
 
 def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> None:
     """Before it is said whether there is such a world: a sender that is not allowed to send there must not learn it."""
-    message = letter.message
-    if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=letter.label):
+    message, label = letter.message, letter.content.label
+    if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=label):
         who = f"world {message.world!r} of universe {message.universe!r} ({message.from_universe.hex()})"
-        _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {letter.label} there")
+        _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {label} there")
 
 
 def _hint(goes: calls.Destination) -> str:

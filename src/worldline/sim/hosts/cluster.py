@@ -23,6 +23,7 @@ from worldline.host.process import EMBEDDED, Role
 from worldline.layers import format as formats
 from worldline.layers import universes
 from worldline.model import ids
+from worldline.model.settings import Settings
 from worldline.roles.cluster import operations
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
@@ -110,22 +111,13 @@ class Cluster:
             await Universe(admin).create(name, by_name[program])
             self.addresses[name] = await Handle(admin, name).address()
         if any(op.kind == "smuggle" for ops in self.plan.ops for op in ops):
-            await self._seal(calm)
+            await _seal(calm, self.settings)
         await backlog.fill(calm.engine, self.plan.backlog, self.addresses, self.history, self.truth)
         self._enlist()
         for member in self.members:
             self.start(member)
         tended = [name for name, program in self.plan.worlds if program == fragile.NAME]
         self.loop.start(self.loop.root, fragile_hosts.resume(admin, tended), name="operator")
-
-    async def _seal(self, calm: compose.Store) -> None:
-        """A universe that takes nothing of others, with a world that would."""
-        name, world = workloads.SEALED
-        sealed = ids.UniverseId(envs.new_id(self.env))
-        batch = kv.Batch()
-        universes.create(batch, sealed, name=name, time_us=self.env.wall_us())
-        await calm.engine.commit(batch)
-        await Universe(Connection(calm, sealed, name, [], self.settings)).create(world, programs.bank)
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
@@ -346,6 +338,16 @@ class Cluster:
             member.stay_dead()
             if member.host is not None:
                 self.loop.crash(member.host)
+
+
+async def _seal(calm: compose.Store, settings: Settings) -> None:
+    """A universe that takes nothing of others, with a world that would."""
+    name, world = workloads.SEALED
+    sealed = ids.UniverseId(envs.new_id(calm.env))
+    batch = kv.Batch()
+    universes.create(batch, sealed, name=name, time_us=calm.env.wall_us())
+    await calm.engine.commit(batch)
+    await Universe(Connection(calm, sealed, name, [], settings)).create(world, programs.bank)
 
 
 async def _serve(universe: Connection) -> None:
