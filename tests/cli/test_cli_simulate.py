@@ -6,12 +6,15 @@ import os
 import shlex
 import signal
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.cli import cli_kit
+from worldline.sim import campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 RACE = str(ROOT / "examples" / "lost_update.py")
@@ -97,6 +100,27 @@ def test_every_cell_must_be_hit_when_asked() -> None:
     assert said.code == 1
     assert "never hit: crash at B1 before acquire" in said.out
     assert "all hold; 0 of 108 cells hit" in said.out
+
+
+class Pool:
+    """Of processes that are quick."""
+
+    given = 0
+
+    def submit(self, _: object, seed: int) -> Future[int]:
+        self.given += 1
+        done: Future[int] = Future()
+        done.set_result(seed)
+        return done
+
+
+def test_seeds_are_given_away_a_few_at_a_time() -> None:
+    """While seeds are given away, Ctrl-C waits."""
+    pool = Pool()
+    results: Any = campaign._in_order(pool, range(100), ahead=8)  # type: ignore[arg-type]
+    assert next(results) == 0
+    assert pool.given == 8
+    assert list(results) == list(range(1, 100))
 
 
 def test_an_interrupt_ends_it_and_everybody(tmp_path: Path) -> None:

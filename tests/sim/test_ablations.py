@@ -33,7 +33,7 @@ def test_there_are_guards_enough() -> None:
 def test_where_a_guard_would_be_missed_all_is_well_with_it() -> None:
     """The profiles that look for missing guards break nothing by themselves. Some guards share one, and its seed."""
     looks = {(record.recorded()[guard], missing.look): guard for guard, missing in ablations.GUARDS.items()}
-    for (seed, look), guard in looks.items():
+    for (seed, look), guard in list(looks.items())[:: 1 if SEARCHES_ANEW else 3]:
         if look:
             held = run.run(seed, profile=campaign.Job(without=guard).profile_of(seed), halt=True)
             assert held.failures == [], guard
