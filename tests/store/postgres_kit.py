@@ -31,15 +31,7 @@ class Place:
         self.server = server
         self.schema = fresh_schema()
         self.url = server.url(schema=self.schema, port=port)
-        self._database = "postgres"
         self._opened: list[Any] = []
-
-    async def move(self) -> None:
-        """Into a database of its own, which counts what happens in it alone. To be called first."""
-        raw = await self.raw()
-        await raw.execute(f"CREATE DATABASE {self.schema}")
-        self._database = self.schema
-        self.url = self.server.url(schema=self.schema, database=self._database)
 
     async def open(self, url: str | None = None, *, create: bool = True, **changes: int) -> postgres.PostgresEngine:
         engine = await postgres.open(url or self.url, ENV, create=create, settings=settings.Settings(**changes))
@@ -49,7 +41,7 @@ class Place:
     async def raw(self) -> Raw:
         """A connection of the test's own, with the schema as its search path."""
         connection: Raw = await asyncpg.connect(
-            self.server.url(database=self._database), server_settings={"search_path": f"{self.schema}, pg_catalog"}
+            self.server.url(), server_settings={"search_path": f"{self.schema}, pg_catalog"}
         )
         self._opened.append(connection)
         return connection

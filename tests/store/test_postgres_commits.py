@@ -290,7 +290,6 @@ KEYS = [b"k/%02d" % index for index in range(12)]
 
 async def test_overlapping_batches_never_deadlock(place: Place) -> None:
     """Random batches over few rows, in every role, from three engines with many connections each."""
-    await place.move()
     engines = [await place.open(commit_connections=6) for _ in range(3)]
     raw = await place.raw()
     await batches.fill(engines[0], dict.fromkeys(KEYS, kv.counter_add(None, 0)))
@@ -323,7 +322,6 @@ async def test_overlapping_batches_never_deadlock(place: Place) -> None:
 
 async def test_a_deadlock_with_a_stranger_is_survived(place: Place) -> None:
     """Somebody who locks in another order: the server ends one of the two; if it is ours, the batch is run again."""
-    await place.move()
     engine, raw = await place.open(), await place.raw()
     await raw.execute("SET deadlock_timeout = '60s'")  # so that ours is the one that finds it
     await batches.fill(engine, {b"a": b"1", b"b": b"1"})
