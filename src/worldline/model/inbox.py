@@ -22,14 +22,14 @@ class MessageMode(enum.IntEnum):
     INBOX = 2  # the destination takes it as an envelope, addressed to a named inbox
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1, gc=False):
     schema: str
     payload: Payload
     to: str = ""  # a run, or a key; empty: every handler of the schema
     correlation: str = ""
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2, gc=False):
     intent: bytes
     status: ReceiptStatus
     payload: Payload
@@ -37,7 +37,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3, gc=False):
     intent: bytes
     due_us: int
     correlation: str = ""
@@ -57,7 +57,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5, gc=False):
     command: str
     payload: Payload
     correlation: str = ""

@@ -24,7 +24,7 @@ class WorkState(enum.IntEnum):
     SETTLED = 4  # answered; stays until the world has consumed the answer
 
 
-class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The authority over one intent: every change expects its exact bytes."""
 
     kind: WorkKind
