@@ -111,7 +111,7 @@ def test_step_does_everything_at_once() -> None:
     store = a_store()
     held = hold(store, 1)
     batch = kv.Batch()
-    [claimed] = commit.add(batch, held, everything(store))
+    [claimed], _ = commit.add(batch, held, everything(store))
     store.ok(batch)
     assert store.head(AT).step == 1
     assert (claimed.intent, claimed.work.state) == (desk.intent_id(3), WorkState.CLAIMED)
@@ -210,7 +210,7 @@ def test_dead_letter_names_the_step_that_buried_it() -> None:
 def test_claimed_work_is_handed_over_ready_to_be_answered() -> None:
     store = a_store()
     batch = kv.Batch()
-    [claimed] = commit.add(batch, hold(store, 1), everything(store))
+    [claimed], _ = commit.add(batch, hold(store, 1), everything(store))
     store.ok(batch)
     store.ok(desk.settling(claimed, store.world(AT)))
     assert sorted(desk.states(store, AT)) == [(WorkState.WAITING, 0), (WorkState.WAITING, 0), (WorkState.SETTLED, 1)]

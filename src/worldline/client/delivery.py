@@ -8,6 +8,7 @@ the input is not sent again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -56,15 +57,24 @@ async def hosted(universe: Connection, at: ids.Address) -> HeldWorld | None:
         raise
 
 
-async def deliver(
+def deliver(
     universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
-) -> Sending:
-    """Get an input to a world. Durable on return. It comes behind every ask that came to this process before it."""
+) -> Awaitable[Sending]:
+    """Get an input to a world. Durable when it was awaited, which is at once. It comes behind every ask that came to
+    this process before it.
+    """
     if universe.host is None:
-        return await enqueue(universe, at, item, client_id=client_id, data=data)
+        return enqueue(universe, at, item, client_id=client_id, data=data)
     place = universe.arrivals.enter(at, item)
     if place is None:
-        return await _deliver(universe, at, item, data, client_id=client_id)
+        return _deliver(universe, at, item, data, client_id=client_id)
+    return _deliver_in_line(universe, at, item, data, client_id=client_id, place=place)
+
+
+async def _deliver_in_line(
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes,
+    *, client_id: bytes | str | None, place: arrivals.Place,
+) -> Sending:  # fmt: skip
     try:
         return await _deliver(universe, at, item, data, client_id=client_id, place=place)
     finally:

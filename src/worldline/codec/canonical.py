@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeAlias
 
 import cbrrr
+from cbrrr import _cbrrr
 
 from worldline.base import errors, limits
 
@@ -36,8 +37,11 @@ Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[str, V
 # `list` is invariant, so a `list[int]` is no `list[Value]`; the insides are checked at run time anyway.
 Encodable: TypeAlias = "bool | int | float | str | bytes | list[Any] | tuple[Any, ...] | dict[str, Any] | None"
 
-_serialize: Final[Callable[..., bytes]] = cbrrr.encode_dag_cbor
-_parse: Final[Callable[[bytes, bool, Callable[[bytes], NoReturn]], Any]] = cbrrr.decode_dag_cbor
+# What `cbrrr.encode_dag_cbor` and `decode_dag_cbor` call: a step encodes about ten values, and a call costs as much as
+# encoding a short one.
+_serialize: Final[Callable[[Any, type, bool], bytes]] = _cbrrr.encode_dag_cbor
+_parse: Final[Callable[[bytes, Callable[[bytes], NoReturn], bool], tuple[Any, int]]] = _cbrrr.decode_dag_cbor
+_LINK: Final = cbrrr.CID
 
 # Up to this size a byte string is decoded without a scan when it has no more possible container heads than the depth
 # limit: then no nest can be too deep, and the lists reserved for false counts stay below 8 MiB together. A nest needs
@@ -72,7 +76,7 @@ def encode(value: Encodable) -> bytes:
 def encode_flat(value: Encodable) -> bytes:
     """The same of a value that is known to be neither deep nor cyclic, without tuples, its map keys well-formed."""
     try:
-        data = _serialize(value)
+        data = _serialize(value, _LINK, False)
     except (TypeError, ValueError) as error:
         raise errors.EncodeError(f"no canonical form: {_cut(error)}") from None
     if len(data) > _BYTES_MAX:
@@ -85,10 +89,13 @@ def decode(data: bytes) -> Value:
     size = len(data)
     if size > limits.CBOR_DEPTH_MAX and (size > _GLANCE_BYTES_MAX or _may_be_deep(data)):
         _scan(data)
+    value: Value
     try:
-        value: Value = _parse(data, False, _refuse_link)
+        value, length = _parse(data, _refuse_link, False)
     except ValueError as error:
         raise errors.DecodeError(f"not canonical: {_cut(error)}") from None
+    if length != size:
+        raise errors.DecodeError(f"not canonical: {size - length} bytes behind the value")
     return value
 
 
@@ -96,12 +103,16 @@ def decode_flat(data: bytes) -> Value:
     """The same of bytes that were checked, and that a flat value was encoded to: short ones are not looked over before.
     What is not flat may come out deeper than `decode` allows, and no deeper than these bytes are many.
     """
-    if len(data) > _FLAT_BYTES_MAX:
+    size = len(data)
+    if size > _FLAT_BYTES_MAX:
         return decode(data)
+    value: Value
     try:
-        value: Value = _parse(data, False, _refuse_link)
+        value, length = _parse(data, _refuse_link, False)
     except ValueError as error:
         raise errors.DecodeError(f"not canonical: {_cut(error)}") from None
+    if length != size:
+        raise errors.DecodeError(f"not canonical: {size - length} bytes behind the value")
     return value
 
 

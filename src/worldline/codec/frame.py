@@ -66,8 +66,12 @@ def _refuse_format(found: int) -> NoReturn:
     raise errors.DecodeError(f"a frame of version {found & 0x0F}; this release reads version {_VERSION}")
 
 
-def join(chunks: Sequence[bytes]) -> bytes:
-    body = b"".join([_LENGTH.pack(len(chunk)) + chunk for chunk in chunks])
+def join(chunks: Sequence[bytes], head: bytes = b"") -> bytes:
+    """`head`: what stands before them."""
+    pieces, pack = [head], _LENGTH.pack
+    for each in chunks:
+        pieces += (pack(len(each)), each)
+    body = b"".join(pieces)
     if len(body) > CHUNKS_BYTES_MAX:
         raise errors.TooLarge("a sequence of chunks", size=len(body), limit=CHUNKS_BYTES_MAX)
     return body

@@ -99,6 +99,7 @@ class Host:
             ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
             ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
         )  # fmt: skip
+        self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
             loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
             for name, role in made
@@ -214,7 +215,7 @@ class Host:
         if self._presence is not None:
             self._presence.enter(self.worker)
         for each in self._loops:
-            each.start()
+            each.start(self._bugs)
         if self._hangs is not None:
             self._hangs.start()
 
@@ -255,9 +256,8 @@ class Host:
 
     def check(self) -> None:
         """Raise the bug that stopped a role, if one did."""
-        for each in self._loops:
-            if each.bug is not None:
-                raise each.bug
+        if self._bugs:  # asked for every input
+            raise self._bugs[0]
 
     async def close(self) -> None:
         """Stop the roles, give claims back, save and release the worlds."""

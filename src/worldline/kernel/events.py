@@ -33,6 +33,7 @@ from worldline.model.trace import Source
 
 REPLY = "worldline/reply"
 BUFFER_MAX = 4_096
+_INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
 CHANGED_BYTES_MAX = limits.STEP_BYTES_MAX // 2  # of the cells that one event changes
 
 _UNDONE = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -283,7 +284,8 @@ def _count_changes(
     """Bound what one event changes: its rows are written with this step."""
     size = 0
     for key in before:
-        size += min(len(machine.cells[key].data), limits.INLINE_BYTES_MAX)
+        length = len(machine.cells[key].data)
+        size += min(_INLINE_BYTES_MAX, length)
     if size > CHANGED_BYTES_MAX and last is not None:
         error = failures.LimitExceeded(f"an event may change cells of {CHANGED_BYTES_MAX} bytes, not {size}")
         raise _Failed(error, last)

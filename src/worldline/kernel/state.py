@@ -40,10 +40,17 @@ from worldline.model.journal import Kind
 FINISHED_KEPT_MAX = 1_000
 SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the schedule's id
 
+# Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
+_SLOTS = (
+    "__weakref__", "_exact", "_waiting", "branch", "cells", "forgettable", "later", "ledger", "live", "now",
+    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "work",
+)  # fmt: skip
+
 
 class Machine:
     """The state of one world."""
 
+    __slots__ = _SLOTS
     now: CurrentStep  # only while a step runs
 
     def __init__(
@@ -92,9 +99,7 @@ class Machine:
         return [self.run_count], [], b""
 
     def is_exact(self, step: int) -> bool:
-        """Whether an operation that was asked for in this step must be asked for with the same arguments again. What
-        earlier code had asked for has been asked for, whatever the code passes now.
-        """
+        """Whether an operation of this step must have the same arguments: not what earlier code asked for."""
         return self.strict or (self._exact and step >= self.origin.since_step)
 
     @property

@@ -82,7 +82,8 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | No
             fork.settle_inherited(machine)
         while now.ready or (machine.work.unsent.items and now.has_room):
             driver.drain(machine)
-            work.send_held_back(machine)
+            if machine.work.unsent.items:
+                work.send_held_back(machine)
     if machine.work.closing.items:
         machine.work.close_given_up()
     return dead, letter

@@ -10,6 +10,7 @@ One without a zone is refused: which instant it means depends on the machine.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,8 @@ from worldline.kernel import user_errors
 
 NONE = b"\xf6"
 
-_PLAIN = (bool, int, str, bytes)
+_PLAIN = (int, str, bytes, bool)
+_FLAT_MAX = 64
 _BUILT = (bytes, datetime)
 _TIME = f"{datetime!r} has no canonical form"
 _NAMED_DEPTH_MAX = 8
@@ -43,7 +45,9 @@ class Unstorable(errors.EncodeError):
 
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported, and in which field."""
-    built = _built(value)
+    built: Any = value if type(value) in _PLAIN else _flat(value)
+    if built is None:
+        built = _built(value)
     try:
         data = canonical.encode(built)
     except errors.EncodeError as error:
@@ -67,6 +71,36 @@ def bounded(data: bytes, what: str) -> bytes:
 def plain(value: object) -> Any:
     """The value as plain data."""
     return _timed(value, _built(value))
+
+
+def _flat(value: object) -> dict[str, Any] | None:
+    """A map or a dataclass that holds a few plain values and nothing else, as most arguments and events do: this very
+    map is what it is stored as, and finding that out takes a fifth of the time that building it takes.
+    """
+    kind: Any = type(value)
+    held: Any = value
+    if kind is not dict:
+        names = _field_names(kind) if type(kind) is type else None  # other metaclasses have code of their own
+        if names is None:
+            return None
+        held = object.__getattribute__(value, "__dict__")
+        if held.keys() != names:
+            return None
+    if len(held) > _FLAT_MAX:
+        return None
+    for name, item in held.items():
+        if type(item) not in _PLAIN or type(name) is not str:
+            return None
+    flat: dict[str, Any] = held
+    return flat
+
+
+@functools.lru_cache(maxsize=1024)
+def _field_names(kind: type) -> frozenset[str] | None:
+    """The fields of a dataclass, if its objects have them in a map."""
+    if not dataclasses.is_dataclass(kind) or not kind.__dictoffset__:
+        return None
+    return frozenset(each.name for each in dataclasses.fields(kind))
 
 
 def _built(value: object) -> Any:

@@ -99,7 +99,7 @@ def pack_frame(entries: list[bytes], changes: bytes = b"", *, parts: int = 0) ->
 
 def pack_whole(chunks: list[bytes], *, entries: int) -> bytes:
     """A frame that has room for all its changes. `chunks`: so many entries, then the changes."""
-    return frame.wrap(_KIND, _HEADER.pack(entries, 0) + frame.join(chunks))
+    return frame.wrap(_KIND, frame.join(chunks, _HEADER.pack(entries, 0)))
 
 
 def pack_part(changes: bytes, *, part: int) -> bytes:

@@ -109,8 +109,9 @@ class Book:
 
 
 def encode(
-    changes: Sequence[Change], drafts: Sequence[journal.Draft], book: Book, large: list[bytes], *, plain: bytes = b""
-) -> bytes:
+    changes: Sequence[Change], drafts: Sequence[journal.Draft], book: Book | None, large: list[bytes], *,
+    plain: bytes = b"",
+) -> bytes:  # fmt: skip
     """The stored form of a step's changes. What belongs into the CAS is added to `large`. `plain`: the changes as
     `change.digests` gives them.
     """
@@ -118,6 +119,7 @@ def encode(
         return b""
     if plain and len(plain) < limits.STEP_CHANGES_BYTES_MAX:
         return _PLAIN + plain
+    book = book or Book()
     flat: list[Any] = []
     search: _Search | None = None
     before = len(large)

@@ -41,7 +41,7 @@ class Seen(msgspec.Struct, frozen=True):
     time_us: int
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Hand the intent to an adapter in this process in the same commit."""
 
     worker: ids.WorkerId
@@ -49,7 +49,7 @@ class Claim(msgspec.Struct, frozen=True):
     until_us: int
 
 
-class Opened(msgspec.Struct, frozen=True):
+class Opened(msgspec.Struct, frozen=True, gc=False):
     intent: ids.IntentId
     work: work_model.Work
     claim: Claim | None = None
@@ -100,12 +100,13 @@ class Steps(msgspec.Struct, frozen=True):
     traces: Sequence[trace.Kept] = ()
 
 
-def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
-    """Put the steps into the batch. Returns the work that is claimed by this very commit."""
+def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Open], bytes]:
+    """Put the steps into the batch. Returns the work that is claimed by this very commit, and the new head's bytes."""
     at = held.at
     leases.fence(batch, held)
-    journals.append(batch, at, done.sealed, before_raw=done.head_raw)
-    inboxes.consume(batch, at, done.consumed)
+    head_raw = journals.append(batch, at, done.sealed, before_raw=done.head_raw)
+    if done.consumed:
+        inboxes.consume(batch, at, done.consumed)
     for buried in done.buried:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)
     claimed = _change_work(batch, at, done) if done.opened or done.closed or done.cancelled else []
@@ -115,12 +116,13 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> list[work.Open]:
         inboxes.record_seen(batch, at, seen.item, client_id=seen.client_id, stamp=seen.stamp, time_us=seen.time_us)
     if done.sent:
         _send(batch, at, done.sent)
-    ready.remove(batch, done.hints)
+    if done.hints:
+        ready.remove(batch, done.hints)
     if done.unfinished is not None:
         inboxes.enqueue_once(batch, at, done.unfinished)
     if done.traces:
         keep_traces(batch, at, done.traces)
-    return claimed
+    return claimed, head_raw
 
 
 def keep_traces(batch: kv.Batch, at: ids.Address, steps: Sequence[trace.Kept]) -> None:
@@ -131,19 +133,24 @@ def keep_traces(batch: kv.Batch, at: ids.Address, steps: Sequence[trace.Kept]) -
 
 
 def _change_work(batch: kv.Batch, at: ids.Address, done: Steps) -> list[work.Open]:
-    claimed = [_open(batch, at, opened) for opened in done.opened]
-    opened_here = [opened.intent for opened in done.opened]
-    for intent in [*done.closed, *(cancelled.intent for cancelled in done.cancelled)]:
-        assert intent not in opened_here, "work opened and closed by the same commit is never opened at all"
+    claimed: list[work.Open] = []
+    opened_here: dict[ids.IntentId, None] = {}
+    for opened in done.opened:
+        opened_here[opened.intent] = None
+        taken = _open(batch, at, opened)
+        if taken is not None:
+            claimed.append(taken)
     for intent in done.closed:
+        assert intent not in opened_here, "work opened and closed by the same commit is never opened at all"
         work.close(batch, at, intent)
     for cancelled in done.cancelled:
+        assert cancelled.intent not in opened_here, "work opened and given up by the same commit is never opened at all"
         work.close(batch, at, cancelled.intent, opened=cancelled.work)
-    return [each for each in claimed if each is not None]
+    return claimed
 
 
 def _settle(batch: kv.Batch, done: Steps) -> None:
-    closed = dict.fromkeys(done.closed)
+    closed = done.closed if len(done.closed) == 1 else dict.fromkeys(done.closed)
     for held in done.settled:
         assert held.intent in closed, "work that a step settles is closed by it"
         work.settle_in_step(batch, held)

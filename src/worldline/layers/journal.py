@@ -26,10 +26,12 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, digest, frame, structs
+from worldline.codec.canonical import encode_flat
 from worldline.keys import journal as keys
 from worldline.layers import changes as stored_changes
 from worldline.model import ids, journal
 from worldline.model.change import Change, changes_digest
+from worldline.model.journal import Entry
 from worldline.store import kv
 
 # The last fields of an entry are digests, or empty: they can be put in and taken out without encoding the rest again.
@@ -37,6 +39,9 @@ assert journal.Entry.__struct_fields__[-3:] == ("state", "chain", "blob")
 _EMPTY: Final = canonical.encode(b"")
 # `digest.hash_parts`, its constant parts worked out: the domain, and the lengths of digests.
 _LENGTH_BYTES: Final = digest.LENGTH_BYTES
+_LENGTHS_END: Final = 1_024  # nearly all entries are shorter
+_LENGTHS: Final = tuple(length.to_bytes(_LENGTH_BYTES, "big") for length in range(_LENGTHS_END))
+_INLINE_BYTES_MAX: Final = limits.INLINE_BYTES_MAX
 _DIGEST_LENGTH: Final = limits.DIGEST_BYTES.to_bytes(_LENGTH_BYTES, "big")
 _CHAIN: Final = digest.counted(b"chain") + _DIGEST_LENGTH
 _STEP: Final = digest.counted(b"step")
@@ -93,18 +98,17 @@ def seal(
     large: list[bytes] = []
     for draft in drafts:
         height += 1
-        carried = draft.payload
-        blob = b"" if len(carried) <= limits.INLINE_BYTES_MAX else digest.sha256(carried)
-        if blob:
+        kind, carried, stamp, correlation = draft.kind, draft.payload, draft.stamp, draft.correlation
+        if len(carried) <= _INLINE_BYTES_MAX:
+            size += len(carried)
+        else:
+            blob = digest.sha256(carried)
             large.append(carried)
             carried = b""
-        size += len(carried)
-        kind, stamp, correlation = draft.kind, draft.stamp, draft.correlation
-        data.append(
-            canonical.encode_flat([height, step, int(kind), logical_us, carried, stamp, correlation, b"", b"", blob])
-        )
+        data.append(encode_flat([height, step, int(kind), logical_us, carried, stamp, correlation, b"", b"", blob]))
         if height < last_height:
-            entries.append(journal.Entry(height, step, kind, logical_us, carried, stamp, correlation, b"", b"", blob))
+            entries.append(Entry(height, step, kind, logical_us, carried, stamp, correlation, b"", b"", blob))
+            blob = b""
     if size > limits.STEP_BYTES_MAX:
         raise errors.TooLarge("a step's payloads", size=size, limit=limits.STEP_BYTES_MAX)
     raw = data[-1]
@@ -115,9 +119,9 @@ def seal(
     data[-1] = with_state + _DIGEST_HEAD + chain + behind
     carried = b"" if blob else last.payload
     entries.append(
-        journal.Entry(height, step, last.kind, logical_us, carried, last.stamp, last.correlation, state, chain, blob)
+        Entry(height, step, last.kind, logical_us, carried, last.stamp, last.correlation, state, chain, blob)
     )
-    stored = stored_changes.encode(changes, drafts, book or stored_changes.Book(), large, plain=plain)
+    stored = stored_changes.encode(changes, drafts, book, large, plain=plain)
     return Sealed(before, entries, data, journal.Head(step, height, chain, state, logical_us), [stored], large)
 
 
@@ -141,7 +145,8 @@ def step_digest(data: Sequence[bytes], changed: bytes) -> bytes:
     """H(entries of one step, digest of its changes), over bytes in which the last entry has no chain."""
     pieces = [_STEP]
     for each in data:
-        pieces += (len(each).to_bytes(_LENGTH_BYTES, "big"), each)
+        length = len(each)
+        pieces += (_LENGTHS[length] if length < _LENGTHS_END else length.to_bytes(_LENGTH_BYTES, "big"), each)
     pieces += (_DIGEST_LENGTH, changed)
     return sha256(b"".join(pieces)).digest()
 
@@ -153,8 +158,10 @@ def chain_digest(previous: bytes, entries: Sequence[journal.Entry], changed: byt
     return chain_of(previous, [structs.encode(entry) for entry in open_ended], changed)
 
 
-def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: bytes) -> None:
-    """Write a sealed step (or several, one after the other) and move the head. Guard: the head as it was read."""
+def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: bytes) -> bytes:
+    """Write a sealed step (or several, one after the other) and move the head. Guard: the head as it was read. Returns
+    the bytes of the new head.
+    """
     before, entries, after = sealed.before, sealed.entries, sealed.after
     assert entries
     assert before.chain in before_raw, "these steps follow another head"
@@ -172,9 +179,10 @@ def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: byte
     else:
         for cut in list(_cut(sealed)):
             _put(batch, at, cut)
-    head_key = keys.head_key(at)
+    head_key, head_raw = keys.head_key(at), keys.HEAD.pack(after)
     batch.expect(head_key, before_raw)
-    batch.put(head_key, keys.HEAD.pack(after))
+    batch.put(head_key, head_raw)
+    return head_raw
 
 
 def stored_bytes(chunks: Sequence[bytes]) -> int:

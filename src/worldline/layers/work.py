@@ -47,7 +47,7 @@ CLAIMABLE = (WorkState.WAITING, WorkState.CLAIMED)
 ERROR_CHARACTERS_MAX = 1024
 
 
-class Open(msgspec.Struct, frozen=True):
+class Open(msgspec.Struct, frozen=True, gc=False):
     """An authority as it was read."""
 
     at: ids.Address

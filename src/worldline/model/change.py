@@ -84,19 +84,23 @@ def digests(previous: bytes, changes: Sequence[Change]) -> tuple[bytes, bytes, b
         return previous, NO_CHANGES, b""
     flat: list[Any] = []
     placements: list[bytes] = []
+    placed, is_plain = b"", True
     for change in changes:
+        flat.append(change.key)
         row = change.row
         if row is None:
-            flat += (change.key, _GROUP if change.is_group else _GONE)
+            flat.append(_GROUP if change.is_group else _GONE)
             continue
         if change.digest:
-            flat += (change.key, _LONG, change.digest)
+            flat += (_LONG, change.digest)
+            is_plain = False
         else:
-            flat += (change.key, row.meaning)
+            flat.append(row.meaning)
         placements.append(row.placement)
+        placed = placed or row.placement
     meant = encode_flat(flat)
-    placed = encode_flat(placements) if any(placements) else b""
-    is_plain = len(flat) == 2 * len(changes)
+    if placed:
+        placed = encode_flat(placements)
     plain = len(meant).to_bytes(PLAIN_LENGTH_BYTES, "big") + meant + placed if is_plain else b""
     return sha256(_STATE + previous + meant).digest(), sha256(_CHANGES + meant + placed).digest(), plain
 

@@ -7,6 +7,7 @@ the two, because a world id alone names nothing.
 from __future__ import annotations
 
 import struct
+from hashlib import sha256
 from typing import Final, NewType
 
 import msgspec
@@ -22,8 +23,10 @@ IntentId = NewType("IntentId", bytes)
 Token = NewType("Token", bytes)  # one claim of an intent
 Digest = NewType("Digest", bytes)
 
-# `digest.hash_parts`, as far as it is known before: the domain, and the lengths of step and ordinal with these.
-_INTENT: Final = digest.counted(b"intent")
+# `digest.hash_parts`, as far as it is known before: the domain, and the lengths of ids, step and ordinal.
+_ID_BYTES: Final = limits.ID_BYTES
+_ID_LENGTH: Final = digest.counted(bytes(limits.ID_BYTES))[: digest.LENGTH_BYTES]
+_INTENT: Final = digest.counted(b"intent") + _ID_LENGTH
 _WHEN: Final = struct.Struct(">QQQI")
 
 MESSAGE_PREFIX = "message:"  # of the ids under which messages from other worlds are taken
@@ -90,7 +93,8 @@ def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: b
     """
     assert step > 0
     assert ordinal >= 0
+    universe, world = address.universe, address.world
+    assert len(universe) == len(world) == _ID_BYTES
+    where, when = _INTENT + universe + _ID_LENGTH + world, _WHEN.pack(8, step, 4, ordinal)
     counted = digest.counted
-    where, when = counted(address.universe) + counted(address.world), _WHEN.pack(8, step, 4, ordinal)
-    whole = digest.sha256(_INTENT + where + when + counted(kind.encode()) + counted(params))
-    return IntentId(whole[: limits.ID_BYTES])
+    return IntentId(sha256(where + when + counted(kind.encode()) + counted(params)).digest()[:_ID_BYTES])

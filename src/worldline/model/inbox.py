@@ -30,14 +30,14 @@ class Reply(enum.IntEnum):
     RECEIPT = 2  # as the receipt of the effect that has sent the question, delivered by an effect
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1, gc=False):
     schema: str
     payload: Payload
     to: str = ""  # a run, or a key; empty: every handler of the schema
     correlation: str = ""
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2, gc=False):
     intent: bytes
     status: ReceiptStatus
     payload: Payload
@@ -45,7 +45,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3, gc=False):
     intent: bytes
     due_us: int
     correlation: str = ""
@@ -72,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     world: str = ""
 
 
-class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5, gc=False):
     command: str
     payload: Payload
     correlation: str = ""

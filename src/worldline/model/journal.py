@@ -51,7 +51,7 @@ _DIGEST_SIZES = (0, limits.DIGEST_BYTES)
 _STAMP_SIZES = (0, limits.STAMP_BYTES)
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An entry before it has a height: what the step says happened."""
 
     kind: Kind
@@ -60,7 +60,7 @@ class Draft(msgspec.Struct, frozen=True):
     correlation: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One journal record. `chain` and `state` are set on the last entry of a step and empty on the others.
 
     The chain is made of these bytes and is recomputed from the decoded record, so this record never gets another field:
@@ -94,7 +94,7 @@ def blob_of(data: bytes) -> bytes:
     return digest.sha256(data) if len(data) > limits.INLINE_BYTES_MAX else b""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The last step's end. The chain digest in it makes every head's bytes unique to one history."""
 
     step: int

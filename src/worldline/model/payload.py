@@ -7,7 +7,7 @@ import msgspec
 from worldline.base import errors, limits
 
 
-class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Exactly one of `inline` and `ref` is set: `ref` is the sha256 of `size` bytes in the universe's CAS."""
 
     inline: bytes | None = None

@@ -33,7 +33,7 @@ class Input(msgspec.Struct, frozen=True):
     poison: str = ""
 
 
-class Context(msgspec.Struct, frozen=True):
+class Context(msgspec.Struct, frozen=True, gc=False):
     """Where and when a step happens. `time_us` is logical time, already not below the step's before.
 
     `behind_us`: by how much the store's time is behind that, because the store's clock was ahead before. Due times are
@@ -51,7 +51,7 @@ class Context(msgspec.Struct, frozen=True):
         return self.time_us - self.behind_us
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Wanted(msgspec.Struct, frozen=True, gc=False):
     """An effect or timer the step asks for. The role turns it into open work."""
 
     intent: ids.IntentId

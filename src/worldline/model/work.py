@@ -25,7 +25,7 @@ class WorkState(enum.IntEnum):
     SENT = 5  # a question that is in another universe's inbox: the answer comes from there
 
 
-class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The authority over one intent: every change expects its exact bytes."""
 
     kind: WorkKind

@@ -41,12 +41,14 @@ class Loop:
         self._telemetry = telemetry
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._bugs: list[Exception] | None = None
         self.last_error: BaseException | None = None
-        self.bug: Exception | None = None  # what has stopped it
         self.ticks = 0
 
-    def start(self) -> None:
+    def start(self, bugs: list[Exception] | None = None) -> None:
+        """`bugs` gets what stops it."""
         assert self._task is None, "a loop is started once"
+        self._bugs = bugs
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     async def join(self) -> None:
@@ -88,7 +90,9 @@ class Loop:
                 pause_ms = envs.backoff_ms(self._env, failures, first_ms=PAUSE_FIRST_MS, most_ms=PAUSE_MOST_MS)
                 await self._env.sleep(pause_ms / 1000)
             except Exception as error:
-                self.last_error = self.bug = error
+                self.last_error = error
+                if self._bugs is not None:
+                    self._bugs.append(error)
                 log.exception("%s: stopped by a bug", self.name)
                 self._telemetry.tell(telemetry.Troubled(self.name, type(error).__name__, str(error), bug=True))
                 raise

@@ -247,20 +247,22 @@ def check(batch: Batch) -> int:
     """
     size = 0
     guarded = False
+    puts = batch.puts
     key_max, value_max = limits.KEY_BYTES_MAX, limits.VALUE_BYTES_MAX
     for key, value in batch.expects.items():
         length = len(key)
         size += length if 0 < length <= key_max else _check_key(key)
-        put = batch.puts.get(key)
         if value is None:
-            if put is None:
+            if key not in puts:
                 raise errors.BatchRefused(f"absent is expected of key {key.hex()}, which this batch does not put")
             guarded = True
-        else:
-            length = len(value)
-            size += length if length <= value_max else _check_value(length)
-            guarded = guarded or (put is not None and put.stamp is None and put.value != value)
-    for key, put in batch.puts.items():
+            continue
+        length = len(value)
+        size += length if length <= value_max else _check_value(length)
+        if not guarded and key in puts:
+            put = puts[key]
+            guarded = put.stamp is None and put.value != value
+    for key, put in puts.items():
         length = len(key)
         size += length if 0 < length <= key_max else _check_key(key)
         if put.stamp is None:
@@ -279,7 +281,7 @@ def check(batch: Batch) -> int:
         size += _check_key(append.prefix, extra=limits.STAMP_BYTES) + _check_value(len(append.value))
     if batch.counts or batch.ranges:
         size += _check_counts(batch) + _check_ranges(batch)
-    if len(batch.appends) > limits.BATCH_APPENDS_MAX:
+    if batch.appends and len(batch.appends) > limits.BATCH_APPENDS_MAX:
         raise errors.BatchRefused(f"{len(batch.appends)} appends; the limit is {limits.BATCH_APPENDS_MAX}")
     if size > limits.BATCH_BYTES_MAX:
         raise errors.TooLarge("batch", size=size, limit=limits.BATCH_BYTES_MAX)

@@ -197,7 +197,9 @@ class Signature:
             ) from error
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = values.load(_ARGUMENTS, data)
+        given: Any = canonical.decode(data)
+        if type(given) is not dict:  # the keys of a map are text
+            given = values.rebuild(_ARGUMENTS, given)
         if self._names is not None and all(name in given for name in self._names) and len(given) == len(self._names):
             return tuple(values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
         bound = self.parameters.bind_partial()

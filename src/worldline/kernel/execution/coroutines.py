@@ -103,9 +103,11 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) 
     if type(waiting) is Joined or type(waiting) is Closing:
         return stack.call(coroutine.send, not resume.waited)
     assert isinstance(waiting, _FED)
-    done = [ops[number].outcome for number in waiting.ops]
-    # An operation given up later has an outcome too by the time a run is rebuilt; the run was never fed that.
-    fed = [None if each is None or each.status is not _OK else each.data for each in done]
+    fed: list[bytes | None] = []
+    for number in waiting.ops:
+        outcome = ops[number].outcome
+        # An operation given up later has an outcome too by the time a run is rebuilt; the run was never fed that.
+        fed.append(None if outcome is None or outcome.status is not _OK else outcome.data)
     return stack.call(coroutine.send, tuple(fed))
 
 

@@ -151,7 +151,7 @@ class WorkflowCalls:
             raise
         return self.issue(kind, call.target.name, params, run_id=run_id)
 
-    def issue(self, kind: OpKind, name: str, params: bytes, **details: Any) -> int:
+    def issue(self, kind: OpKind, name: str, params: bytes, *, delay_us: int = 0, run_id: str = "") -> int:
         """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
         run = self._run
         name.encode()  # what has no bytes is refused here, before anything is recorded
@@ -164,7 +164,7 @@ class WorkflowCalls:
         now = self._machine.now
         now.begin_change()
         self._issue(wanted)
-        work.issued(self._machine, run, number, params, **details)
+        work.issued(self._machine, run, number, params, delay_us=delay_us, run_id=run_id)
         now.end_change()
         return number
 

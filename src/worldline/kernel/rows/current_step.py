@@ -12,6 +12,8 @@ from worldline.model.journal import Kind
 from worldline.model.trace import Trace
 
 ENTRY_BYTES = 64  # of an entry without payload, about
+_INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
+_FULL_BYTES = limits.STEP_BYTES_MAX // 2
 EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4  # of a step, from which on no event is raised
 
 
@@ -69,7 +71,7 @@ class CurrentStep:
     def full(self) -> bool:
         """Whether what can wait continues in the next step. The rest of the bytes are for what cannot."""
         return (
-            self.bytes > limits.STEP_BYTES_MAX // 2
+            self.bytes > _FULL_BYTES
             or len(self.drafts) >= limits.STEP_ENTRIES_MAX
             or self.turns >= limits.STEP_TURNS_MAX
         )
@@ -82,7 +84,7 @@ class CurrentStep:
     def draft(self, kind: Kind, data: bytes, *, stamp: bytes = b"", correlation: str = "") -> None:
         # A payload that is too large for an entry is stored apart, and only named in it.
         size = len(data)
-        self.bytes += ENTRY_BYTES + len(correlation) + (size if size <= limits.INLINE_BYTES_MAX else 0)
+        self.bytes += ENTRY_BYTES + len(correlation) + (size if size <= _INLINE_BYTES_MAX else 0)
         self.drafts.append(journal.Draft(kind, data, stamp, correlation))
 
     def drop(self, why: errors.CannotStep) -> None:
@@ -98,7 +100,7 @@ class CurrentStep:
 
     def count_bytes(self, size: int) -> None:
         """A row of this size is written, of which no entry has the content. A large one is stored apart."""
-        self.bytes += min(size, limits.INLINE_BYTES_MAX)
+        self.bytes += min(_INLINE_BYTES_MAX, size)
 
     def sent_by(self, message: inbox.Message | None) -> None:
         """The handlers that run now take this message; None: what they take was not sent by a world."""

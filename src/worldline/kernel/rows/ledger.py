@@ -18,8 +18,9 @@ from worldline.model.change import DELTA_BYTES_MIN, NO_SLOT, SHORT_BYTES_MAX, SL
 
 _KEY = operator.attrgetter("key")
 
-# A row as fields: of its meaning, of its placement, and the payload among the former that an entry may have, too.
-Written: TypeAlias = tuple[list[Any], list[int], bytes]
+# A row as fields: of its meaning (or as bytes, if it is always the same), of its placement, and the payload among the
+# former that an entry may have, too.
+Written: TypeAlias = tuple[list[Any] | bytes, list[int], bytes]
 Write: TypeAlias = Callable[[], Written]
 
 
@@ -73,7 +74,7 @@ class Group:
                 rows.append(Change(prefix + key, None))
                 continue
             meaning, placement, payload = write()
-            data = encode_flat(meaning)
+            data = meaning if type(meaning) is bytes else encode_flat(meaning)
             row = Row(data, encode_flat(placement)) if placement else Row(data)
             if len(data) <= SHORT_BYTES_MAX:  # as nearly all are: a reference would not be much shorter
                 rows.append(Change(prefix + key, row))
@@ -105,7 +106,7 @@ class Ledger:
         rows: list[Change] = []
         for group in self._groups:
             group.collect(drops, rows)
-        self._groups = {}
+        self._groups.clear()
         if len(rows) > 1:
             rows.sort(key=_KEY)
         if len(drops) > 1:
@@ -116,7 +117,8 @@ class Ledger:
 def row_of(written: Written) -> Row:
     """A row's bytes."""
     meaning, placement, _ = written
-    return Row(encode_flat(meaning), encode_flat(placement) if placement else b"")
+    data = meaning if type(meaning) is bytes else encode_flat(meaning)
+    return Row(data, encode_flat(placement) if placement else b"")
 
 
 def _slot(data: bytes, payload: bytes) -> tuple[int, int]:

@@ -30,6 +30,8 @@ _EFFECT, _EFFECT_REQUESTED = WorkKind.EFFECT, Kind.EFFECT_REQUESTED
 class OpenWork:
     """The open work of one world."""
 
+    __slots__ = ("_numbered", "_rows", "closing", "count", "now", "open", "unsent")
+
     now: CurrentStep  # only while a step runs
 
     def __init__(self, ledger: Ledger) -> None:
@@ -80,20 +82,23 @@ class OpenWork:
         """
         now = self.now
         context = now.context
-        key = now.next_key()
-        intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=name, params=params)
+        opened_us = context.store_us
+        step, ordinal = now.next_key()
+        intent = ids.intent_id(context.address, step=step, ordinal=ordinal, kind=name, params=params)
         number = 0 if run else self._next_work()
-        pending = Pending(number, kind, name, params, *key, context.store_us, due_us, deadline_us, run, op, event)
+        pending = Pending(
+            number, kind, name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event
+        )  # fmt: skip
         self.open[intent] = pending
         if number:
             self._numbered[number] = pending
             self._rows.put(keys.WORK + keys.number(number), pending.write, is_new=True)
         now.draft(
             _EFFECT_REQUESTED if kind is _EFFECT else Kind.TIMER_SET,
-            values.pack([key[1], name, run, op, params, max(0, due_us - context.store_us)]),
+            values.pack([ordinal, name, run, op, params, due_us - opened_us if due_us > opened_us else 0]),
         )
         now.wanted.append(
-            steps.Wanted(intent, kind, *key, name, params, context.store_us, due_us, deadline_us, run, parked)
+            steps.Wanted(intent, kind, step, ordinal, name, params, opened_us, due_us, deadline_us, run, parked)
         )
         return pending
 

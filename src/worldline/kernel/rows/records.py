@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from worldline.base.failures import CancelKind
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.ledger import Queue, Written
@@ -45,7 +45,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     data: dict[str, Any] = {}
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
+class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The answer to an operation: canonical data if OK, else a `Failure`."""
 
     status: ReceiptStatus
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         return [int(self.status), self.data], [], self.data
 
 
-class Op(msgspec.Struct):
+class Op(msgspec.Struct, gc=False):
     """One operation: what was asked for, by which feeding of which incarnation, and in which step."""
 
     kind: OpKind
@@ -104,7 +104,7 @@ class Op(msgspec.Struct):
         return meaning, [self.step, *asked.placement()], self.params
 
 
-class Resume(msgspec.Struct, frozen=True):
+class Resume(msgspec.Struct, frozen=True, gc=False):
     """One feeding of the coroutine, at a logical time: with outcomes, with the failure of an operation (`failed`), or
     with a cancellation of a scope (`scope`, 0 being the whole run) of a kind and for a reason; then `failed` is the
     operation whose failure cancels the scope, if one does. `waited`: cancelled operations have not all ended yet.
@@ -120,11 +120,17 @@ class Resume(msgspec.Struct, frozen=True):
     salts: int = 0
 
     def write(self) -> Written:
+        if self.failed < 0 and self.scope < 0 and not (self.reason or self.waited or self.salts) and self.kind is _USER:
+            return _FED, [self.time_us], b""
         meaning = [self.failed, self.scope, self.reason, int(self.kind), self.waited]
         return [*meaning, self.salts] if self.salts else meaning, [self.time_us], b""
 
 
-class Held(msgspec.Struct, frozen=True):
+_USER = CancelKind.USER
+_FED = canonical.encode_flat([-1, -1, "", int(_USER), False])  # with outcomes, as nearly always
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
     """An effect, timer or start of a run that did not fit into its step: it is asked for in the next one."""
 
     run: str
@@ -359,8 +365,10 @@ class Pending(msgspec.Struct, gc=False):
         self.parked = parked
 
     def write(self) -> Written:
-        meaning = [int(self.kind), self.name, self.params, self.run, self.op, self.event]
-        return meaning, self.placement(), self.params
+        return self.meaning(), self.placement(), self.params
+
+    def meaning(self) -> list[Any]:
+        return [int(self.kind), self.name, self.params, self.run, self.op, self.event]
 
     def placement(self) -> list[int]:
         return [self.step, self.ordinal, self.opened_us, self.due_us, self.deadline_us]
@@ -372,8 +380,7 @@ class GivenUp(msgspec.Struct, frozen=True):
     pending: Pending
 
     def write(self) -> Written:
-        meaning, placement, payload = self.pending.write()
-        return [*meaning, self.pending.number], placement, payload
+        return [*self.pending.meaning(), self.pending.number], self.pending.placement(), self.pending.params
 
 
 class Schedule(msgspec.Struct):

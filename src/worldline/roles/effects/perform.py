@@ -13,9 +13,10 @@ its claim is still renewed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -208,17 +209,13 @@ class Performer:
             self._renewals = loop.call_at(renew_at, self._renew_due)
         return held
 
-    async def _in_time(self, claim: works.Open, done: asyncio.Future[Applied]) -> None:
-        """Wait for a world to take an answer, no longer than until its claim would have to be renewed again."""
+    def _limit(self, claim: works.Open, done: asyncio.Future[Applied]) -> None:
+        """A world has an answer: it is waited for no longer than until its claim would have to be renewed again."""
         loop = asyncio.get_running_loop()
         late_at = loop.time() + self._settings.renew_ms / 1000
         self._handed[claim.intent] = (late_at, done)
         if self._renewals is None:
             self._renewals = loop.call_at(late_at, self._renew_due)
-        try:
-            await done
-        finally:
-            del self._handed[claim.intent]
 
     def _renew_due(self) -> None:
         """Renew the claims whose time has come, wait no longer for worlds that are late; come back for the next."""
@@ -270,7 +267,10 @@ class Performer:
             lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim,
         )  # fmt: skip
         try:
-            started = self._started(effect, arguments, this, policy, slot)
+            run = functools.partial(
+                attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources
+            )
+            started = run() if slot.try_start() else _in_line(slot, run)
             if in_time is None:
                 ended = await started
             else:
@@ -282,13 +282,6 @@ class Performer:
             slot.close()
         self.performed += 1
         return policy, ended
-
-    async def _started(
-        self, effect: Effect[..., Any], arguments: bytes, this: attempts.Attempt, policy: Policy, slot: Slot
-    ) -> Ended:
-        if not slot.try_start():
-            await slot.start()
-        return await attempts.run(effect, arguments, this, policy, threads=self._threads, resources=self._resources)
 
     def _emit(self, claim: works.Open, chunk: object) -> None:
         """Pass a chunk to followers: from an effect on the loop at once, from one in a thread by way of the loop."""
@@ -363,8 +356,9 @@ class Performer:
         done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
         if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim, trace=trace)):
             return False
+        self._limit(claim, done)
         try:
-            await self._in_time(claim, done)
+            await done
         except TimeoutError:
             probes.hit("effects.answer-not-taken-in-time")
             return False
@@ -372,6 +366,8 @@ class Performer:
             return True
         except errors.Error:
             return False  # not taken, or that is not known: the inbox takes it only if the claim still stands
+        finally:
+            del self._handed[claim.intent]
         return True
 
     async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
@@ -399,6 +395,12 @@ class Performer:
 Slot = limiter.Slot
 _LEAVES_DRY = (fork.SHARE, messages.REPLY)  # what a dry fork was asked for, it answers
 _OK = ReceiptStatus.OK
+
+
+async def _in_line(slot: Slot, run: Callable[[], Awaitable[Ended]]) -> Ended:
+    """An attempt that has to wait until it may start."""
+    await slot.start()
+    return await run()
 
 
 def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt, trace: str) -> inbox.Receipt:

@@ -19,7 +19,7 @@ _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's
 _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """Where an input was journaled."""
 
     height: int

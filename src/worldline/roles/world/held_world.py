@@ -57,6 +57,15 @@ _IDLE, _BUSY, _SAVING, _LOST = State.IDLE, State.BUSY, State.SAVING, State.LOST 
 
 
 class HeldWorld:
+    # A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
+    __slots__ = (
+        "__weakref__", "_found_items", "_idle", "_looks", "_looks_read", "_trial_steps", "_unread_range", "_warned",
+        "active_us", "at", "baseline", "baseline_raw", "blobs", "busy", "careful", "deltas", "empty_version",
+        "entries_since", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost", "machine", "mark",
+        "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial", "unfinished",
+        "unread", "unread_us", "unsaved", "waiting",
+    )  # fmt: skip
+
     def __init__(
         self,
         program: Program,
@@ -78,6 +87,7 @@ class HeldWorld:
         self._idle: list[asyncio.Future[None]] = []  # callers that wait until it is idle, or lost
         # Memory.
         self.machine = restored.machine
+        self.unfinished = restored.machine.unfinished  # when no step is under way
         self.head = restored.head
         self.head_raw = restored.head_raw
         self.deltas = stored_changes.Book()  # of its large rows
@@ -124,7 +134,7 @@ class HeldWorld:
     @property
     def has_work(self) -> bool:
         """Whether a cycle may begin, and finds something to do."""
-        return self.state is _IDLE and (self.unread or bool(self.handed) or self.machine.unfinished)
+        return self.state is _IDLE and (self.unread or bool(self.handed) or self.unfinished)
 
     def begin_cycle(self) -> None:
         assert self.state is _IDLE
@@ -173,14 +183,16 @@ class HeldWorld:
     # --- Memory -----------------------------------------------------------------------------------------------
 
     def committed(
-        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, size: int, now_us: int
-    ) -> None:
+        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, size: int,
+        unfinished: bool, now_us: int,
+    ) -> None:  # fmt: skip
         """Steps of its machine are durable. `size`: of what was written for them, more or less."""
         if changed:
             self.unsaved.take(changed)
         elif not self.unsaved.tracked:
             self.unsaved.grew(size)
         self.head, self.head_raw = head, head_raw
+        self.unfinished = unfinished
         self.trial = None  # deleted by these steps
         if self.on_trial:
             self._trial_steps += 1
@@ -211,6 +223,7 @@ class HeldWorld:
         the machine that made them.
         """
         before, self.machine = self.machine, restored.machine
+        self.unfinished = restored.machine.unfinished
         self.head, self.head_raw = restored.head, restored.head_raw
         self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
         self.entries_since, self.unsaved = restored.entries, restored.unsaved

@@ -76,9 +76,13 @@ class Keeper:
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
-        quiet_us, saved_us = held.active_us + self._quiet_us, held.saved_us + self._snapshot_us
-        few = held.entries_since < self._snapshot_entries and held.unsaved.bytes <= self._unsaved_max
-        if few and held.tend_us <= quiet_us and held.tend_us <= saved_us:
+        known_us = held.tend_us
+        if (
+            known_us <= held.active_us + self._quiet_us
+            and known_us <= held.saved_us + self._snapshot_us
+            and held.entries_since < self._snapshot_entries
+            and held.unsaved.bytes <= self._unsaved_max
+        ):
             return  # it wants nothing before then
         due_us = snapshot.due_us(held, self._settings)
         if due_us < held.tend_us:

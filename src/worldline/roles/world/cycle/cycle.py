@@ -78,7 +78,8 @@ class Cycle:
         """A turn of a world that takes part in the next cycle, with what was handed over to it."""
         handed = held.take_handed(self._settings.max_inbox_batch)
         hints = tuple(held.hints.values()) if held.hints else ()
-        return Turn(held, handed, hints, began_wall_us=self._env.wall_us() if self._telemetry.on else 0)
+        began_wall_us = self._env.wall_us() if self._telemetry.on else 0
+        return Turn(held, handed, hints, began_wall_us=began_wall_us, progress=self._kernel.progress)
 
     async def run(self, turns: Sequence[Turn]) -> list[Lost]:
         """The whole cycle for these worlds, all of them busy. Returns those that are lost.
@@ -113,7 +114,7 @@ class Cycle:
     async def _run(self, turns: Sequence[Turn], began_us: int) -> list[Lost]:
         time_us = await self._intake.read(turns)
         for each in turns:
-            if each.held.on_trial and each.empty and not each.held.machine.unfinished:
+            if each.held.on_trial and each.empty and not each.held.unfinished:
                 each.held.end_trial()
         working = [each for each in turns if each.has_work]
         if not working:
@@ -163,10 +164,11 @@ class Cycle:
             for each in worked:
                 self._give_back(each)
             raise
+        now_us = self._env.monotonic_us()
         for each, outcome in zip(good, outcomes, strict=True):
             if isinstance(outcome, kv.Ok):
                 try:
-                    self._act(each)
+                    self._act(each, now_us)
                 except Exception as error:  # noqa: BLE001 - the steps are durable; a restore makes good what is missing
                     self._give_back(each)
                     lost.append(Lost(each, error))
@@ -230,15 +232,17 @@ class Cycle:
 
     # --- Act --------------------------------------------------------------------------------------------------
 
-    def _act(self, worked: Worked) -> None:
+    def _act(self, worked: Worked, now_us: int) -> None:
         """The steps are durable: now, and only now, the outside may learn of them."""
         turn, done, built = worked.turn, worked.done, worked.built
         assert built is not None
         held = turn.held
         turn.committed(len(done.handed))
-        now_us = self._env.monotonic_us()
         size = done.size if not done.large else done.size + sum(map(len, done.large))
-        held.committed(done.after, built.head_raw, done.changed, entries=len(done.entries), size=size, now_us=now_us)
+        held.committed(
+            done.after, built.head_raw, done.changed, entries=len(done.entries), size=size,
+            unfinished=done.unfinished, now_us=now_us,
+        )  # fmt: skip
         if built.unhinted:
             held.drop_hints(built.unhinted)
         if done.cut or built.answers_self or held.on_trial:  # a trial ends when the inbox is found empty
@@ -310,7 +314,7 @@ class Cycle:
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
         if isinstance(outcome, kv.Conflict):
             raise commit.lost(outcome, held.lease)
-        self._act(Worked(Turn(held, [handover]), done, built))
+        self._act(Worked(Turn(held, [handover]), done, built), self._env.monotonic_us())
 
 
 async def _read_ahead(turn: Turn) -> None:

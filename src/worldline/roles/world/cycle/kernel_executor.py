@@ -106,7 +106,9 @@ class KernelExecutor(Executor):
         before.
         """
         with self._lock:
-            self.progress()
+            if self._ident and get_ident() != self._ident:
+                raise Replaced
+            self._parts += 1
             keep(*args)
 
     def progress(self) -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.program import Program
-from worldline.keys import journal as journal_keys
 from worldline.layers import cas, commit, messages, ready, trial, universes, worlds
 from worldline.layers import journal as journals
 from worldline.layers import work as works
@@ -131,19 +130,19 @@ def _build(
     steps = commit.Steps(
         head_raw=held.head_raw,
         sealed=journals.Sealed(done.before, done.entries, done.data, done.after, done.changes),
-        consumed=[each.stamp for each in done.taken],
+        consumed=[each.stamp for each in done.taken] if done.taken else [],
         buried=done.buried,
         seen=seen,
         opened=opened,
         closed=list(done.closed),
         settled=settled,
-        cancelled=[commit.Cancelled(each.intent, work_of(held.program, each)) for each in done.cancelled],
+        cancelled=_cancelled(held.program, done.cancelled) if done.cancelled else [],
         sent=sent,
         hints=hints,
         unfinished=inbox.Control(commands.CONTINUE, payload.EMPTY) if done.unfinished else None,
         traces=done.traces,
     )
-    claimed = commit.add(batch, held.lease, steps)
+    claimed, head_raw = commit.add(batch, held.lease, steps)
     if held.trial is not None:
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []
@@ -151,8 +150,11 @@ def _build(
     if sent:
         touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
         answers_self = answers_self or held.at in touched or any(each.receipt is not None for each in sent)
-    head_raw = batch.puts[journal_keys.head_key(held.at)].value
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
+
+
+def _cancelled(program: Program, cancelled: list[step.Wanted]) -> list[commit.Cancelled]:
+    return [commit.Cancelled(each.intent, work_of(program, each)) for each in cancelled]
 
 
 def _sent(each: Route) -> commit.Sent:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.model import step
 from worldline.model.settings import WorkerSettings
 from worldline.roles.world import trials
 from worldline.roles.world.cycle import kernel_thread, steps
@@ -104,8 +103,8 @@ class Stepper:
         """A world whose turn does not come in time is left out. Whatever comes out of the steps of one, the others make
         theirs.
         """
-        settings = self._settings
-        deadline_us = self._env.monotonic_us() + settings.max_cycle_wall_ms * 1000
+        settings, monotonic_us = self._settings, self._env.monotonic_us
+        deadline_us = monotonic_us() + settings.max_cycle_wall_ms * 1000
         steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
         many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
         self._kernel.begin()
@@ -116,7 +115,7 @@ class Stepper:
             if each.error is not None:
                 worked.append(Worked(each, Done(held.head, held.head)))
                 continue
-            now_us = self._env.monotonic_us()
+            now_us = monotonic_us()
             if worked and now_us > deadline_us:
                 each.too_late()
             else:
@@ -137,9 +136,10 @@ class Stepper:
         """Whatever comes of a world's steps is that world's alone; nothing comes of steps that were given up. Without a
         budget: one step of a world on trial.
         """
-        held, unread, begin = turn.held, turn.unread, self._begin(turn)
+        held, unread, begin = turn.held, turn.unread, turn.begin_step
         try:
-            self._cool(held)
+            if held.machine.cells.fetch is not None:  # as of few worlds
+                self._cool(held)
             if budget is None:
                 done = steps.run_one(held, unread, poison=poison, time_us=time_us, begin=begin)
             else:
@@ -148,15 +148,6 @@ class Stepper:
             self._kernel.keep(_keep_failed, turn, worked, raised)
         else:
             self._kernel.keep(worked.append, Worked(turn, done))
-
-    def _begin(self, turn: Turn) -> steps.Begin:
-        progress, step_over = self._kernel.progress, turn.step_over
-
-        def begin(given: step.Input) -> None:
-            progress()
-            step_over(given)
-
-        return begin
 
 
 def _keep_failed(turn: Turn, worked: list[Worked], error: BaseException) -> None:

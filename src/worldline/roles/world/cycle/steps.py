@@ -178,11 +178,12 @@ def _step(
     """One step. Returns where it is journaled, why its input was not taken, and what is buried instead of that."""
     begin(given)
     head = done.after
+    number = head.step + 1
     due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
-    stepped = kernel_step.step(held.machine, given, step.Context(held.at, head.step + 1, logical_us, behind_us))
+    stepped = kernel_step.step(held.machine, given, step.Context(held.at, number, logical_us, behind_us))
     sealed = journals.seal(
         head, stepped.drafts, stepped.changes, state=stepped.state, time_us=logical_us, covered=stepped.covered,
         plain=stepped.plain, book=held.deltas,
@@ -196,13 +197,16 @@ def _step(
     if sealed.large:
         done.large += sealed.large
     done.steps += 1
-    done.size += len(sealed.changes[0]) + sum(map(len, sealed.data)) + RECORD_BYTES * len(sealed.data)
+    size = len(sealed.changes[0])
+    for data in sealed.data:
+        size += len(data) + RECORD_BYTES
+    done.size += size
     if stepped.traces:
-        done.traces.append(trace.Kept(head.step + 1, logical_us, stepped.traces))
+        done.traces.append(trace.Kept(number, logical_us, stepped.traces))
         done.size += sum(_size(len(each.text)) for each in stepped.traces)
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
-    return Applied(head.height + 1, head.step + 1), stepped.dead, stepped.letter
+    return Applied(head.height + 1, number), stepped.dead, stepped.letter
 
 
 def _gather(done: Done, stepped: step.Stepped) -> None:

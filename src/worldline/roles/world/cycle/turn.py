@@ -16,7 +16,7 @@ While it is STEPPING, STEPPED or AGAIN, its machine may have moved on from what 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -50,6 +50,10 @@ class Stage(enum.Enum):
 _READ, _STEPPING, _STEPPED, _COMMITTED = Stage.READ, Stage.STEPPING, Stage.STEPPED, Stage.COMMITTED  # found quicker
 
 
+def _no_thread() -> None:
+    """A step that is made without a thread that could be given up."""
+
+
 class Turn(msgspec.Struct, eq=False):
     held: HeldWorld
     handed: list[Handover]  # not settled yet
@@ -61,10 +65,11 @@ class Turn(msgspec.Struct, eq=False):
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
     began_wall_us: int = 0  # if that is measured
     given: step.Input | None = None  # what its last step is over, as far as it has got
+    progress: Callable[[], None] = _no_thread  # says that the kernel's thread has got on
 
     @property
     def has_work(self) -> bool:
-        return bool(self.handed or self.unread or self.held.machine.unfinished or self.error is not None)
+        return bool(self.handed or self.unread or self.held.unfinished or self.error is not None)
 
     @property
     def moved(self) -> bool:
@@ -100,8 +105,9 @@ class Turn(msgspec.Struct, eq=False):
         assert self.stage is _READ
         self.stage = _STEPPING
 
-    def step_over(self, given: step.Input) -> None:
-        """Called in the kernel's thread: a step begins."""
+    def begin_step(self, given: step.Input) -> None:
+        """Called in the kernel's thread: a step over this begins."""
+        self.progress()
         self.given = given
 
     def end_steps(self) -> None:
