@@ -10,14 +10,17 @@ import worldline as wl
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 
-UNIVERSE = ["create", "dead", "ensure", "metrics_port", "name", "world", "worlds"]
+UNIVERSE = [
+    "allow", "allowed", "allowed_changes", "create", "dead", "deny", "ensure", "id", "metrics_port", "name", "world",
+    "worlds",
+]  # fmt: skip
 WORLD = [
     "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "follow", "fork", "head",
     "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
     "shadow", "snapshot", "start", "state", "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
-SENT = ["applied"]
+SENT = ["already_enqueued", "applied", "id", "stamp"]
 
 
 def public(thing: Any) -> list[str]:

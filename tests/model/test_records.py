@@ -103,8 +103,9 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
     },
     inbox.ReceiptStatus: {"OK": 1, "ERROR": 2, "TIMEOUT": 3, "CANCELLED": 4},
     inbox.MessageMode: {"TYPED": 1, "INBOX": 2},
+    inbox.Reply: {"NONE": 0, "MESSAGE": 1, "RECEIPT": 2},
     work.WorkKind: {"EFFECT": 1, "TIMER": 2, "MESSAGE": 3},
-    work.WorkState: {"WAITING": 1, "CLAIMED": 2, "PARKED": 3, "SETTLED": 4},
+    work.WorkState: {"WAITING": 1, "CLAIMED": 2, "PARKED": 3, "SETTLED": 4, "SENT": 5},
     world.Status: {"ACTIVE": 1, "PAUSED": 2, "ARCHIVED": 3, "DELETED": 4},
 }  # fmt: skip
 
