@@ -239,9 +239,10 @@ class _Loading:
             op.opened(_pending(0, [*asked_for, record.id, number, ""], asked_at))
         record.ops.append(op)
 
-    def outcome(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
-        status, data = meaning
-        self.outcomes.append((self._record(key), key.number, Outcome(ReceiptStatus(status), data)))
+    def outcome(self, key: Parsed, meaning: Any, placement: Any) -> None:
+        status, data = meaning if not placement else (*meaning, *placement)
+        found = Outcome(ReceiptStatus(status), data, placed=bool(placement))
+        self.outcomes.append((self._record(key), key.number, found))
 
     def park(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         self.parked.append((self._record(key), key.number, Parked(*meaning)))

@@ -35,6 +35,7 @@ _EFFECT_WORK, _TIMER_WORK = WorkKind.EFFECT, WorkKind.TIMER
 _OUTSIDE = (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER)
 _RUNS = (OpKind.CHILD, OpKind.START)
 _MESSAGES = (OpKind.SEND, OpKind.ASK)
+_SEND, _OK = OpKind.SEND, ReceiptStatus.OK
 
 
 def check_known(program: Program, target: calls.Target) -> None:
@@ -328,6 +329,8 @@ def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None
     run = machine.runs.get(run_id)
     if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
         return
+    if run.record.ops[number].kind is _SEND and outcome.status is _OK:
+        outcome = Outcome(_OK, outcome.data, placed=True)
     run.answer(number, outcome)
     machine.now.ready.append(run_id)
 

@@ -20,7 +20,7 @@ _KEY = operator.attrgetter("key")
 
 # A row as fields: of its meaning (or as bytes, if it is always the same), of its placement, and the payload among the
 # former that an entry may have, too.
-Written: TypeAlias = tuple[list[Any] | bytes, list[int], bytes]
+Written: TypeAlias = tuple[list[Any] | bytes, list[Any], bytes]
 Write: TypeAlias = Callable[[], Written]
 
 

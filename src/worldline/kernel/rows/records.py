@@ -46,12 +46,17 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The answer to an operation: canonical data if OK, else a `Failure`."""
+    """The answer to an operation: canonical data if OK, else a `Failure`. `placed`: the data says only when and where
+    something came about, as the receipt of a message does, and two worlds that live the same have other ones.
+    """
 
     status: ReceiptStatus
     data: bytes
+    placed: bool = False
 
     def write(self) -> Written:
+        if self.placed:
+            return [int(self.status)], [self.data], b""
         return [int(self.status), self.data], [], self.data
 
 
