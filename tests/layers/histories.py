@@ -137,7 +137,8 @@ def histories(draw: st.DrawFn) -> History:
             known = {
                 key: meaning
                 for key, meaning in known.items()
-                if not any(key.startswith(group) for group in groups) or any(each.key == key for each in changes)
+                if not any(key.startswith(group) for group in groups)
+                or any(each.key == key and not each.is_group for each in changes)
             }
             steps.append((payloads, changes))
         made.commit(*steps)

@@ -24,7 +24,7 @@ from worldline.kernel import replay, values
 from worldline.layers import journal as journals
 from worldline.layers import ready, worlds
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import lines
+from worldline.layers.stored import journal_pages, lines
 from worldline.model import ids, inbox, journal
 from worldline.model import world as model
 from worldline.model.journal import Kind
@@ -120,7 +120,7 @@ async def fork(source: Handle, asked: Wanted) -> ids.Address:
         )  # fmt: skip
         batch = kv.Batch()
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
-        snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world)
+        snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: at)
 
@@ -136,33 +136,45 @@ class _Start(msgspec.Struct, frozen=True):
     head: journal.Head
     saved: snapshot_layer.Saved
     owner: ids.Address
+    frames: list[tuple[bytes, bytes]] = []  # those that must be there still: the first of each journal it needs
 
 
 async def _start(universe: Connection, line: lines.Line, top: journal.Head, at: int | None) -> _Start:
-    """At the head, or at the last step end at or below a height."""
-    engine = universe.store.engine
+    """At the head, or at the last step end at or below a height. `NotRetained` if its state is not kept any more."""
+    found = await _found(universe, line, top, at)
+    engine, above, up_to = universe.store.engine, found.saved.record.height, found.head.height
+    try:
+        frames = await journal_pages.first_frames(engine, line, above=above, up_to=up_to)
+    except errors.NotRetained:
+        raise await reader.not_retained(engine, line, up_to) from None
+    return msgspec.structs.replace(found, frames=frames)
+
+
+async def _found(universe: Connection, line: lines.Line, top: journal.Head, at: int | None) -> _Start:
+    engine, blobs = universe.store.engine, universe.blobs
     if at is None:
         return _Start(top, *await reader.owned_below(engine, line, top.height))
     if at > top.height:
         raise errors.BadInput(f"no height {at}: the journal's head is at height {top.height}")
     saved, owner = await reader.owned_below(engine, line, at)
     record = saved.record
-    end = await _step_end(engine, line.at, above=record.height, up_to=at)
+    end = await _step_end(universe, line.at, above=record.height, up_to=at)
     if end is not None:
         return _Start(journal.Head(end.step, end.height, end.chain, end.state, end.time_us), saved, owner)
     if not record.height:
         return _Start(snapshot_layer.head_of(record, state=journal.GENESIS.state), saved, owner)
-    [last] = await restore.read_entries(engine, line.at, above=record.height - 1, up_to=record.height)
+    [last] = await restore.read_entries(engine, blobs, line.at, above=record.height - 1, up_to=record.height)
     return _Start(snapshot_layer.head_of(record, state=last.state), saved, owner)
 
 
-async def _step_end(engine: kv.Engine, at: ids.Address, *, above: int, up_to: int) -> journal.Entry | None:
+async def _step_end(universe: Connection, at: ids.Address, *, above: int, up_to: int) -> journal.Entry | None:
     """The last entry of the last step that ends in (above, up_to]. Looked for backwards: most steps are short."""
     reach = REACH
     while up_to > above:
         found = await restore.read_entries(
-            engine, at, above=max(above, up_to - reach), up_to=up_to, bytes_max=REACH_BYTES
-        )
+            universe.store.engine, universe.blobs, at, above=max(above, up_to - reach), up_to=up_to,
+            bytes_max=REACH_BYTES,
+        )  # fmt: skip
         end = next((entry for entry in reversed(found) if entry.chain), None)
         if end is not None or up_to - reach <= above:
             return end
@@ -193,15 +205,15 @@ def seed_of(text: object) -> tuple[str, int | None]:
 async def height_before(source: Handle, what: object) -> int:
     """The end of the step before the last one in which this happened: "effect charge", "event Approved"."""
     kind, name = named_before(what)
-    engine, at = source.universe.store.engine, await source.address()
+    universe, at = source.universe, await source.address()
     above = (await source.head()).height
     while above > 0:
         top, above = above, max(0, above - PAGE)
-        found = await restore.read_entries(engine, at, above=above, up_to=top)
-        loaded = await restore.load_referenced(source.universe.blobs, found)
+        found = await restore.read_entries(universe.store.engine, universe.blobs, at, above=above, up_to=top)
+        loaded = await restore.load_referenced(universe.blobs, found)
         for entry in reversed([restore.filled(each, loaded) for each in found]):
             if happened(entry, kind, name):
-                return await _first_of_step(engine, at, entry) - 1
+                return await _first_of_step(universe, at, entry) - 1
     raise errors.NotFound(f"world {source.name!r} has no {kind} {name!r} in its history")
 
 
@@ -213,10 +225,10 @@ def named_before(what: object) -> tuple[str, str]:
     return kind, name.strip()
 
 
-async def _first_of_step(engine: kv.Engine, at: ids.Address, entry: journal.Entry) -> int:
+async def _first_of_step(universe: Connection, at: ids.Address, entry: journal.Entry) -> int:
     """The height at which the step of an entry begins. A step's entries are few."""
     above = max(0, entry.height - limits.STEP_ENTRIES_MAX - 1)
-    around = await restore.read_entries(engine, at, above=above, up_to=entry.height)
+    around = await restore.read_entries(universe.store.engine, universe.blobs, at, above=above, up_to=entry.height)
     return next(each.height for each in around if each.step == entry.step)
 
 

@@ -157,8 +157,8 @@ class Forks:
     async def _same_past(self, universe: Connection, born: Born) -> None:
         """W1: entry for entry, and row for row."""
         engine, height = universe.store.engine, born.lineage.height
-        mine = await restore.read_entries(engine, born.at, above=0, up_to=height)
-        theirs = await restore.read_entries(engine, born.parent, above=0, up_to=height)
+        mine = await restore.read_entries(engine, universe.blobs, born.at, above=0, up_to=height)
+        theirs = await restore.read_entries(engine, universe.blobs, born.parent, above=0, up_to=height)
         if [structs.encode(each) for each in mine] != [structs.encode(each) for each in theirs]:
             self._broken("W1", f"{born.meta.name} does not have its parent's entries up to height {height}")
         (head, rows), (other, others) = [await _stood(universe, at, height) for at in (born.at, born.parent)]
@@ -282,7 +282,9 @@ async def _stood(universe: Connection, at: ids.Address, height: int) -> tuple[jo
 
 async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list[journal.Entry]:
     engine = universe.store.engine
-    found = await restore.read_entries(engine, at, above=above, up_to=(await reader.head(engine, at)).height)
+    found = await restore.read_entries(
+        engine, universe.blobs, at, above=above, up_to=(await reader.head(engine, at)).height
+    )
     loaded = await restore.load_referenced(universe.blobs, found)
     return [restore.filled(each, loaded) for each in found]
 
