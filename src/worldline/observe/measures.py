@@ -99,6 +99,11 @@ METRICS: dict[str, Metric] = {
     "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
     "worldline_snapshot_seconds": _histogram("Saving one snapshot."),
     "worldline_snapshot_bytes": _histogram("Size of a snapshot.", bounds=BYTES),
+    "worldline_segments_total": _counter("Segments written: old entries of a world, compacted."),
+    "worldline_segment_bytes_total": _counter("Bytes of segments written."),
+    "worldline_frames_deleted_total": _counter("Frames whose entries are in segments now."),
+    "worldline_snapshots_dropped_total": _counter("Snapshots that nothing needed any more."),
+    "worldline_compactions_failed_total": _counter("Compactions that could not be done."),
     # Proofs in the background.
     "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),
     "worldline_proof_seconds": _histogram("One slice of a proof: how long its thread was at work."),
@@ -310,6 +315,18 @@ def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
     meter.add("worldline_snapshots_failed_total", 1)
 
 
+def _compacted(meter: Meter, fact: telemetry.Compacted) -> None:
+    meter.add("worldline_segments_total", fact.segments)
+    meter.add("worldline_segment_bytes_total", fact.bytes)
+    meter.add("worldline_frames_deleted_total", fact.frames)
+    meter.add("worldline_snapshots_dropped_total", fact.snapshots)
+
+
+def _compact_failed(meter: Meter, fact: telemetry.CompactFailed) -> None:
+    del fact
+    meter.add("worldline_compactions_failed_total", 1)
+
+
 def _proved(meter: Meter, fact: telemetry.Proved) -> None:
     meter.add("worldline_proved_steps_total", fact.steps)
     meter.observe("worldline_proof_seconds", _seconds(fact.us))
@@ -381,6 +398,8 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Released: _released,
     telemetry.Saved: _saved,
     telemetry.SaveFailed: _save_failed,
+    telemetry.Compacted: _compacted,
+    telemetry.CompactFailed: _compact_failed,
     telemetry.Proved: _proved,
     telemetry.Unproved: _unproved,
     telemetry.Beat: _beat,

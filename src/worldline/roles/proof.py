@@ -37,7 +37,7 @@ from worldline.roles import restore
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Heights that could not be run again: their program is not loaded."""
+    """Heights that could not be run again: their program is not loaded, or the state before them is not known."""
 
     first: int
     last: int

@@ -165,9 +165,13 @@ class Past:
         self, line: lines.Line, *, up_to: int
     ) -> AsyncIterator[tuple[list[history.Stored], dict[bytes, bytes]]]:
         """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
-        async for page in restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to):
-            loaded: dict[bytes, bytes] = {}
-            yield await restore.load_changes(self._blobs, page, loaded), loaded
+        pages = restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to)
+        try:
+            async for page in pages:
+                loaded: dict[bytes, bytes] = {}
+                yield await restore.load_changes(self._blobs, page, loaded), loaded
+        except errors.NotRetained as error:
+            raise await not_retained(self._engine, line, error.height) from None
 
     async def fetch(self, keys: Iterable[bytes]) -> None:
         """Read the rows under these keys, those that are not known. Many are read in the order of their paths, so that

@@ -178,6 +178,11 @@ class Reader:
         """No part of the last frame is missing."""
         return self._part == self._parts
 
+    @property
+    def is_between_steps(self) -> bool:
+        """Whatever was read has been given out."""
+        return self.is_whole and not self._data
+
     def check_end(self) -> None:
         """Nothing follows: the last step is whole."""
         if self._part < self._parts:

@@ -51,10 +51,6 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     covered: bytes
     changes: bytes
 
-    @property
-    def bytes(self) -> int:
-        return sum(map(len, self.data)) + len(self.changes)
-
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
     """Where a block is in a body, and what it has."""
@@ -87,12 +83,10 @@ class Writer:
         self._steps: list[Step] = []
         self._size = 0
         self._blocks: list[bytes] = []
-        self.size = 0  # of all steps, before they are compressed
 
     def add(self, step: Step) -> None:
         self._steps.append(step)
-        self._size += step.bytes if self._with_changes else sum(map(len, step.data))
-        self.size += step.bytes
+        self._size += sum(map(len, step.data)) + (len(step.changes) if self._with_changes else 0)
         if self._size >= limits.SEGMENT_BLOCK_BYTES:
             self._end_block()
 
