@@ -16,10 +16,11 @@ from tests.roles.compacting import Added, Go, Stored, Total, by_hand
 from tests.roles.kit import Kit
 from worldline import testing
 from worldline.base import errors
-from worldline.inspect import doctor, export, inclusion, prove, verify
+from worldline.inspect import compact, doctor, export, inclusion, prove, queries, verify
 from worldline.layers import blobs as blob_layer
 from worldline.model import journal
 from worldline.roles import restore
+from worldline.roles.compaction.retention import Policy
 
 
 async def everything(world: wl.World) -> list[journal.Entry]:
@@ -298,3 +299,29 @@ async def test_a_fork_below_what_is_kept_is_refused(memory_kit: Kit) -> None:
         assert await fork.state(at=height) == await world.state(at=height)
     await process.close()
     await memory_kit.aclose()
+
+
+async def test_by_hand_and_shown(kit: Kit) -> None:
+    """A world that no process runs. What would be done is what is done."""
+    app = compacting.program()
+    process = await kit.process(app, settings=by_hand())
+    world = await compacting.busy(process, app, rounds=5)
+    at = await world._handle.address()
+    with pytest.raises(errors.Exists):
+        await compact.compact(process.universe._connection, at)
+    await process.close()
+    client = await kit.process(settings=by_hand())
+    connection = client.universe._connection
+    with mock.patch.object(compact, "_policy", return_value=Policy(10**6, 10**12, 3, 2)):
+        planned = await compact.plan(connection, at)
+        assert (planned.compacted, planned.held_back) == (0, False)
+        done = await compact.compact(connection, at)
+    assert (done.segments, done.entries, done.height, done.snapshots) == (
+        1, planned.entries, planned.up_to, planned.snapshots,
+    )  # fmt: skip
+    shown = await queries.show_world(connection, at)
+    assert (shown.compacted, shown.segments, shown.states_above) == (done.height, 1, done.height)
+    assert shown.holder is None
+    await (await Stored.of(client.universe, client.universe.world("w"))).check(shown.height)
+    await client.close()
+    await kit.aclose()

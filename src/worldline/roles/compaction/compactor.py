@@ -129,7 +129,7 @@ class Compactor:
     async def run(self, *, now: bool = False) -> Compacted:
         """Compact what there is, if it is enough, or if it is wanted `now`. `Fenced` if the lease is another's."""
         found = await survey(self._engine, self._at)
-        done = Compacted(found.known.compacted, held_back=self._is_held_back(found))
+        done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, self._policy))
         target = retention.limit(found.known, self._policy)
         if target is not None and found.first_us is not None:
             if not now and not retention.is_due(found.known, target, self._policy, first_us=found.first_us):
@@ -140,10 +140,6 @@ class Compactor:
             done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
             dropped = await transact.run(self._engine, self._env, self._drop)
         return msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
-
-    def _is_held_back(self, found: Survey) -> bool:
-        free = retention.limit(msgspec.structs.replace(found.known, pinned=()), self._policy)
-        return free is not None and free != retention.limit(found.known, self._policy)
 
     async def _segments(self, found: Survey, up_to: int, done: Compacted) -> Compacted:
         writer = writing.Writer(

@@ -73,8 +73,14 @@ def allows(known: Known, segment: Segment) -> bool:
     return segment.last_height <= known.baseline.height and not pinned
 
 
-def droppable(known: Known, policy: Policy) -> list[Saved]:
-    """The snapshots that nothing needs: they lie below what is compacted."""
+def is_held_back(known: Known, policy: Policy) -> bool:
+    """Whether forks keep from being compacted what could be otherwise."""
+    return limit(known, policy) != limit(msgspec.structs.replace(known, pinned=()), policy)
+
+
+def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> list[Saved]:
+    """The snapshots that nothing needs: they lie below what is compacted, or will be."""
+    end = known.compacted if compacted is None else compacted
     latest = {each.record.step: None for each in known.snapshots[max(0, len(known.snapshots) - policy.kept) :]}
     found: list[Saved] = []
     program = None
@@ -83,7 +89,7 @@ def droppable(known: Known, policy: Policy) -> list[Saved]:
         first_of_program = record.program_hash != program
         program = record.program_hash
         if (
-            record.height < known.compacted
+            record.height < end
             and not first_of_program
             and record.step not in latest
             and record.step not in known.pinned
