@@ -108,6 +108,8 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
     run = machine.runs.get(pending.run)
     if run is None or not run.live:
         return
+    if pending.parked is not None:
+        run.park(pending.op, None)  # whatever becomes of it
     op = run.record.ops[pending.op]
     match branch.policy:
         case Policy.REISSUE:
