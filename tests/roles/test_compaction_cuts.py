@@ -233,8 +233,9 @@ async def test_a_fork_that_comes_first_wins(kit: Kit, before: bool) -> None:
     await kit.aclose()
 
 
-async def test_a_fork_that_comes_late_is_refused(kit: Kit) -> None:
-    """What it needs was there when it was read, and is gone when it commits."""
+@pytest.mark.parametrize("kept", [False, True], ids=["snapshot-gone", "snapshot-kept"])
+async def test_a_fork_that_comes_late_is_refused(kit: Kit, kept: bool) -> None:
+    """What it needs was there when it was read, and is gone when it commits: the snapshot, or the changes above."""
     process, world, stored = await large(kit)
     at = await world._handle.address()
     saved = await stored.snapshots()
@@ -246,7 +247,7 @@ async def test_a_fork_that_comes_late_is_refused(kit: Kit) -> None:
         settings=by_hand(), wrap=lambda engine: Meanwhile(engine, lineage_keys.pins(at)[0][:-1], compact)
     )
     with pytest.raises(errors.NotRetained, match=f"states are kept from height {saved[-1]} on"):
-        await client.universe.world("w").fork("f", at=saved[2] + 1)
+        await client.universe.world("w").fork("f", at=saved[1] - 1 if kept else saved[2] + 1)
     assert await stored.snapshots() == [0, saved[-1]]
     for each in (process, client):
         await each.close()
