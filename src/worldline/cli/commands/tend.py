@@ -71,9 +71,9 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
 @click.argument("world")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 async def compact(desk: Desk, world: str, dry_run: bool) -> None:
-    """Move old entries of a world that no process runs into segments.
+    """Move old entries of a world into segments.
 
-    A worker does so by itself with the worlds that it runs.
+    For a world that no process runs: workers do so by themselves with those that they run.
     """
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)

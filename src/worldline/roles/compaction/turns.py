@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.layers import blobs as blob_layer
+from worldline.layers import leases
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
+from worldline.model.snapshot import Snapshot
 from worldline.roles import telemetry
 from worldline.roles.compaction import compactor
 from worldline.roles.compaction.retention import Policy
-from worldline.roles.world.cycle import kernel_thread
-from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.tasks import Tasks
 from worldline.store import kv
 
 log = logging.getLogger("worldline.compaction")
@@ -29,20 +31,38 @@ NAME = "compaction"  # of the task
 KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
 
 
+class Held(Protocol):
+    """A world that a worker holds, as far as it matters here."""
+
+    at: ids.Address
+    lost: bool
+    baseline: Snapshot
+    blobs: blob_layer.Blobs
+    lease: leases.Lease
+
+
+class Tasks(Protocol):
+    """What runs beside a worker's turns."""
+
+    def is_running(self, name: str) -> bool: ...
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
+
+
 class Compactions:
-    """Those of a worker."""
+    """Those of a worker. `run` calls a function about a world in the kernel's thread."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, settings: WorkerSettings, kernel: kernel_thread.KernelThread, *,
+        self, engine: kv.Engine, env: envs.Env, settings: WorkerSettings, run: Callable[..., Any], *,
         tasks: Tasks, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
-        self._kernel = kernel
+        self._run = run
         self._tasks = tasks
         self._telemetry = telemetry
         self._policy = policy_of(settings)
-        self._waiting: dict[ids.Address, HeldWorld] = {}
+        self._waiting: dict[ids.Address, Held] = {}
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
         self._stopping = False
         self._one = asyncio.Lock()
@@ -56,7 +76,7 @@ class Compactions:
         self._stopping = True
         self._waiting.clear()
 
-    def look(self, held: HeldWorld) -> None:
+    def look(self, held: Held) -> None:
         """A world was taken or saved: there may be something to compact."""
         if self._policy.entries and held.baseline.height - self._compacted.get(held.at, 0) > self._policy.margin:
             self._waiting[held.at] = held
@@ -70,7 +90,7 @@ class Compactions:
             if not held.lost:
                 await self._try(held)
 
-    async def _try(self, held: HeldWorld) -> None:
+    async def _try(self, held: Held) -> None:
         try:
             await self.compact(held)
         except errors.Closed:
@@ -80,23 +100,20 @@ class Compactions:
         except errors.Error as error:
             self._failed(held, error)
 
-    def _failed(self, held: HeldWorld, error: errors.Error) -> None:
-        log.error(
-            "world %s cannot be compacted:\n%s", held.at.world.hex(), kernel_thread.trace(error),
-            extra=telemetry.about(held.at),
-        )  # fmt: skip
-        self._telemetry.tell(telemetry.CompactFailed(held.at, kernel_thread.describe(error)))
+    def _failed(self, held: Held, error: errors.Error) -> None:
+        log.error("world %s cannot be compacted: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
+        self._telemetry.tell(telemetry.CompactFailed(held.at, str(error)))
 
-    async def compact(self, held: HeldWorld, *, now: bool = False) -> compactor.Compacted:
+    async def compact(self, held: Held, *, now: bool = False) -> compactor.Compacted:
         """Compact one world that is held here: if there is enough, or `now`. One at a time."""
         async with self._one:
             return await self._compact(held, now=now)
 
-    async def _compact(self, held: HeldWorld, *, now: bool) -> compactor.Compacted:
+    async def _compact(self, held: Held, *, now: bool) -> compactor.Compacted:
         began_us = self._env.monotonic_us()
         done = await compactor.Compactor(
             self._engine, self._env, held.blobs, held.lease, policy=self._policy,
-            compute=functools.partial(self._kernel.run, held.at), is_over=lambda: self._stopping or held.lost,
+            compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
         ).run(now=now)  # fmt: skip
         self._remember(held.at, done.height)
         if done.segments or done.snapshots:

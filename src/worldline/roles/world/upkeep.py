@@ -63,7 +63,7 @@ class Keeper:
         self._kernel = kernel
         self._dropped = dropped
         self._freed = freed
-        self.compactions = Compactions(engine, env, settings, kernel, tasks=tasks, telemetry=telemetry)
+        self.compactions = Compactions(engine, env, settings, kernel.run, tasks=tasks, telemetry=telemetry)
         self._telemetry = telemetry
         self._stopping = False
         self._snapshot_entries = settings.snapshot_entries
