@@ -1,4 +1,4 @@
-"""pause, resume, archive, delete, label, ref."""
+"""pause, resume, archive, delete, label, compact, ref."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import worldline as wl
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
-from worldline.inspect import queries
+from worldline.inspect import compact, queries
+from worldline.roles.compaction.retention import Policy
 
 
 def status(store: Path, world: str) -> str:
@@ -51,6 +52,29 @@ def test_an_archived_world_does_not_hold_up_others(store: Path, tmp_path: Path) 
         assert run("run", "alice", "nap", "seconds=0.6", "--timeout", "15", "--store", store).out == "slept\n"
         assert run("resume", "bob", "--store", store).code == 0
         assert cli_kit.wait_finished(store, "bob", "n") == "slept"
+
+
+def test_compact(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little is left alone. With other rules it is what the dry run has said, and shown."""
+    said = run("compact", "alice", "--store", store)
+    assert (said.code, said.out) == (0, "alice: 0 entries moved into 0 segments, 0 bytes\n")
+    assert "compacted" not in run("show", "alice", "--store", store).out
+    monkeypatch.setattr(compact, "_policy", lambda: Policy(10, 0, 0, 1))
+    planned = run("compact", "alice", "--dry-run", "--store", store, "--json").json
+    assert run("compact", "alice", "--dry-run", "--store", store).out == (
+        f"alice: {planned['entries']} entries would be moved, up to height {planned['up_to']}\n"
+    )
+    done = run("compact", "alice", "--store", store, "--json").json
+    assert (done["entries"], done["height"]) == (planned["entries"], planned["up_to"])
+    assert done["segments"] >= 1
+    shown = run("show", "alice", "--store", store, "--json").json
+    assert (shown["compacted"], shown["segments"]) == (done["height"], done["segments"])
+    assert (
+        f"up to height {done['height']}, states are kept above {done['height']}"
+        in run("show", "alice", "--store", store).out
+    )
+    assert run("verify", "alice", "--store", store).code == 0
+    assert run("state", "alice", "--at", "1", "--store", store).code == 3
 
 
 def test_delete_asks(store: Path) -> None:

@@ -183,7 +183,7 @@ async def test_below_the_oldest_snapshot(memory_kit: Kit) -> None:
     batch.expect(key, raw)
     batch.delete(key)
     await host.engine.commit(batch)
-    with pytest.raises(wl.NotFound, match="no snapshot at or below height 1 is kept"):
+    with pytest.raises(wl.NotFound, match="height 1: its state is not kept any more: states are kept from height 2 on"):
         await world.diff(at=1)
     assert (await world.diff(at=height)).same
 

@@ -13,6 +13,7 @@ from worldline.keys import (
     lineage,
     ready,
     schema,
+    segments,
     snapshots,
     space,
     traces,
@@ -55,6 +56,7 @@ ENTRY = journal_model.Entry(
     7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
 )
 TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US)
+SEGMENT = journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True)
 WORK = work_model.Work(
     work_model.WorkKind.EFFECT,
     work_model.WorkState.CLAIMED,
@@ -119,6 +121,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("genesis", space.ValueKind.HEAD, journal.HEAD, journal_model.GENESIS),
     ("baseline", space.ValueKind.BASELINE, snapshots.BASELINE, TAKEN),
     ("snapshot", space.ValueKind.SNAPSHOT, snapshots.SNAPSHOT, TAKEN),
+    (
+        "segment",
+        space.ValueKind.SEGMENT,
+        segments.SEGMENT,
+        journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
+    ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
     (

@@ -23,6 +23,7 @@ from worldline.keys import (
     lineage,
     ready,
     schema,
+    segments,
     snapshots,
     space,
     traces,
@@ -34,7 +35,8 @@ from worldline.keys import (
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, inbox, journal, leases, lineage, ready, schema, snapshots, traces, trial, universes, work, worlds,
+    cas, chunks, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial, universes, work,
+    worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -84,6 +86,8 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 0), W + "1508" + "14"),
     ("snapshots.snapshot_key", lambda: snapshots.snapshot_key(AT, 300), W + "1508" + "16012c"),
     ("lineage.lineage_key", lambda: lineage.lineage_key(AT), W + "150a"),
+    ("segments.segment_key", lambda: segments.segment_key(AT, 1), W + "1509" + "1501"),
+    ("segments.segment_key", lambda: segments.segment_key(AT, 70_000), W + "1509" + "17011170"),
     ("lineage.pin_count_key", lambda: lineage.pin_count_key(AT), W + "150b" + "14"),
     ("lineage.pin_key", lambda: lineage.pin_key(AT, samples.WORLD), W + "150b" + "1501" + WORLD_ID),
     ("inbox.item_prefix", lambda: inbox.item_prefix(AT), W + "150c" + "33"),
@@ -138,6 +142,8 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT, up_to=6), W + "1508", W + "1508" + "1507"),
+    ("segments.segments", lambda: segments.segments(AT), W + "1509" + "1501", W + "150a"),
+    ("segments.segments", lambda: segments.segments(AT, above=255), W + "1509" + "160100", W + "150a"),
     ("lineage.pins", lambda: lineage.pins(AT), W + "150b" + "1501", W + "150b" + "1502"),
     ("inbox.items", lambda: inbox.items(AT), W + "150c" + "33", W + "150c" + "34"),
     ("inbox.items", lambda: inbox.items(AT, start=STAMP), W + "150c" + STAMP_HEX, W + "150c" + "34"),
@@ -183,6 +189,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ("journal.frame_height", lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 70_000), 70_000),
     ("journal.frame_place", lambda key: journal.frame_place(AT, key), journal.part_key(AT, 70_000, 3), (70_000, 3)),
     ("snapshots.snapshot_step", lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0), 0),
+    ("segments.segment_height", lambda key: segments.segment_height(AT, key), segments.segment_key(AT, 9), 9),
     ("inbox.stamp_of", inbox.stamp_of, inbox.item_key(AT, STAMP), STAMP),
     ("inbox.stamp_of", inbox.stamp_of, inbox.dead_key(AT, STAMP), STAMP),
     ("work.open_intent", lambda key: work.open_intent(AT, key), work.open_key(AT, INTENT), INTENT),
@@ -294,6 +301,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return journal.frame_key(AT, height)
         case "journal.frame_place", (height, part):
             return journal.part_key(AT, height, part) if part else journal.frame_key(AT, height)
+        case "segments.segment_height", height:
+            return segments.segment_key(AT, height)
         case "snapshots.snapshot_step", step:
             return snapshots.snapshot_key(AT, step)
         case "work.open_intent", intent:
@@ -317,6 +326,7 @@ def build_again(name: str, parsed: Any) -> bytes:
         # Truth values are numbers to Python; no key of ours holds one.
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (True,)),
         (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (False,)),
+        (lambda key: segments.segment_height(AT, key), segments.segment_key(AT, 1)[:-2], (True,)),
         (leases.worker_of, leases.workers()[0], (tuples.Uuid(WORKER), True)),
         (
             lambda key: work.pointer(UNIVERSE, key),
@@ -331,6 +341,7 @@ def build_again(name: str, parsed: Any) -> bytes:
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (1, 1)),
         (lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 1)[:-2], (-1,)),
         (lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0)[:-1], (-1,)),
+        (lambda key: segments.segment_height(AT, key), segments.segment_key(AT, 1)[:-2], (0,)),
         (
             lambda key: work.pointer(UNIVERSE, key),
             work.due_all(UNIVERSE)[0],

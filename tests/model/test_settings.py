@@ -22,14 +22,14 @@ PARTS = (
 )
 OR_ZERO = ("host_wait_ms",
     "max_cycle_wall_ms", "moves_max", "inbox_items_max", "open_effects_max", "waiting_world_max", "waiting_max",
-    "sample_ms", "prove_ms", "backlog_ms",
+    "sample_ms", "prove_ms", "backlog_ms", "segment_entries", "segment_margin",
 )  # fmt: skip
 
 NUMBERS = [
     (part, field.name)
     for part in PARTS
     for field in msgspec.structs.fields(part)
-    if isinstance(getattr(part(), field.name), int)
+    if type(getattr(part(), field.name)) is int
 ]
 
 
@@ -51,6 +51,12 @@ def test_numbers_out_of_range(part: type[Any], name: str) -> None:
     for value in (low - 1, -5, 10**12, 1.5, "10", None, True):
         why = refused(part, **{name: value})
         assert why.startswith(f"{part.__name__}.{name} is {value!r}; use a whole number from {low} to "), why
+
+
+def test_yes_or_no() -> None:
+    for value in (1, 0, "yes", None):
+        why = refused(settings.WorkerSettings, segment_changes=value)
+        assert why == f"WorkerSettings.segment_changes is {value!r}; use True or False"
 
 
 RELATED: list[tuple[type[Any], dict[str, int], str]] = [

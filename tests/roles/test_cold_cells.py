@@ -391,7 +391,7 @@ async def test_a_world_with_all_its_cells_in_memory_says_its_root_by_what_has_ch
         at = await world._handle.address()
         [said] = [
             structs.decode(witness.Witnessed, entry.payload)
-            for entry in await restore.read_entries(engine, at, above=height - 2, up_to=height)
+            for entry in await restore.read_entries(engine, world._universe.blobs, at, above=height - 2, up_to=height)
             if entry.kind is Kind.WITNESSED
         ]
         rows, _ = await world._handle.rows_at(height - 2)

@@ -134,7 +134,8 @@ async def check_world(client: kit.Process, model: Model) -> None:
     rows, head = await world._handle.rows_at(model.heads[-1].height)
     assert (dict(rows.items()), head) == (model.rows[-1], model.heads[-1])
     line = await reader.line_of(engine, at)
-    await check_steps(connection.blobs, await restore.read_steps(engine, line, above=0, up_to=head.height), model)
+    steps = await restore.read_steps(engine, connection.blobs, line, above=0, up_to=head.height)
+    await check_steps(connection.blobs, steps, model)
     kept = await verify.records(connection, line)
     assert kept[0].step == 0, "nothing is dropped yet"
     for record in kept:

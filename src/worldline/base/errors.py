@@ -16,6 +16,7 @@
     │   ├── Conflicted            retries ran out against other writers
     │   ├── Fenced                the lease moved on; stop at once
     │   ├── NotFound              no such world, name, blob, intent
+    │   │   └── NotRetained       a state of the past that is not kept any more: its changes were dropped
     │   ├── Exists                the name or id is taken
     │   ├── Closed                the world does not take this any more
     │   └── DedupeExpired         a client id older than the window in which repeats are recognised
@@ -121,6 +122,16 @@ class Fenced(Lost):
 
 class NotFound(Lost):
     code = "not_found"
+
+
+class NotRetained(NotFound):
+    """What is asked for was there and is not kept any more. `height`: where."""
+
+    code = "not_retained"
+
+    def __init__(self, height: int, why: str) -> None:
+        super().__init__(f"height {height}: {why}")
+        self.height = height
 
 
 class Exists(Lost):

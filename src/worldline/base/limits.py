@@ -32,7 +32,7 @@ HEADERS_MAX = 32  # of a message
 RELAY_BYTES_MAX = 1 * MIB  # of a line or a webhook's body, unless less is asked for
 WEBHOOK_HEAD_BYTES_MAX = 16 * KIB
 WEBHOOK_CONNECTIONS_MAX = 256
-WEBHOOK_SECONDS = 10.0  # for a request to arrive, and for those under way when the server ends
+WEBHOOK_SECONDS = 10  # for a request to arrive, and for those under way when the server ends
 WEBHOOK_SECRET_BYTES_MIN = 16
 GRANTS_MAX = 64  # of a universe: what others may send to it
 GRANT_CHANGES_SHOWN_MAX = 1_000
@@ -74,6 +74,10 @@ CHUNKS_BATCH_MAX = 32  # chunks of one batch; a blob of so many at most is writt
 CHUNKS_PAGE_BYTES_MAX = 4 * MIB  # read at once
 BLOBS_READ_MAX = 500  # small blobs that are read or written together
 BLOBS_BATCH_BYTES_MAX = 1 * MIB  # of small blobs in one batch
+SEGMENT_BYTES_MAX = 10 * MIB  # of a segment's steps, before they are compressed; the last may go beyond it
+SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; the last may go beyond it
+SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
+SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Objects -------------------------------------------------------------------------------------------
@@ -152,6 +156,8 @@ assert NAME_BYTES_MAX * 2 + 100 < KEY_BYTES_MAX, "an escaped name must fit into 
 assert CBOR_BYTES_MAX <= CHUNKED_BYTES_MAX <= BLOB_BYTES_MAX, "any value must fit into a store without objects"
 assert INLINE_BYTES_MAX < CHUNK_BYTES <= VALUE_BYTES_MAX - KIB, "a chunk's envelope must fit"
 assert CHUNKS_BATCH_MAX * VALUE_BYTES_MAX <= BATCH_BYTES_MAX // 2, "chunks and their keys must fit into one batch"
+assert SEGMENT_BYTES_MAX + BATCH_BYTES_MAX + MIB <= CHUNKED_BYTES_MAX, "a segment must fit into a store without objects"
+assert SEGMENT_BLOCK_BYTES + BATCH_BYTES_MAX <= SEGMENT_BLOCK_BYTES_MAX, "a block has at least one step"
 assert BLOBS_READ_MAX < READ_REQUESTS_MAX, "their records are read together"
 assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
     "small blobs and keys must fit into a batch"

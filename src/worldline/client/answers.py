@@ -127,7 +127,7 @@ async def _already(
     top = await reader.head(universe.store.engine, at)
     if top.height <= since:
         return None
-    found = await restore.read_entries(universe.store.engine, at, above=since, up_to=top.height)
+    found = await restore.read_entries(universe.store.engine, universe.blobs, at, above=since, up_to=top.height)
     return next((each for each in found if hub.ends_wait(each, kind, correlation)), None)
 
 
@@ -143,7 +143,7 @@ async def _entries(
 ) -> AsyncIterator[journal.Entry]:
     """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
     watch = no_host.Watch(universe, at, patient=patient)
-    async for each in reader.entries(universe.store.engine, at, above=above):
+    async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
         if each is not None:
             yield each
         else:
@@ -168,7 +168,9 @@ async def _both(
     while True:
         top = await reader.head(universe.store.engine, at)
         if top.height > above:
-            for each in await restore.read_entries(universe.store.engine, at, above=above, up_to=top.height):
+            for each in await restore.read_entries(
+                universe.store.engine, universe.blobs, at, above=above, up_to=top.height
+            ):
                 above = each.height
                 yield each
         while True:

@@ -80,7 +80,9 @@ class Handle:
         """Entries above a height."""
         engine, where = self.universe.store.engine, await self.address()
         top = await readers.head(engine, where)
-        found = await restore.read_entries(engine, where, above=above, up_to=min(top.height, above + limit))
+        found = await restore.read_entries(
+            engine, self.universe.blobs, where, above=above, up_to=min(top.height, above + limit)
+        )
         loaded = await restore.load_referenced(self.universe.blobs, found)
         return [restore.filled(entry, loaded) for entry in found]
 

@@ -104,7 +104,7 @@ async def forgotten(handle: Handle, run_id: str, *, above: int) -> Ended | None:
     """How a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
     top = await reader.head(universe.store.engine, at)
-    for entry in await restore.read_entries(universe.store.engine, at, above=above, up_to=top.height):
+    for entry in await restore.read_entries(universe.store.engine, universe.blobs, at, above=above, up_to=top.height):
         if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
             loaded = await restore.load_referenced(universe.blobs, [entry])
             return structs.decode(Ended, restore.filled(entry, loaded).payload)

@@ -1,8 +1,8 @@
-"""Deltas: bytes in terms of other bytes, which the reader has too.
+"""Deltas: bytes in terms of other bytes, which the reader has too; and bytes compressed by themselves.
 
 A delta is a zstandard frame whose dictionary is the old image. It says how long the new one is, and nothing longer is
-ever made of it: a reader names the length it expects. Compressors differ between versions, so nothing is hashed or
-compared that was made here; what was compressed is.
+ever made of it: a reader names the length it expects. Compressors differ between versions, so nothing is compared that
+was made here; what was compressed is.
 """
 
 from __future__ import annotations
@@ -40,6 +40,24 @@ def decode(data: bytes, base: bytes, *, length: int) -> bytes:
         raise errors.DecodeError(f"not a delta: {error}") from None
     if len(made) != length:
         raise errors.DecodeError(f"a delta that makes {len(made)} bytes where {length} belong")
+    return made
+
+
+def pack(data: bytes) -> bytes:
+    """`data`, compressed."""
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True).compress(data)
+
+
+def unpack(data: bytes, *, length: int) -> bytes:
+    """What was packed, of this length. `DecodeError` for anything else; no more than `length` bytes are ever made."""
+    try:
+        if zstandard.frame_content_size(data) != length:
+            raise errors.DecodeError(f"compressed bytes that do not make {length}")
+        made: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=length, allow_extra_data=False)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise errors.DecodeError(f"not compressed bytes: {error}") from None
+    if len(made) != length:
+        raise errors.DecodeError(f"compressed bytes that make {len(made)} where {length} belong")
     return made
 
 

@@ -222,7 +222,9 @@ class Doctor:
     async def _was_asked_for(self, pointer: work_keys.Pointer) -> bool:
         """Whether the world has ever asked for this: then its pointer is left over from work since given up."""
         top = await reader.head(self._engine, pointer.at)
-        for entry in await restore.read_entries(self._engine, pointer.at, above=0, up_to=top.height):
+        for entry in await restore.read_entries(
+            self._engine, self._universe.blobs, pointer.at, above=0, up_to=top.height
+        ):
             if (
                 entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET)
                 and await self._intent(pointer.at, entry) == pointer.intent

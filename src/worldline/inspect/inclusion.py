@@ -21,10 +21,9 @@ import msgspec
 from worldline.base import errors
 from worldline.client.handle import Handle
 from worldline.layers import journal as journals
+from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, saved_state
 from worldline.model import ids, journal
-from worldline.model.change import changes_digest
-from worldline.model.rows import Rows
 from worldline.roles import reader, restore
 
 FORMAT: Final = "worldline-proof-1"
@@ -69,7 +68,7 @@ def written(proof: dict[str, Any]) -> str:
 
 async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -> Inclusion:
     """The proof of the entry at a height, for the chain digest of the head, or of the last step end at or below the
-    height `up_to`. Every digest on the way is recomputed.
+    height `up_to`. The chain is recomputed all the way.
     """
     universe = world.universe
     engine, run = universe.store.engine, asyncio.get_running_loop().run_in_executor
@@ -80,8 +79,10 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     end = top if up_to is None else up_to
     line = await reader.line_of(engine, await world.address())
     saved = await reader.saved_below(engine, line, height - 1)
-    walk = _Walk(height, *restore.standing(saved, await saved_state.load(universe.blobs, saved.root)))
-    async for page in restore.step_pages(engine, line, above=walk.head.height, up_to=end):
+    header = await saved_state.header_of(universe.blobs, saved.root)
+    walk = _Walk(height, snapshot_layer.head_of(saved, state=header.state))
+    pages = restore.step_pages(engine, universe.blobs, line, above=walk.head.height, up_to=end, changes=False)
+    async for page in pages:
         loaded: dict[bytes, bytes] = {}
         steps = await restore.load_changes(universe.blobs, page, loaded)
         await run(universe.executor, walk.take, steps, loaded)
@@ -96,11 +97,10 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
 
 
 class _Walk:
-    """From a snapshot below the entry to the head."""
+    """From a snapshot below the entry to the head. The digests of changes suffice: they may have been dropped."""
 
-    def __init__(self, height: int, head: journal.Head, rows: Rows) -> None:
+    def __init__(self, height: int, head: journal.Head) -> None:
         self._height = height
-        self._rows = rows
         self.head = head
         self.step: history.Stored | None = None  # the entry's
         self.previous = b""
@@ -111,12 +111,10 @@ class _Walk:
     def take(self, steps: Sequence[history.Stored], loaded: Mapping[bytes, bytes]) -> None:
         blobs = dict(loaded)
         for step in steps:
-            changed = history.resolve(step, self._rows, blobs)
-            before, self.head = self.head, history.follow(self.head, step, changed)
-            self._rows.apply(changed)
+            covered = history.covered(step, blobs)
+            before, self.head = self.head, history.link(self.head, step, covered)
             if step.height < self._height:
                 continue
-            covered = changes_digest(changed)
             if self.step is None:
                 self.step, self.previous, self.changes = step, before.chain, covered
                 self.entries = history.hashed(step)

@@ -5,8 +5,9 @@ at its recorded time; what comes out must be what the journal has, byte for byte
 come out as it was saved. The chain is checked over everything (`worldline.inspect.verify`), also where no code is.
 
 A world outlives its code. Entries are proved by the very program that wrote them, told by its hash. What was written by
-code that is not loaded cannot be run again: that part is reported as unverifiable, and the proof goes on behind it
-(`worldline.roles.proof`). The entries since the last change are always run, also by code that has been edited since.
+code that is not loaded cannot be run again: that part is reported as unverifiable, and the proof goes on behind it, or
+at the next snapshot where it was dropped what steps changed (`worldline.roles.proof`). Entries since the last change
+are always run, also by code that has been edited since.
 """
 
 from __future__ import annotations
@@ -81,18 +82,18 @@ async def prove(
         if not 0 <= up_to <= top.height:
             raise errors.BadInput(f"no height {up_to}: the journal's head is at height {top.height}")
         kept = [each for each in kept if each.height <= up_to]
-    start = await _start(universe, line, kept, whole=whole, since=since)
+    start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
     loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
     prover = Prover(line, loaded, *await _standing(universe, start), saved=saved)
     try:
-        walk = verify.Walk(universe, line, start, top)
+        walk = verify.Walk(universe, line, start, top, kept=saved)
         async for steps in walk.steps(progress):
             for last in (step[-1] for step in steps):
                 verify.check_record(saved.get(last.height), last)
             chosen = [step for step in walk.stored if up_to is None or step.height <= up_to]
-            taken = await _in_thread(universe, prover.take, chosen, walk.loaded)
+            taken = await _take(universe, prover, chosen, walk.loaded)
             if taken < len(walk.stored):
                 if prover.difference is not None:
                     return _proof(prover, await _explained(universe, line, prover, walk.stored[taken], walk.loaded))
@@ -102,6 +103,17 @@ async def prove(
         await _in_thread(universe, prover.close)
 
 
+async def _take(universe: Connection, prover: Prover, chosen: list[history.Stored], loaded: dict[bytes, bytes]) -> int:
+    """Have steps proved. Behind steps that can neither be run nor folded the proof goes on at the next snapshot."""
+    taken = 0
+    while True:
+        taken += await _in_thread(universe, prover.take, chosen[taken:], loaded)
+        record = prover.wanted_snapshot
+        if taken == len(chosen) or record is None:
+            return taken
+        prover.stand(*await _standing(universe, record))
+
+
 async def _standing(universe: Connection, start: snapshot.Snapshot) -> tuple[journal.Head, Rows]:
     try:
         return restore.standing(start, await saved_state.load(universe.blobs, start.root))
@@ -109,18 +121,15 @@ async def _standing(universe: Connection, start: snapshot.Snapshot) -> tuple[jou
         raise verify.Damaged(start.height, f"the snapshot of step {start.step}: {error}") from error
 
 
-async def _start(
-    universe: Connection, line: lines.Line, kept: list[snapshot.Snapshot], *, whole: bool, since: int | None
-) -> snapshot.Snapshot:
+def _start(kept: list[snapshot.Snapshot], *, whole: bool, since: int | None) -> snapshot.Snapshot:
     """Where the proof begins."""
     if since is None and not whole:
         return kept[-1]
-    first = await verify.first(universe, line, kept)
     if since is None:
-        return first
-    below = [each for each in kept if first.height <= each.height <= since]
+        return kept[0]
+    below = [each for each in kept if each.height <= since]
     if not below:
-        raise errors.NotFound(f"no snapshot at or below height {since} is kept; the earliest is at {first.height}")
+        raise errors.NotFound(f"no snapshot at or below height {since} is kept; the earliest is at {kept[0].height}")
     return below[-1]
 
 
@@ -132,11 +141,14 @@ async def _explained(
     """
     difference = prover.difference
     assert difference is not None
-    if difference.field or not difference.journal.startswith("state "):
+    if difference.field or not difference.journal.startswith("state ") or step.dropped:
         return difference
     engine, height = universe.store.engine, prover.head.height
     baseline = await reader.saved_below(engine, line, height)
-    material = await restore.gather(engine, universe.blobs, line.at, baseline=baseline, up_to=height)
+    try:
+        material = await restore.gather(engine, universe.blobs, line.at, baseline=baseline, up_to=height)
+    except errors.NotRetained:
+        return difference
     _, rows = await _in_thread(universe, restore.fold, material)
     changed = history.resolve(step, rows, loaded)
     return msgspec.structs.replace(difference, field=differing_row(changed, prover.derived))

@@ -19,12 +19,14 @@ from worldline.host import holders
 from worldline.inspect import render
 from worldline.inspect.render import when
 from worldline.keys import inbox as inbox_keys
+from worldline.keys import segments as segment_keys
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots, trial, worlds
 from worldline.layers import work as works
+from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.work import WorkKind, WorkState
@@ -94,6 +96,9 @@ class Whole(msgspec.Struct, frozen=True):
     parked: int
     dead: int
     quarantined: int = 0  # processes that died in a row while they restored it, if it is paused because of that
+    compacted: int = 0  # the height up to which entries are in segments
+    segments: int = 0
+    states_above: int = 0  # the height above which every state can be read
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -215,7 +220,22 @@ async def show_world(universe: Connection, at: ids.Address) -> Whole:
         parked=sum(each.work.state is WorkState.PARKED for each in opened),
         dead=await count(universe, inboxes.dead_range(at, count_max=1_000)),
         quarantined=await quarantined(universe, at) if meta.status is world_model.Status.PAUSED else 0,
+        **await _compacted(universe, at),
     )
+
+
+async def _compacted(universe: Connection, at: ids.Address) -> dict[str, int]:
+    """How far a world is compacted."""
+    engine = universe.store.engine
+    read = await engine.read(compact.last_range(at), lines.get(at))
+    last = compact.decode_last(at, read.page(0))
+    if last is None:
+        return {}
+    return {
+        "compacted": last.record.last_height,
+        "segments": await count(universe, kv.Range(*segment_keys.segments(at))),
+        "states_above": await journal_pages.changes_above(engine, lines.decode(at, read.value(1))),
+    }
 
 
 async def holder(universe: Connection, at: ids.Address) -> Holder | None:

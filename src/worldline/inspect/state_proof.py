@@ -70,7 +70,7 @@ async def last_witnessed(world: Handle) -> Witnessed | None:
     engine, at = world.universe.store.engine, await world.address()
     top = await world.head()
     above = max(0, top.height - _LAST_MAX)
-    last = await restore.read_entries(engine, at, above=above, up_to=top.height)
+    last = await restore.read_entries(engine, world.universe.blobs, at, above=above, up_to=top.height)
     return _witnessed([each for each in last if each.step == top.step])
 
 
@@ -84,7 +84,7 @@ async def witness_now(world: Handle) -> Witnessed:
         )
     _, height = await world.command(witness.WITNESS, witness.Witness())
     engine, at = world.universe.store.engine, await world.address()
-    found = _witnessed(await restore.read_entries(engine, at, above=height - 2, up_to=height))
+    found = _witnessed(await restore.read_entries(engine, world.universe.blobs, at, above=height - 2, up_to=height))
     assert found is not None, "the answer to the command stands behind the root"
     return found
 

@@ -8,23 +8,20 @@ does what it says is for `worldline.inspect.prove`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.keys import journal as journal_keys
-from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.export import Changed
 from worldline.model import ids, journal, row_keys, snapshot
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
-from worldline.roles import restore
-from worldline.store import kv
+from worldline.roles import reader, restore
 
 PAGE_BYTES = 1 * limits.MIB
 PINS_PAGE = 1_000
@@ -55,6 +52,7 @@ class Verified(msgspec.Struct, frozen=True):
     snapshots: int
     chain: str
     state: str
+    states_above: int = 0  # below, states cannot be made again: what steps changed there was dropped
 
 
 def no_progress(done: int, total: int) -> None:
@@ -64,10 +62,17 @@ def no_progress(done: int, total: int) -> None:
 
 class Walk:
     """One walk from a snapshot to the head, through everything that a fork has of its parent. Entries come in whole
-    steps, their chain checked, their changes folded.
+    steps, their chain checked, their changes folded. Where changes were dropped, the chain alone is checked, up to the
+    next of the snapshots that are `kept`, by height.
     """
 
-    def __init__(self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head) -> None:
+    def __init__(
+        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head, *,
+        kept: Mapping[int, snapshot.Snapshot] | None = None,
+    ) -> None:  # fmt: skip
+        self._kept = kept or {}
+        self._whole = True  # the rows are those of the last step
+        self.states_above = 0  # the last height at which they were not
         self._universe = universe
         self._line = line
         self._start = start
@@ -85,15 +90,21 @@ class Walk:
         """All steps up to the head, a page at a time. `Damaged` at the first thing that is wrong."""
         await self._begin()
         total = self._head.height - self._start.height
-        frames = history.Reader(self._line, above=self._start.height)
+        pages = journal_pages.Pages(
+            self._universe.store.engine, self._universe.blobs, self._line, above=self._start.height
+        )
+        frames = pages.reader
         progress(0, total)
         while self._last.height < self._head.height:
-            page = (await self._universe.store.engine.read(frames.wanted(bytes_max=PAGE_BYTES))).page(0)
-            if not page.items:
+            try:
+                items = await pages.items(bytes_max=PAGE_BYTES)
+            except errors.Corrupt as error:  # a segment
+                raise Damaged(frames.height + 1, str(error)) from error
+            if not items:
                 raise Damaged(frames.height + 1, _missing(frames, self._head))
             ended: list[history.Stored] = []
-            for index in range(len(page.items)):
-                ended += await self._take(frames, page.items, index, ended)
+            for index in range(len(items)):
+                ended += await self._take(frames, items, index, ended)
                 self.frames += 1
             # What is above the head was written since the walk began.
             steps = await self._fold([each for each in ended if each.height <= self._head.height])
@@ -116,7 +127,7 @@ class Walk:
         return self._rows
 
     async def _take(
-        self, frames: history.Reader, items: Sequence[tuple[bytes, bytes]], index: int, ended: Sequence[history.Stored]
+        self, frames: history.Reader, items: Sequence[history.Item], index: int, ended: Sequence[history.Stored]
     ) -> list[history.Stored]:
         """The steps that end in one of these values. `ended`: those of the page before it."""
         try:
@@ -124,8 +135,10 @@ class Walk:
         except errors.Corrupt as error:
             await self._fold([each for each in ended if each.height <= self._head.height])
             height = self._last.height + 1
-            why = await restore.explain(self._universe.blobs, frames, items[index:], self._last, self._rows)
-            said = f"{history.frame_name(frames.at, items[index][0])}: {error}"
+            why = ""
+            if self._whole:
+                why = await restore.explain(self._universe.blobs, frames, items[index:], self._last, self._rows)
+            said = f"{history.item_name(frames.at, items[index])}: {error}"
             raise Damaged(height, f"{said}; {why}" if why else said) from error
 
     async def _fold(self, ended: Sequence[history.Stored]) -> Steps:
@@ -135,18 +148,42 @@ class Walk:
         for each in ended:
             try:
                 [step] = await restore.load_changes(self._universe.blobs, [each], self.loaded)
-                changed = history.resolve(step, self._rows, self.loaded)
-                self._last = history.follow(self._last, step, changed)
-                self._rows.apply(changed)
+                self.changed.append(await self._follow(step))
                 entries = step.entries()
             except errors.Corrupt as error:
-                raise Damaged(each.first_height, str(error)) from error
+                raise error if isinstance(error, Damaged) else Damaged(each.first_height, str(error)) from error
             steps.append(entries)
             self.stored.append(step)
-            self.changed.append(Changed(step.changes, changes_digest(changed)))
             await self._load(entries)
         self.blobs += len(self.loaded)
         return steps
+
+    async def _follow(self, step: history.Stored) -> Changed:
+        """Check one step: its chain, and the state that it leads to, if its changes and the rows before are known."""
+        if not self._whole and not step.dropped:
+            await self._stand()
+        if step.dropped or not self._whole:
+            covered = history.covered(step, self.loaded)
+            self._last = history.link(self._last, step, covered)
+            self._rows, self._whole, self.states_above = Rows(), False, step.height
+            return Changed(step.changes, covered)
+        changed = history.resolve(step, self._rows, self.loaded)
+        self._last = history.follow(self._last, step, changed)
+        self._rows.apply(changed)
+        return Changed(step.changes, changes_digest(changed))
+
+    async def _stand(self) -> None:
+        """Go on with the rows of the snapshot that was taken here, if one is kept."""
+        record = self._kept.get(self._last.height)
+        if record is None:
+            return
+        try:
+            base = await saved_state.load(self._universe.blobs, record.root)
+        except (errors.Corrupt, errors.NotFound) as error:
+            raise _bad_snapshot(record, error) from error
+        if base.state != self._last.state:
+            raise Damaged(record.height, f"the snapshot of step {record.step} is of another state")
+        self._rows, self._whole = Rows(base.rows()), True
 
     async def _load(self, entries: Sequence[journal.Entry]) -> None:
         for entry in entries:
@@ -168,52 +205,20 @@ def _bad_snapshot(saved: snapshot.Snapshot, error: Exception) -> Damaged:
     return Damaged(saved.height, f"the snapshot of step {saved.step}: {error}")
 
 
-def _range(at: ids.Address, above: int) -> kv.Range:
-    return journals.read_range(at, above=above, bytes_max=PAGE_BYTES)
-
-
 async def records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
     """Every snapshot of a history that is kept, earliest first."""
-    found: list[snapshot.Snapshot] = []
-    for piece in line.owners():
-        found += [
-            each
-            for each in await _records_of(universe, piece.at)
-            if each.height > piece.above and (piece.up_to is None or each.height <= piece.up_to)
-        ]
-    return found
-
-
-async def _records_of(universe: Connection, at: ids.Address) -> list[snapshot.Snapshot]:
-    begin, end = snapshot_keys.snapshots(at)
-    found: list[snapshot.Snapshot] = []
-    request = kv.Range(begin, end)
-    while True:
-        page = (await universe.store.engine.read(request)).page(0)
-        found += [saved.record for saved in snapshot_layer.decode(at, page)]
-        if not page.more:
-            return found
-        request = kv.Range(page.items[-1][0] + b"\x00", end)
+    return await reader.records(universe.store.engine, line)
 
 
 async def first(universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
-    """The earliest snapshot above which the whole journal is there: that of the world's birth, unless compacted."""
-    at = next(line.pieces(0)).at
-    page = (await universe.store.engine.read(msgspec.structs.replace(_range(at, 0), count_max=1))).page(0)
-    height = _first_height(at, page) if page.items else 1
+    """The earliest snapshot above which every state can be made: that of the world's birth, unless changes were dropped
+    when the journal was compacted.
+    """
+    above = await journal_pages.changes_above(universe.store.engine, line)
     for each in kept:
-        if each.height >= height - 1:
+        if each.height >= above:
             return each
-    raise Damaged(height, "no snapshot is kept to start from")
-
-
-def _first_height(at: ids.Address, page: kv.Page) -> int:
-    """Where the first frame begins. If it is damaged, the walk that begins at the first snapshot says how."""
-    key, raw = page.items[0]
-    try:
-        return journal_keys.frame_height(at, key) - len(journal_keys.unpack_frame(raw).entries) + 1
-    except errors.DecodeError:
-        return 1
+    raise Damaged(above, "no snapshot is kept to start from")
 
 
 async def head(universe: Connection, at: ids.Address) -> journal.Head:
@@ -229,8 +234,8 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     line = await _whole_line(universe, at)
     kept = await _readable_records(universe, line)
     await _check_pins(universe, at)
-    walk = Walk(universe, line, await first(universe, line, kept), top)
     wanted = {each.height: each for each in kept}
+    walk = Walk(universe, line, kept[0], top, kept=wanted)
     async for steps in walk.steps(progress):
         for last in (step[-1] for step in steps):
             check_record(wanted.get(last.height), last)
@@ -238,7 +243,10 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     for each in kept:
         await _check_nodes(universe, each, known, walk.rows)
     blobs = walk.blobs + len(known)
-    return Verified(top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex())
+    return Verified(
+        top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
+        walk.states_above,
+    )  # fmt: skip
 
 
 async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:

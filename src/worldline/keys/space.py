@@ -61,7 +61,7 @@ class InWorld(enum.IntEnum):
     JOURNAL = 6
     BASELINE = 7
     SNAPSHOT = 8
-    SEGMENT = 9  # reserved for compaction
+    SEGMENT = 9
     LINEAGE = 10
     RETAIN = 11
     INBOX = 12
@@ -106,6 +106,7 @@ class ValueKind(enum.IntEnum):
     TRIAL = 25
     LINEAGE = 26
     PIN = 27
+    SEGMENT = 28
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40

@@ -300,6 +300,28 @@ def resolve(
     return found
 
 
+def covered(stored: bytes, payload_of: Callable[[int], bytes], blobs: Blobs) -> bytes:
+    """The digest that the chain covers of these changes, without the state before the step: of a row that is a delta
+    or a blob, the sha256 stands here.
+    """
+    if not stored:
+        return model.NO_CHANGES
+    if stored[:1] == _PLAIN:
+        return model.changes_digest(model.plain(stored[1:]))
+    found: list[Change] = []
+    for fields in _forms(parse(stored)):
+        match fields:
+            case [5 | 6, key, _, image, _, _, placement] | [7, key, image, _, placement]:
+                found.append(Change(key, Row(b"", placement), image))
+            case _:
+                found.append(_resolve(fields, _no_rows, payload_of, blobs))
+    return model.changes_digest(found)
+
+
+def _no_rows(_: bytes) -> None:
+    return None
+
+
 def decode(stored: bytes) -> list[Committed | list[Any]]:
     """Every change as it is stored, a committed one as its record: to look at, not to apply."""
     return [Committed(*fields[1:]) if fields[0] == COMMITTED else fields for fields in _forms(parse(stored))]

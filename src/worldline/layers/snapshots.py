@@ -14,6 +14,8 @@ Not here: what a snapshot's blob holds, and dropping old snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from worldline.base import errors
@@ -55,12 +57,18 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: Saved) -
         batch.expect(key, to.raw)
 
 
-def pin(batch: kv.Batch, owner: ids.Address, saved: Saved, lineage: world.Lineage, fork: ids.WorldId) -> None:
+def pin(
+    batch: kv.Batch, owner: ids.Address, saved: Saved, lineage: world.Lineage, fork: ids.WorldId, *,
+    frames: Sequence[tuple[bytes, bytes]] = (),
+) -> None:  # fmt: skip
     """Keep for a new fork the snapshot that a restore of it begins at, which is `owner`'s, and the changes above it.
 
-    The snapshot is expected to be still there. The batch that makes the fork has guards of its own.
+    The snapshot is expected to be still there, and so are `frames`, the first that have some of these changes. The
+    batch that makes the fork has guards of its own.
     """
     batch.expect(keys.snapshot_key(owner, saved.record.step), saved.raw)
+    for key, raw in frames:
+        batch.expect(key, raw)
     needed = {owner.world: None} | {
         ids.WorldId(each.world): None for each in lineage.sections if each.height > saved.record.height
     }

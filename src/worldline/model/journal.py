@@ -1,4 +1,4 @@
-"""The journal's vocabulary: entries, their kinds, and the head that names the last of them."""
+"""The journal's vocabulary: entries, their kinds, the head that names the last of them, and segments."""
 
 from __future__ import annotations
 
@@ -111,3 +111,28 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 GENESIS = Head(step=0, height=0, chain=bytes(limits.DIGEST_BYTES), state=bytes(limits.DIGEST_BYTES), time_us=0)
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The entries of the heights `first_height` to `last_height`, under the sha256 of the body that holds them.
+
+    `changes`: whether the body has what the steps changed, too, and not only the digests of it.
+    """
+
+    first_height: int
+    last_height: int
+    first_step: int
+    last_step: int
+    digest: bytes
+    size: int
+    changes: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first_height <= self.last_height or not 1 <= self.first_step <= self.last_step:
+            raise ValueError("heights and steps count from 1, and a segment has at least one of each")
+        if self.last_step - self.first_step > self.last_height - self.first_height:
+            raise ValueError("a step has at least one entry")
+        if len(self.digest) != limits.DIGEST_BYTES:
+            raise ValueError("a digest has 32 bytes")
+        if self.size < 1:
+            raise ValueError("a body is not empty")

@@ -48,6 +48,13 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     # memory: the others are read from its saved state when they are needed. Up to a quarter of it may be changes that
     # were not saved yet; with more of them the state is saved at once.
     cells_memory_max: Count = 256 * 1024 * 1024
+    # Old entries are moved into segments: when there are so many that nothing keeps where they are, or so old ones; 0
+    # entries: never. So many below the last snapshot stay.
+    segment_entries: CountOrNone = 50_000
+    segment_ms: Milliseconds = 24 * 3_600_000
+    segment_margin: CountOrNone = 1_000
+    segment_changes: bool = False  # segments also keep what steps changed: every state of the past can be read
+    snapshots_kept: Count = 3  # and what steps changed above the oldest of them
     run_outcomes_warn: Count = 10_000
     step_timeout_ms: Milliseconds = (
         30_000  # a step that takes longer is interrupted, and counts as a death over its input
@@ -174,6 +181,9 @@ def _check(settings: msgspec.Struct) -> None:
             case msgspec.inspect.StructType(cls=wanted):
                 if not isinstance(value, wanted):
                     raise errors.BadInput(f"{name} is a {type(value).__name__}; use {wanted.__name__}(...)")
+            case msgspec.inspect.BoolType():
+                if type(value) is not bool:
+                    raise errors.BadInput(f"{name} is {value!r}; use True or False")
             case msgspec.inspect.StrType():
                 if type(value) is not str:
                     raise errors.BadInput(f"{name} is {value!r}; use text")

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
-from worldline.keys import kinds
 from worldline.model.journal import INPUTS, Kind
 from worldline.model.work import WorkKind
-from worldline.observe import metric_list
+from worldline.observe import key_kinds, metric_list
 from worldline.observe.metric_list import METRICS
 from worldline.roles import telemetry
 from worldline.store import kv
@@ -231,6 +230,18 @@ def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
     meter.add("worldline_snapshots_failed_total", 1)
 
 
+def _compacted(meter: Meter, fact: telemetry.Compacted) -> None:
+    meter.add("worldline_segments_total", fact.segments)
+    meter.add("worldline_segment_bytes_total", fact.bytes)
+    meter.add("worldline_frames_deleted_total", fact.frames)
+    meter.add("worldline_snapshots_dropped_total", fact.snapshots)
+
+
+def _compact_failed(meter: Meter, fact: telemetry.CompactFailed) -> None:
+    del fact
+    meter.add("worldline_compactions_failed_total", 1)
+
+
 def _proved(meter: Meter, fact: telemetry.Proved) -> None:
     meter.add("worldline_proved_steps_total", fact.steps)
     meter.observe("worldline_proof_seconds", _seconds(fact.us))
@@ -350,14 +361,14 @@ def _stored(meter: Meter, fact: telemetry.Stored) -> None:
 def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
     """What a batch wrote, as it gave it to the engine: the engine's own overhead is not in it."""
     for key, put in batch.puts.items():
-        kind = kinds.kind_of(key)
+        kind = key_kinds.kind_of(key)
         stamp = 0 if put.stamp is None else limits.STAMP_BYTES
         written[kind] = written.get(kind, 0) + len(key) + len(put.value) + stamp
     for append in batch.appends:
-        kind = kinds.kind_of(append.prefix)
+        kind = key_kinds.kind_of(append.prefix)
         written[kind] = written.get(kind, 0) + len(append.prefix) + limits.STAMP_BYTES + len(append.value)
     for key in batch.counts:
-        kind = kinds.kind_of(key)
+        kind = key_kinds.kind_of(key)
         written[kind] = written.get(kind, 0) + len(key) + limits.COUNTER_BYTES
 
 
@@ -400,6 +411,8 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Released: _released,
     telemetry.Saved: _saved,
     telemetry.SaveFailed: _save_failed,
+    telemetry.Compacted: _compacted,
+    telemetry.CompactFailed: _compact_failed,
     telemetry.Proved: _proved,
     telemetry.Unproved: _unproved,
     telemetry.Beat: _beat,

@@ -91,6 +91,11 @@ METRICS: dict[str, Metric] = {
     "worldline_snapshots_failed_total": _counter("Snapshots that could not be made of a world's state."),
     "worldline_snapshot_seconds": _histogram("Saving one snapshot."),
     "worldline_snapshot_bytes": _histogram("Size of a snapshot.", bounds=BYTES),
+    "worldline_segments_total": _counter("Segments written: old entries of a world, compacted."),
+    "worldline_segment_bytes_total": _counter("Bytes of segments written."),
+    "worldline_frames_deleted_total": _counter("Frames whose entries are in segments now."),
+    "worldline_snapshots_dropped_total": _counter("Snapshots that nothing needed any more."),
+    "worldline_compactions_failed_total": _counter("Compactions that could not be done."),
     # Proofs in the background.
     "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),
     "worldline_proof_seconds": _histogram("One slice of a proof: how long its thread was at work."),

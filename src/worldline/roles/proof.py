@@ -10,7 +10,7 @@ a change of the program, has been asked for, and its arguments are not compared.
 
 A world outlives its code. Steps are run by the very program that wrote them, told by its hash. Where that is not loaded
 nothing can be run again: the steps are folded into rows instead, and the proof goes on behind them, at the next change
-to a program that is loaded, with a machine made of those rows.
+to a program that is loaded, with a machine made of those rows; if what they changed was dropped, at the next snapshot.
 
 Nothing here writes a store, and nothing reads one but `Cold`. User code runs: it belongs into a thread of its own.
 """
@@ -39,7 +39,7 @@ from worldline.roles.cold_cells import ColdCells
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Heights that could not be run again: their program is not loaded."""
+    """Heights that could not be run again: their program is not loaded, or the state before them is not known."""
 
     first: int
     last: int
@@ -75,6 +75,7 @@ class Prover:
         self._saved = saved or {}
         self._folded_to = folded_to
         self._rows = rows  # of the state at the head, while there is no machine
+        self._lost = False  # they are not known: what steps changed was dropped
         self._machine: Machine | None = None
         self._hash = program_of(rows)
         self.head = head
@@ -88,15 +89,26 @@ class Prover:
         until: Callable[[], bool] = lambda: False,
     ) -> int:  # fmt: skip
         """Prove steps that follow each other, or fold them. Returns how many were taken: all of them, unless one comes
-        out differently, or `until` says so between two of them.
+        out differently, or `until` says so between two of them, or the rows of a snapshot are wanted.
         """
         for index, step in enumerate(steps):
-            if index and until():
+            if (index and until()) or self.wanted_snapshot is not None:
                 return index
             self._one(step, loaded)
             if self.difference is not None:
                 return index
         return len(steps)
+
+    @property
+    def wanted_snapshot(self) -> snapshot.Snapshot | None:
+        """Behind steps that could be neither run nor folded: the snapshot here, if there is one. `stand` on it."""
+        return self._saved.get(self.head.height) if self._lost else None
+
+    def stand(self, head: journal.Head, rows: Rows) -> None:
+        """Go on from a snapshot at the head."""
+        assert head.height == self.head.height
+        self.head, self._rows, self._lost = head, rows, False
+        self._hash = program_of(rows)
 
     def _one(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
         entries = [restore.filled(entry, loaded) for entry in step.entries()]
@@ -125,7 +137,7 @@ class Prover:
     def _stand(self) -> None:
         """Have a machine, if the program of the next step is loaded."""
         program = self._programs.get(self._hash)
-        if self._machine is None and program is not None:
+        if self._machine is None and program is not None and not self._lost:
             fetch = None if self._cold is None else self._cold.fetch
             self._machine = snapshots.machine_of(
                 program, self.head.state, self._rows.items(), self._at, exact=True, fetch=fetch
@@ -133,7 +145,9 @@ class Prover:
             self._rows = Rows()
 
     def _fold(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
-        if self._cold is None:
+        if step.dropped or self._lost:
+            self.head, self._rows, self._lost = step.head(), Rows(), True
+        elif self._cold is None:
             self.head = history.fold(self.head, [step], self._rows, loaded)
         else:
             for key in history.bases([step]):

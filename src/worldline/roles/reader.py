@@ -17,10 +17,11 @@ from worldline.base import errors
 from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
+from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.known_rows import KnownRows
 from worldline.layers.stored.overlay import Overlay
 from worldline.model import ids, journal
@@ -32,6 +33,7 @@ from worldline.store import kv
 
 WAIT_MS = 1_000
 SNAPSHOTS_PAGE = 100
+NAMED_MAX = 8  # heights in one message
 LOOKUPS_MAX = 1_000  # keys whose paths are followed at once
 
 T = TypeVar("T")
@@ -41,16 +43,26 @@ async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
     return journals.decode_head((await engine.read(journals.get_head(at))).value(0))
 
 
-async def entries(engine: kv.Engine, at: ids.Address, *, above: int) -> AsyncIterator[journal.Entry | None]:
+async def entries(
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int
+) -> AsyncIterator[journal.Entry | None]:
     """Every entry above a height, and those to come. None now and then, when nothing has come for a while."""
     line = await line_of(engine, at)
     while True:
         if above < line.forked_at:
-            for entry in await restore.read_entries(engine, at, above=above, up_to=line.forked_at):
+            for entry in await restore.read_entries(engine, blobs, at, above=above, up_to=line.forked_at):
                 above = entry.height
                 yield entry
-        read = await engine.read(journals.get_head(at), journals.read_range(at, above=above))
+        read = await engine.read(
+            journals.get_head(at), journals.read_range(at, above=above), journal_pages.segment_range(at, above=above)
+        )
         top = journals.decode_head(read.value(0))
+        old = history.covering(at, read.page(2), above=above)
+        if old is not None:
+            for entry in await restore.read_entries(engine, blobs, at, above=above, up_to=old.last_height):
+                above = entry.height
+                yield entry
+            continue
         if top.height <= above:
             if not await engine.wait(journals.get_head(at).key, read.seen, WAIT_MS):
                 yield None
@@ -77,7 +89,7 @@ async def owned_below(engine: kv.Engine, line: lines.Line, height: int) -> tuple
             found = await _saved_in(engine, piece.at, height if piece.up_to is None else min(height, piece.up_to))
             if found is not None and found.record.height > piece.above:
                 return found, piece.at
-    raise errors.NotFound(f"no snapshot at or below height {height} is kept, so its state cannot be read")
+    raise await not_retained(engine, line, height)
 
 
 async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot_layer.Saved | None:
@@ -92,6 +104,34 @@ async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot
         if found is not None or not read.page(0).more:
             return found
         step, count = page[-1].record.step - 1, SNAPSHOTS_PAGE
+
+
+async def not_retained(engine: kv.Engine, line: lines.Line, height: int) -> errors.NotRetained:
+    """The error that says which states of a history are kept, if that at a height is not."""
+    above = await journal_pages.changes_above(engine, line)
+    heights = [each.height for each in await records(engine, line)]
+    first = next((each for each in heights if each >= above), above)
+    below = [str(each) for each in heights if each < above][-NAMED_MAX:]
+    also = f", and at height {', '.join(below)}" if below else ""
+    return errors.NotRetained(height, f"its state is not kept any more: states are kept from height {first} on{also}")
+
+
+async def records(engine: kv.Engine, line: lines.Line) -> list[snapshot_model.Snapshot]:
+    """Every snapshot of a history that is kept, earliest first."""
+    found: list[snapshot_model.Snapshot] = []
+    for piece in line.owners():
+        begin, end = snapshot_keys.snapshots(piece.at)
+        more = True
+        while more:
+            page = (await engine.read(kv.Range(begin, end))).page(0)
+            found += [
+                saved.record
+                for saved in snapshot_layer.decode(piece.at, page)
+                if saved.record.height > piece.above and (piece.up_to is None or saved.record.height <= piece.up_to)
+            ]
+            more = page.more
+            begin = page.items[-1][0] + b"\x00" if more else begin
+    return found
 
 
 class Past:
@@ -125,9 +165,13 @@ class Past:
         self, line: lines.Line, *, up_to: int
     ) -> AsyncIterator[tuple[list[history.Stored], dict[bytes, bytes]]]:
         """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
-        async for page in restore.step_pages(self._engine, line, above=self.head.height, up_to=up_to):
-            loaded: dict[bytes, bytes] = {}
-            yield await restore.load_changes(self._blobs, page, loaded), loaded
+        pages = restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to)
+        try:
+            async for page in pages:
+                loaded: dict[bytes, bytes] = {}
+                yield await restore.load_changes(self._blobs, page, loaded), loaded
+        except errors.NotRetained as error:
+            raise await not_retained(self._engine, line, error.height) from None
 
     async def fetch(self, keys: Iterable[bytes]) -> None:
         """Read the rows under these keys, those that are not known. Many are read in the order of their paths, so that
@@ -225,7 +269,10 @@ class Reader:
         saved = await saved_below(self._engine, line, height)
         header = await saved_state.header_of(self._blobs, saved.root)
         found = Past(self._engine, self._blobs, self._executor, saved, header)
-        await found.catch_up(line, height)
+        try:
+            await found.catch_up(line, height)
+        except errors.NotRetained:
+            raise await not_retained(self._engine, line, height) from None
         return found
 
     async def _check(self, height: int) -> None:
@@ -236,8 +283,12 @@ class Reader:
     async def rows_at(self, height: int) -> tuple[Rows, journal.Head]:
         """The rows at the last step end at or below a height."""
         await self._check(height)
-        baseline = await saved_below(self._engine, await line_of(self._engine, self._at), height)
-        material = await restore.gather(self._engine, self._blobs, self._at, baseline=baseline, up_to=height)
+        line = await line_of(self._engine, self._at)
+        baseline = await saved_below(self._engine, line, height)
+        try:
+            material = await restore.gather(self._engine, self._blobs, self._at, baseline=baseline, up_to=height)
+        except errors.NotRetained:
+            raise await not_retained(self._engine, line, height) from None
         after, rows = await self._run(restore.fold, material)
         return rows, after
 
@@ -249,11 +300,15 @@ class Reader:
             self._forget()
             self._head, self._rows = await self._run(restore.fold, material)
         elif top.height > self._head.height:
-            await self._catch_up(self._rows, top)
+            try:
+                await self._catch_up(self._rows, top)
+            except errors.NotRetained:  # it was compacted further than we had read
+                self._rows = None
+                await self._read()
 
     async def _catch_up(self, rows: Rows, top: journal.Head) -> None:
         line = lines.Line(self._at)  # what was read reaches into its own journal
-        steps = await restore.read_steps(self._engine, line, above=self._head.height, up_to=top.height)
+        steps = await restore.read_steps(self._engine, self._blobs, line, above=self._head.height, up_to=top.height)
         loaded: dict[bytes, bytes] = {}
         steps = await restore.load_changes(self._blobs, steps, loaded)
         self._rows = None  # until it is known to have worked

@@ -8,12 +8,12 @@ recomputed over everything that is read. No user code runs: whether the code wou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.kernel import replay, snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.cells import Fetch
@@ -21,7 +21,7 @@ from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.model import ids, journal
 from worldline.model import snapshot as snapshot_model
 from worldline.model.change import Row
@@ -30,7 +30,8 @@ from worldline.model.trie.unsaved import Unsaved
 from worldline.model.world import Lineage
 from worldline.store import kv
 
-PAGE_BYTES = 4 * limits.MIB
+PAGE_BYTES = journal_pages.PAGE_BYTES
+GATHERS_MAX = 5  # of a world whose baseline moves on, and is compacted, while it is read
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -128,6 +129,20 @@ async def gather(
     height. What a fork has of its parent is read from there. `cells_max`: in bytes; if its state may take more memory
     than this, the cells of the baseline are left out.
     """
+    for _ in range(GATHERS_MAX):
+        try:
+            return await _gather(engine, blobs, at, baseline=baseline, up_to=up_to, cells_max=cells_max)
+        except errors.NotRetained:
+            if baseline is not None:
+                raise
+            probes.hit("restore.compacted-meanwhile")
+    raise errors.Conflicted(f"the journal of world {at.world.hex()} was compacted again and again while it was read")
+
+
+async def _gather(
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, baseline: snapshot_model.Snapshot | None,
+    up_to: int | None, cells_max: int | None,
+) -> Material:  # fmt: skip
     read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at))
     baseline_raw, head_raw = read.value(0), read.value(1)
     lineage = lines.decode_lineage(read.value(2))
@@ -139,7 +154,7 @@ async def gather(
     base = await saved_state.load(blobs, start.root, cells_max=cells_max)
     top = head.height if up_to is None else up_to
     try:
-        steps = await read_steps(engine, line, above=start.height, up_to=top)
+        steps = await read_steps(engine, blobs, line, above=start.height, up_to=top)
     except errors.Corrupt as error:
         whole = await saved_state.load(blobs, start.root) if base.cold else base
         why = await _damage(engine, blobs, line, (start, whole), top)
@@ -153,24 +168,31 @@ async def gather(
     return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases)
 
 
-async def read_steps(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[history.Stored]:
+async def read_steps(
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int, up_to: int
+) -> list[history.Stored]:
     """Whole steps in (above, up_to]. `above` is the end of a step."""
-    return [step async for page in step_pages(engine, line, above=above, up_to=up_to) for step in page]
+    return [step async for page in step_pages(engine, blobs, line, above=above, up_to=up_to) for step in page]
 
 
 async def step_pages(
-    engine: kv.Engine, line: lines.Line, *, above: int, up_to: int
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int, up_to: int,
+    changes: bool = True,
 ) -> AsyncIterator[list[history.Stored]]:  # fmt: skip
-    """The same, page by page."""
-    reader = history.Reader(line, above=above)
+    """The same, page by page. `NotRetained` for a step whose changes were dropped, unless they are not asked for."""
+    pages = journal_pages.Pages(engine, blobs, line, above=above)
+    reader = pages.reader
     while reader.height < up_to or not reader.is_whole:
-        page = (await engine.read(reader.wanted(bytes_max=PAGE_BYTES))).page(0)
-        if not page.items:
+        items = await pages.items(bytes_max=PAGE_BYTES)
+        if not items:
             reader.check_end()
             raise errors.DecodeError(f"height {reader.height + 1} is missing: the head says {up_to}")
-        steps = reader.take(page.items)
+        steps = reader.take(items)
         while steps and steps[-1].height > up_to:
             steps.pop()
+        for step in steps if changes else ():
+            if step.dropped:
+                raise journal_pages.dropped(step.height)
         if steps:
             yield steps
 
@@ -184,25 +206,28 @@ async def _damage(
 ) -> str:
     """Where a journal that cannot be read is damaged: once more, value by value."""
     head, rows = standing(*start)
-    reader = history.Reader(line, above=head.height)
+    pages = journal_pages.Pages(engine, blobs, line, above=head.height)
+    reader = pages.reader
     loaded: dict[bytes, bytes] = {}
     while reader.height < up_to or not reader.is_whole:
-        page = (await engine.read(reader.wanted(bytes_max=PAGE_BYTES))).page(0)
-        if not page.items:
+        items = await pages.items(bytes_max=PAGE_BYTES)
+        if not items:
             return ""
         at = reader.at
-        for index, item in enumerate(page.items):
+        for index, item in enumerate(items):
             try:
                 steps = await load_changes(blobs, reader.take([item]), loaded)
                 head = history.fold(head, steps, rows, loaded)
+            except errors.NotRetained:
+                return ""
             except errors.Corrupt as error:
-                why = await explain(blobs, reader, page.items[index:], head, rows)
-                return f"{history.frame_name(at, item[0])}: {why or error}"
+                why = await explain(blobs, reader, items[index:], head, rows)
+                return f"{history.item_name(at, item)}: {why or error}"
     return ""
 
 
 async def explain(
-    blobs: blob_layer.Blobs, reader: history.Reader, items: Sequence[tuple[bytes, bytes]], head: journal.Head,
+    blobs: blob_layer.Blobs, reader: history.Reader, items: Sequence[history.Item], head: journal.Head,
     rows: Rows,
 ) -> str:  # fmt: skip
     """What is wrong in a value whose checksum is: `items` begin with it, head and rows are those of the last step
@@ -255,29 +280,7 @@ def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[
     return snapshot_layer.head_of(saved, state=base.state), Rows(base.rows())
 
 
-async def read_entries(
-    engine: kv.Engine, at: ids.Address, *, above: int, up_to: int, bytes_max: int = PAGE_BYTES
-) -> list[journal.Entry]:
-    """Entries in (above, up_to], page by page. `bytes_max`: of a page, smaller where few are wanted."""
-    entries: list[journal.Entry] = []
-    pieces: Iterator[lines.Piece] | None = None
-    piece = lines.Piece(at, above, None)
-    while above < up_to:
-        read = await engine.read(lines.get(at), journals.read_range(piece.at, above=above, bytes_max=bytes_max))
-        if pieces is None:
-            pieces = lines.decode(at, read.value(0)).pieces(above)
-            piece = next(pieces)
-            if piece.at != at:
-                continue
-        page = journals.decode(piece.at, read.page(1).items, above=above)
-        if not page:
-            raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
-        end = up_to if piece.up_to is None else min(up_to, piece.up_to)
-        entries += [entry for entry in page if entry.height <= end]
-        above = page[-1].height
-        if above >= end and end < up_to:
-            above, piece = end, next(pieces)
-    return entries
+read_entries = journal_pages.entries
 
 
 async def load_referenced(blobs: blob_layer.Blobs, entries: list[journal.Entry]) -> dict[bytes, bytes]:

@@ -162,6 +162,25 @@ class SaveFailed(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """Old entries of a world were moved from frames into segments, and old snapshots dropped."""
+
+    at: ids.Address
+    segments: int
+    entries: int
+    frames: int
+    bytes: int
+    snapshots: int
+    us: int
+
+
+class CompactFailed(msgspec.Struct, frozen=True, gc=False):
+    """A world could not be compacted. It goes on, and its frames stay."""
+
+    at: ids.Address
+    message: str
+
+
 class Proved(msgspec.Struct, frozen=True, gc=False):
     """Steps of a world were run again in the background, and came out the same."""
 
@@ -384,7 +403,8 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (
-    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Proved
+    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
+    | CompactFailed | Proved
     | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
     | Placed | Orchestrated | Reaped | Cleared | Swept | WorldsCounted | OpenCounted | DueCounted
     | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled

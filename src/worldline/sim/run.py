@@ -18,9 +18,9 @@ import msgspec
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.sim.check import aftermath, checkers, forks, lateness, trials
+from worldline.sim.check import aftermath, checkers, forks, lateness, segments, trials
 from worldline.sim.check.audit import Audit, Violation
-from worldline.sim.faults import ablations, profiles
+from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.hosts.rogue import Rogue
@@ -72,7 +72,8 @@ def run(
         loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
     )  # fmt: skip
     script = None if scenario is None else scenario.script
-    with _calm(), ablations.patched(without), _verified(audit), _small_chunks(), scenarios.scripted(script):
+    damaged = segment_bodies.damaged(cluster.faults)
+    with _calm(), ablations.patched(without), _verified(audit), _small_chunks(), scenarios.scripted(script), damaged:
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
@@ -114,7 +115,9 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     fragile.begin()
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
     cluster.outside.on_call.append(born.called)
-    await cluster.boot([audit.look, trials.Trials(cluster.fragile.budget, audit.broken).look, born.look])
+    tried = trials.Trials(cluster.fragile.budget, audit.broken)
+    compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
+    await cluster.boot([audit.look, tried.look, born.look, compacted.look])
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
     cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()

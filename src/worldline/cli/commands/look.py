@@ -66,6 +66,10 @@ async def show(desk: Desk, world: str) -> None:
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
+    del said["segments"], said["states_above"]
+    said["compacted"] = f"up to height {found.compacted}, states are kept above {found.states_above}"
+    if not found.segments:
+        del said["compacted"]
     desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
 
 

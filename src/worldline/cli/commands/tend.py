@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from worldline.cli import common
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import changes
+from worldline.inspect import compact as compaction
 from worldline.inspect import queries
 from worldline.model.world import Status
 
@@ -63,6 +65,28 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
         changed = await changes.change(universe, await found.address(), labels=wanted)
     shown = " ".join(f"{name}={value}" if value else name for name, value in sorted(changed.meta.labels.items()))
     desk.out.one({"name": world, "labels": changed.meta.labels}, [shown or "no labels"])
+
+
+@common.command("compact")
+@click.argument("world")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+async def compact(desk: Desk, world: str, dry_run: bool) -> None:
+    """Move old entries of a world into segments.
+
+    For a world that no process runs: workers do so by themselves with those that they run.
+    """
+    async with desk.open(programs=[]) as universe:
+        at = await desk.address(universe, world)
+        planned = await compaction.plan(universe, at)
+        done = None if dry_run else await compaction.compact(universe, at)
+    if done is None:
+        said = [f"{world}: {planned.entries} entries would be moved, up to height {planned.up_to}"]
+    else:
+        said = [f"{world}: {done.entries} entries moved into {done.segments} segments, {done.bytes} bytes"]
+        said += [f"{done.snapshots} snapshots dropped"] if done.snapshots else []
+    if planned.held_back:
+        said.append("forks that have no state of their own yet keep it from going further")
+    desk.out.one({"name": world, **msgspec.to_builtins(planned if done is None else done)}, said)
 
 
 async def _change(desk: Desk, world: str, status: Status) -> None:
@@ -124,4 +148,4 @@ ref = click.Group(
     help="List and change names. Any number of names may point to a world.",
 )
 
-COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, ref]
+COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, compact, ref]

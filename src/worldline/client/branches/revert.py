@@ -47,7 +47,7 @@ async def left_since(world: Handle, height: int) -> list[Left]:
     """What has left the world above a height: it happened, whatever becomes of the state."""
     engine, at = world.universe.store.engine, await world.address()
     top = await reader.head(engine, at)
-    found = await restore.read_entries(engine, at, above=height, up_to=top.height)
+    found = await restore.read_entries(engine, world.universe.blobs, at, above=height, up_to=top.height)
     loaded = await restore.load_referenced(world.universe.blobs, [each for each in found if each.kind in _LEAVING])
     return [_left(restore.filled(each, loaded)) for each in found if each.kind in _LEAVING]
 

@@ -1,8 +1,12 @@
 """Reading a journal back: whole steps, with what they changed, and the state that they lead to.
 
-`Reader` is given the frames of a range, page by page, and gives out whole steps as they are stored. `fold` goes through
-them: the changes are resolved against the state so far and the step's own entries, both digests are recomputed, and the
-rows are changed. Nothing is encoded again: the chain is over the very bytes that were read.
+`Reader` is given the frames of a range, page by page, or blocks of segments (`segments.py`), and gives out whole steps
+as they are stored. `fold` goes through them: the changes are resolved against the state so far and the step's own
+entries, both digests are recomputed, and the rows are changed. Nothing is encoded again: the chain is over the very
+bytes that were read.
+
+What a step in a segment changed may have been dropped: then its chain can be checked (`link`), and no state can be made
+of it (`NotRetained`).
 
 A `Corrupt` that is raised here says which step and height it is about, and which row if that can be told: a change that
 cannot be read is named; where the digests do not fit, the rows that the step changed are.
@@ -18,12 +22,15 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs, tuples
 from worldline.keys import journal as keys
+from worldline.keys import segments as segment_keys
 from worldline.layers import changes as stored_changes
 from worldline.layers import journal as journals
 from worldline.layers.stored.lines import Line, Piece
 from worldline.layers.stored.overlay import Overlay
+from worldline.layers.stored.segments import Block
 from worldline.model import ids, journal, row_keys
 from worldline.model.change import Change, digests
+from worldline.model.journal import Segment
 from worldline.model.rows import Rows
 from worldline.store import kv
 
@@ -34,14 +41,18 @@ _COUNT: Final = len(journal.Entry.__struct_fields__)
 _NAMED_MAX: Final = 8  # rows in one message
 
 Fields = list[Any]
+Item = tuple[bytes, bytes] | Block  # what a journal is read in: a key and its value, or a block of a segment
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """One step as it is stored: its entries as bytes and as plain fields, and its changes (`changes.py`)."""
+    """One step as it is stored: its entries as bytes and as plain fields, and its changes (`changes.py`). If these were
+    dropped, their digest.
+    """
 
     data: list[bytes]
     fields: list[Fields]
     changes: bytes
+    dropped: bytes = b""
 
     @property
     def step(self) -> int:
@@ -91,13 +102,16 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 class Reader:
     """Puts frames, and the parts behind them, together to whole steps above a height, which is the end of one.
 
-    Pages are read one after the other: `wanted` is the next range, `take` the answer to it. A history that stands in
-    several worlds' journals (`lines.py`) is read piece by piece.
+    Pages are read one after the other: `wanted_segment` and `wanted` are read at once, and what is `take`n is the
+    segment, if one is `covering` what comes next, else the frames. So each height comes from exactly one place, also if
+    frames are moved into a segment between two pages. A history that stands in several worlds' journals (`lines.py`) is
+    read piece by piece.
     """
 
     def __init__(self, line: Line, *, above: int) -> None:
         self._pieces = line.pieces(above)
         self.height = above  # of the last entry that was read
+        self._given = above  # of the last entry of the last step that was given out
         self._enter(next(self._pieces))
         self._data: list[bytes] = []  # of the step that has not ended
         self._fields: list[Fields] = []
@@ -117,10 +131,31 @@ class Reader:
     def wanted(self, *, bytes_max: int = 4 * limits.MIB, count_max: int = 10_000) -> kv.Range:
         return kv.Range(self._next, self._end, count_max=count_max, bytes_max=bytes_max)
 
-    def take(self, items: Iterable[tuple[bytes, bytes]], *, checked: bool = True) -> list[Stored]:
+    def wanted_segment(self) -> kv.Range:
+        """Where it shows whether what comes next is in a segment."""
+        return kv.Range(*segment_keys.segments(self._piece.at, above=self._given), count_max=1)
+
+    def covering(self, page: kv.Page) -> Segment | None:
+        """The segment that has what comes next, if there is one: its blocks are to be taken, behind the last step that
+        was given out. What was read of a step that has not ended is forgotten: its frames are gone.
+        """
+        record = covering(self._piece.at, page, above=self._given)
+        if record is not None:
+            self._data, self._fields, self._ended = [], [], []
+            self._skipped = self._beyond = self._part = self._parts = 0
+            self.height = self._given
+            self._enter(Piece(self._piece.at, self._given, self._piece.up_to))
+        return record
+
+    def take(self, items: Iterable[Item], *, checked: bool = True) -> list[Stored]:
         """The steps that end in these values, which follow those that were given before."""
         found: list[Stored] = []
-        for key, raw in items:
+        for item in items:
+            if isinstance(item, Block):
+                if item.at == self._piece.at:
+                    self._add_block(item, found)
+                continue
+            key, raw = item
             if not key.startswith(self._prefix):
                 continue  # behind the end of a piece
             read = keys.unpack_frame(raw, checked=checked)
@@ -142,6 +177,11 @@ class Reader:
     def is_whole(self) -> bool:
         """No part of the last frame is missing."""
         return self._part == self._parts
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whatever was read has been given out."""
+        return self.is_whole and not self._data
 
     def check_end(self) -> None:
         """Nothing follows: the last step is whole."""
@@ -199,6 +239,43 @@ class Reader:
         for index, (data, fields) in enumerate(ended):
             found.append(Stored(data, fields, changes[index]))
         self._ended = []
+        self._end_value(found)
+
+    def _add_block(self, block: Block, found: list[Stored]) -> None:
+        """Whole steps of a segment, which goes on behind the last one that was given out."""
+        above, up_to = self._piece.above, self._piece.up_to
+        if block.last_height <= self.height or block.first_height > self.height + 1 or self._data:
+            raise errors.DecodeError(f"height {self.height + 1} should follow; a block begins at {block.first_height}")
+        data: list[bytes] = []
+        fields: list[Fields] = []
+        height, ended = block.first_height - 1, 0
+        for each in block.entries:
+            decoded = _fields(each)
+            height += 1
+            if decoded[_HEIGHT] != height:
+                raise errors.DecodeError(f"height {height} should follow, not {decoded[_HEIGHT]}")
+            data.append(each)
+            fields.append(decoded)
+            if not decoded[_CHAIN]:
+                continue
+            if ended == len(block.covered):
+                raise errors.DecodeError(f"the block up to height {block.last_height} has more steps than it says")
+            if above < height and (up_to is None or height <= up_to):
+                dropped = block.covered[ended] if block.changes is None else b""
+                found.append(Stored(data, fields, b"" if block.changes is None else block.changes[ended], dropped))
+            ended += 1
+            data, fields = [], []
+        if data or ended != len(block.covered):
+            raise errors.DecodeError(f"the block up to height {block.last_height} does not end with a step")
+        self.height = height
+        self._next = keys.frames(self._piece.at, above=height)[0]
+        self._piece, self._first = Piece(self._piece.at, height, up_to), True
+        self._end_value(found)
+
+    def _end_value(self, found: list[Stored]) -> None:
+        """A frame with its parts, or a block, was taken."""
+        if found:
+            self._given = found[-1].height
         up_to = self._piece.up_to
         if up_to is not None and self.height >= up_to:
             if self._data:
@@ -206,11 +283,30 @@ class Reader:
                     f"height {up_to}, where a fork begins, is inside step {self._fields[0][_STEP]}"
                 )
             self.height, self._beyond = up_to, 0
+            self._given = up_to
             self._enter(next(self._pieces))
 
 
-def frame_name(at: ids.Address, key: bytes) -> str:
+def covering(at: ids.Address, page: kv.Page, *, above: int) -> Segment | None:
+    """The segment that has the height above this one, if the first segment behind it has."""
+    for key, raw in page.items:
+        record = segment_keys.SEGMENT.unpack(raw)
+        if segment_keys.segment_height(at, key) != record.last_height:
+            raise errors.DecodeError(f"the segment up to height {record.last_height} is filed elsewhere")
+        if record.first_height <= above + 1:
+            return record
+    return None
+
+
+def item_name(at: ids.Address, item: Item) -> str:
     """A stored value of the journal, for people."""
+    if isinstance(item, Block):
+        return f"the block of a segment that ends at height {item.last_height}"
+    return frame_name(at, item[0])
+
+
+def frame_name(at: ids.Address, key: bytes) -> str:
+    """The same of a frame."""
     try:
         height, part = keys.frame_place(at, key)
     except errors.DecodeError:
@@ -310,6 +406,28 @@ def follow(head: journal.Head, step: Stored, changed: Sequence[Change]) -> journ
     return journal.Head(after[0], after[1], after[4], after[3], after[2])
 
 
+def covered(step: Stored, blobs: stored_changes.Blobs) -> bytes:
+    """The digest of what a step changed, as its chain covers it. The rows before it need not be known."""
+    if step.dropped:
+        return step.dropped
+    try:
+        return stored_changes.covered(step.changes, _payloads(step, blobs), blobs)
+    except errors.Corrupt as error:
+        raise _at(step, error) from error
+
+
+def link(head: journal.Head, step: Stored, covered: bytes) -> journal.Head:
+    """Recompute the chain of one step from the digest of its changes. Returns the head that it leads to: that its state
+    follows from the one before is not checked.
+    """
+    _check_place(step, number=head.step + 1, height=head.height, before_us=head.time_us)
+    last = step.fields[-1]
+    chain = journals.chain_of(head.chain, hashed(step), covered)
+    if chain != last[_CHAIN]:
+        _refuse(step, [], last[_STATE], chain)
+    return step.head()
+
+
 def hashed(step: Stored) -> list[bytes]:
     """The bytes of a step's entries as the chain covers them: the chain field of the last one is empty."""
     *others, last = step.data
@@ -318,8 +436,18 @@ def hashed(step: Stored) -> list[bytes]:
 
 def resolve(step: Stored, rows: Rows | Overlay, blobs: stored_changes.Blobs) -> list[Change]:
     """What a step changed, against the rows before it."""
+    if step.dropped:
+        raise errors.NotRetained(step.height, "what the step changed was dropped when the journal was compacted")
     if not step.changes:
         return []
+    try:
+        return stored_changes.resolve(step.changes, rows.get, _payloads(step, blobs), blobs)
+    except errors.Corrupt as error:
+        raise _at(step, error) from error
+
+
+def _payloads(step: Stored, blobs: stored_changes.Blobs) -> Callable[[int], bytes]:
+    """The payloads of its entries, by their places in it."""
 
     def payload_of(index: int) -> bytes:
         fields = step.fields[index]
@@ -328,10 +456,7 @@ def resolve(step: Stored, rows: Rows | Overlay, blobs: stored_changes.Blobs) -> 
             return payload
         raise errors.DecodeError(f"the step's entry {index} has no payload")
 
-    try:
-        return stored_changes.resolve(step.changes, rows.get, payload_of, blobs)
-    except errors.Corrupt as error:
-        raise _at(step, error) from error
+    return payload_of
 
 
 def _follow(before: list[Any], step: Stored, changed: Sequence[Change]) -> list[Any]:
@@ -341,7 +466,20 @@ def _follow(before: list[Any], step: Stored, changed: Sequence[Change]) -> list[
     number, height, before_us, state, previous = before
     number += 1
     last = step.fields[-1]
+    height = _check_place(step, number=number, height=height, before_us=before_us)
     time_us = last[_TIME]
+    meant, covered, _ = digests(state, changed)
+    chain = journals.chain_of(previous, hashed(step), covered)
+    if chain != last[_CHAIN] or meant != last[_STATE]:
+        _refuse(step, changed, meant, chain)
+    return [number, height, time_us, meant, chain]
+
+
+def _check_place(step: Stored, *, number: int, height: int, before_us: int) -> int:
+    """Its entries have this number, follow a height, and are of one time that is not before this. Returns the height of
+    the last.
+    """
+    time_us = step.fields[-1][_TIME]
     if time_us < before_us:
         raise errors.DecodeError(f"time goes back at height {height + 1}")
     for fields in step.fields:
@@ -350,11 +488,7 @@ def _follow(before: list[Any], step: Stored, changed: Sequence[Change]) -> list[
             raise errors.DecodeError(
                 f"entry {fields[_HEIGHT]} of step {fields[_STEP]} does not follow step {number - 1} at its time"
             )
-    meant, covered, _ = digests(state, changed)
-    chain = journals.chain_of(previous, hashed(step), covered)
-    if chain != last[_CHAIN] or meant != last[_STATE]:
-        _refuse(step, changed, meant, chain)
-    return [number, height, time_us, meant, chain]
+    return height
 
 
 def _refuse(step: Stored, changed: Sequence[Change], state: bytes, chain: bytes) -> NoReturn:

@@ -22,7 +22,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import ready, worlds
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import lines, saved_state
+from worldline.layers.stored import journal_pages, lines, saved_state
 from worldline.model import ids, inbox, journal
 from worldline.model import world as model
 from worldline.model.journal import Kind
@@ -84,7 +84,7 @@ async def world_fork(
         )  # fmt: skip
         batch = kv.Batch()
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
-        snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world)
+        snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: at)
 
@@ -124,31 +124,46 @@ class _Start(msgspec.Struct, frozen=True):
     head: journal.Head
     saved: snapshot_layer.Saved
     owner: ids.Address
+    frames: list[tuple[bytes, bytes]] = []  # those that must be there still: the first of each journal it needs
 
 
 async def _start(
     engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, top: journal.Head, at: int | None
 ) -> _Start:
-    """At the head, or at the last step end at or below a height."""
+    """At the head, or at the last step end at or below a height. `NotRetained` if its state is not kept any more."""
+    found = await _found(engine, blobs, line, top, at)
+    above, up_to = found.saved.record.height, found.head.height
+    try:
+        frames = await journal_pages.first_frames(engine, line, above=above, up_to=up_to)
+    except errors.NotRetained:
+        raise await reader.not_retained(engine, line, up_to) from None
+    return msgspec.structs.replace(found, frames=frames)
+
+
+async def _found(
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, top: journal.Head, at: int | None
+) -> _Start:
     if at is None:
         return _Start(top, *await reader.owned_below(engine, line, top.height))
     if at > top.height:
         raise errors.BadInput(f"no height {at}: the journal's head is at height {top.height}")
     saved, owner = await reader.owned_below(engine, line, at)
     record = saved.record
-    end = await _step_end(engine, line.at, above=record.height, up_to=at)
+    end = await _step_end(engine, blobs, line.at, above=record.height, up_to=at)
     if end is not None:
         return _Start(journal.Head(end.step, end.height, end.chain, end.state, end.time_us), saved, owner)
     header = await saved_state.header_of(blobs, record.root)
     return _Start(snapshot_layer.head_of(record, state=header.state), saved, owner)
 
 
-async def _step_end(engine: kv.Engine, at: ids.Address, *, above: int, up_to: int) -> journal.Entry | None:
+async def _step_end(
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int, up_to: int
+) -> journal.Entry | None:
     """The last entry of the last step that ends in (above, up_to]. Looked for backwards: most steps are short."""
     reach = REACH
     while up_to > above:
         found = await restore.read_entries(
-            engine, at, above=max(above, up_to - reach), up_to=up_to, bytes_max=REACH_BYTES
+            engine, blobs, at, above=max(above, up_to - reach), up_to=up_to, bytes_max=REACH_BYTES
         )
         end = next((entry for entry in reversed(found) if entry.chain), None)
         if end is not None or up_to - reach <= above:
@@ -163,11 +178,11 @@ async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: world
     above = (await reader.head(engine, world.at)).height
     while above > 0:
         top, above = above, max(0, above - PAGE)
-        found = await restore.read_entries(engine, world.at, above=above, up_to=top)
+        found = await restore.read_entries(engine, blobs, world.at, above=above, up_to=top)
         loaded = await restore.load_referenced(blobs, found)
         for entry in reversed([restore.filled(each, loaded) for each in found]):
             if happened(entry, kind, name):
-                return await _first_of_step(engine, world.at, entry) - 1
+                return await _first_of_step(engine, blobs, world.at, entry) - 1
     raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history")
 
 
@@ -179,10 +194,10 @@ def named_before(what: object) -> tuple[str, str]:
     return kind, name.strip()
 
 
-async def _first_of_step(engine: kv.Engine, at: ids.Address, entry: journal.Entry) -> int:
+async def _first_of_step(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, entry: journal.Entry) -> int:
     """The height at which the step of an entry begins. A step's entries are few."""
     above = max(0, entry.height - limits.STEP_ENTRIES_MAX - 1)
-    around = await restore.read_entries(engine, at, above=above, up_to=entry.height)
+    around = await restore.read_entries(engine, blobs, at, above=above, up_to=entry.height)
     return next(each.height for each in around if each.step == entry.step)
 
 

@@ -29,7 +29,7 @@ from worldline.base import errors, limits
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored import history, journal_pages, saved_state
 from worldline.model import ids, journal
 from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import reader, restore, telemetry
@@ -81,12 +81,12 @@ class Divergence(msgspec.Struct, frozen=True):
 class _Visit:
     """One proof under way, up to the height `top`."""
 
-    def __init__(self, candidate: Candidate, line: lines.Line, prover: Prover) -> None:
+    def __init__(self, candidate: Candidate, pages: journal_pages.Pages, prover: Prover) -> None:
         self.candidate = candidate
         self.at = candidate.at
         self.top = candidate.height
         self.prover = prover
-        self.reader = history.Reader(line, above=prover.head.height)
+        self.pages = pages
         self.steps: list[history.Stored] = []  # that were read and not taken yet
         self.loaded: dict[bytes, bytes] = {}  # the blobs that these need
 
@@ -96,9 +96,9 @@ class _Visit:
     def took(self, count: int) -> None:
         del self.steps[:count]
 
-    def decode(self, items: Sequence[tuple[bytes, bytes]]) -> tuple[list[history.Stored], list[journal.Entry]]:
+    def decode(self, items: Sequence[history.Item]) -> tuple[list[history.Stored], list[journal.Entry]]:
         """The steps in a page, up to the top; and those of their entries that name a blob."""
-        steps = [each for each in self.reader.take(items) if each.height <= self.top]
+        steps = [each for each in self.pages.reader.take(items) if each.height <= self.top]
         return steps, [entry for step in steps for entry in step.entries() if _names_blob(entry)]
 
 
@@ -245,13 +245,15 @@ class Proofs:
         proved = self._proved.get(each.at, each.height - 1)
         line = await reader.line_of(self._engine, each.at)
         saved = await reader.saved_below(self._engine, line, proved)
-        if each.height - saved.height > BACKLOG_MAX:
+        dropped = saved.height < await journal_pages.changes_above(self._engine, line)
+        if each.height - saved.height > BACKLOG_MAX or dropped:
             saved = await reader.saved_below(self._engine, line, each.height - 1)
         first = max(saved.height, self._proved.get(each.at, 0))
         base = await saved_state.load(self._blobs, saved.root, cells_max=CELLS_BYTES_MAX)
         head, rows = await self._run(restore.standing, saved, base)
         cold = self._cold(base) if base.cold else None
-        return _Visit(each, line, Prover(line, self._programs, head, rows, folded_to=first, cold=cold))
+        pages = journal_pages.Pages(self._engine, self._blobs, line, above=head.height)
+        return _Visit(each, pages, Prover(line, self._programs, head, rows, folded_to=first, cold=cold))
 
     def _cold(self, base: saved_state.Loaded) -> Cold:
         """The cells of a large world stay where they are, save those that its steps reach."""
@@ -262,11 +264,11 @@ class Proofs:
 
     async def _go_on(self, visit: _Visit) -> None:
         if not visit.steps:
-            page = (await self._engine.read(visit.reader.wanted(bytes_max=PAGE_BYTES))).page(0)
-            if not page.items:
+            items = await visit.pages.items(bytes_max=PAGE_BYTES)
+            if not items:
                 self._end(visit)
                 return
-            steps, entries = await self._run(visit.decode, page.items)
+            steps, entries = await self._run(visit.decode, items)
             loaded: dict[bytes, bytes] = {}
             steps = await restore.load_changes(self._blobs, steps, loaded)
             visit.read(steps, loaded | await restore.load_referenced(self._blobs, entries))

@@ -44,7 +44,7 @@ def share(engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId) 
         for _ in range(LOOKS_MAX):
             read = await engine.read(journals.get_head(at), worlds.get(at))
             top = journals.decode_head(read.value(0))
-            for step in _by_step(await restore.read_entries(engine, at, above=height, up_to=top.height)):
+            for step in _by_step(await restore.read_entries(engine, blobs, at, above=height, up_to=top.height)):
                 loaded = await restore.load_referenced(blobs, step)
                 whole = [restore.filled(each, loaded) for each in step]
                 needed = shared_answers.needed(whole, shared)

@@ -11,11 +11,9 @@ import msgspec
 
 from worldline.base import errors
 from worldline.kernel.shadow.script import Recording, Step, step_of
-from worldline.keys import journal as journal_keys
-from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, lines, saved_state
+from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.model import ids, journal, payload
 from worldline.model import snapshot as snapshot_model
 from worldline.model.rows import Rows
@@ -83,7 +81,7 @@ async def read(
         raise errors.BadInput(f"world {name!r}: the last {possible} steps can be tried, not {last}: {why}")
     first_step = top.step - last + 1
     saved = await _saved(engine, line, first_step - 1)
-    steps = await restore.read_steps(engine, line, above=saved.height, up_to=top.height)
+    steps = await restore.read_steps(engine, blobs, line, above=saved.height, up_to=top.height)
     loaded: dict[bytes, bytes] = {}
     steps = await restore.load_changes(blobs, steps, loaded)
     entries = [entry for step in steps if step.step >= first_step for entry in step.entries()]
@@ -92,23 +90,13 @@ async def read(
 
 
 async def _oldest(engine: kv.Engine, at: ids.Address) -> snapshot_model.Snapshot:
-    """The earliest snapshot above which the whole journal is there."""
-    frames = kv.Range(*journal_keys.frames(at, above=0), count_max=1)
-    begin, end = snapshot_keys.snapshots(at)
-    while True:
-        read = await engine.read(frames, kv.Range(begin, end, count_max=reader.SNAPSHOTS_PAGE))
-        page = read.page(1)
-        first = [_first_height(at, *item) for item in read.page(0).items]
-        for each in snapshot_layer.decode(at, page):
-            if not first or each.record.height >= first[0] - 1:
-                return each.record
-        if not page.more:
-            raise errors.NotFound("no snapshot is kept from which the journal could be read")
-        begin = page.items[-1][0] + b"\x00"
-
-
-def _first_height(at: ids.Address, key: bytes, raw: bytes) -> int:
-    return journal_keys.frame_height(at, key) - len(journal_keys.unpack_frame(raw).entries) + 1
+    """The earliest snapshot above which it is kept what steps changed."""
+    line = lines.Line(at)
+    above = await journal_pages.changes_above(engine, line)
+    for each in await reader.records(engine, line):
+        if each.height >= above:
+            return each
+    raise errors.NotFound("no snapshot is kept from which the journal could be read")
 
 
 async def _saved(engine: kv.Engine, line: lines.Line, step: int) -> snapshot_model.Snapshot:

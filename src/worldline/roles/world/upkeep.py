@@ -21,10 +21,12 @@ from worldline.layers.stored import saved_state
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
+from worldline.roles.compaction.turns import Compactions
 from worldline.roles.world import snapshot
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US, HeldWorld
 from worldline.roles.world.holdings import Holdings
+from worldline.roles.world.tasks import Tasks
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
@@ -52,6 +54,7 @@ class Keeper:
         *,
         dropped: Dropped,
         freed: Callable[[HeldWorld], None],
+        tasks: Tasks,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -60,6 +63,7 @@ class Keeper:
         self._kernel = kernel
         self._dropped = dropped
         self._freed = freed
+        self.compactions = Compactions(engine, env, settings, kernel.run, tasks=tasks, telemetry=telemetry)
         self._telemetry = telemetry
         self._stopping = False
         self._snapshot_entries = settings.snapshot_entries
@@ -73,6 +77,12 @@ class Keeper:
     def stop(self) -> None:
         """Begin nothing more of a turn that is under way."""
         self._stopping = True
+        self.compactions.stop()
+
+    def taken(self, held: HeldWorld) -> None:
+        """A world was taken."""
+        self.watch(held)
+        self.compactions.look(held)
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
@@ -145,6 +155,7 @@ class Keeper:
                 if held.cold is None and await self._is_large(held):
                     held.cool(asyncio.get_running_loop())
                 self._telemetry.tell(telemetry.Saved(held.at, held.baseline.size, held.saved_us - began_us))
+                self.compactions.look(held)
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:

@@ -108,9 +108,9 @@ class WorldWorker:
         )  # fmt: skip
         self._keeper = upkeep.Keeper(
             engine, env, settings, self._kernel, dropped=self._holdings.drop, freed=self._holdings.freed,
-            telemetry=telemetry,
+            tasks=self._tasks, telemetry=telemetry,
         )  # fmt: skip
-        self._holdings.on_taken.append(self._keeper.watch)
+        self._holdings.on_taken.append(self._keeper.taken)
         self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
             engine, env, universe, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,

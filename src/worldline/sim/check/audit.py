@@ -138,7 +138,7 @@ class Audit:
                 self._holder(applied, where, old, new)
             case "meta" if new is not None and where.at is not None:
                 self._life(where.at).status = world_keys.META.unpack(new).status
-            case "snapshot" | "baseline":
+            case "snapshot" | "baseline" | "segment":
                 self._owner_only(applied, where.at, "L3", "wrote a snapshot")
             case "seen" if old is not None and new is not None:
                 self.broken("J2", "an id that was used before was taken for new")

@@ -40,6 +40,9 @@ STAMPS_APART = 1_000
 FORKS = "forks=2,clients=1,kinds=add,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0"
 
 
+COMPACTING = "worker.segment_entries=3,worker.segment_margin=0,worker.snapshots_kept=1,worker.snapshot_entries=4"
+
+
 class Guard(msgspec.Struct, frozen=True):
     """What is switched off, and the invariants one of which must be seen broken.
 
@@ -152,6 +155,11 @@ GUARDS = {
     ),
     "pins": Guard("a fork pins what a restore of it reads", ("FORK",), FORKS),
     "pin-counter": Guard("a pin that comes or goes moves the counter", ("FORK",), FORKS),
+    "retain": Guard("what is compacted expects the count of pins", ("FORK",), FORKS + "," + COMPACTING),
+    "read-back": Guard(
+        "a segment is read back and checked before its frames are deleted", ("R3", "R4", "C3", "W1", "BUG", "V1"),
+        "bodies=500,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0," + COMPACTING,
+    ),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
@@ -188,6 +196,8 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
             fork_ablations.note_root(batch)
         case "pins" if keyspaces.about(batch) == "fork":
             batch = _not_putting(batch, "retain")
+        case "retain" if keyspaces.about(batch) == "compact":
+            batch = relaxed(truth, batch, ("retain",))
         case "pin-counter" if batch.counts:
             batch = _copy(batch)
             batch.counts.clear()

@@ -1,4 +1,4 @@
-"""Guards of forks that can be switched off, in simulation alone: what `ablations` has no room for."""
+"""Guards of forks and of compaction that can be switched off, in simulation alone: what `ablations` has no room for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from worldline.keys import lineage as lineage_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.model import ids
+from worldline.roles.compaction import writing
 from worldline.roles.effects import share
 from worldline.roles.world import adopt
 from worldline.sim.runtime import keyspaces
@@ -37,6 +38,9 @@ def patched(without: str) -> Iterator[None]:
                 yield
         case "share-from-fork":
             with mock.patch.object(share, "share", _from_head(share.share)):
+                yield
+        case "read-back":
+            with mock.patch.object(writing.Writer, "check", _nothing):
                 yield
         case "script-position":
             with mock.patch.object(Branch, "answer", _unnoted):

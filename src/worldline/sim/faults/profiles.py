@@ -21,12 +21,14 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, FORKING, RARE, READS
+from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, FORKING, RARE, READS
 
 CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
 
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
+APART = (*READS, *FORKING, *COMPACTING)  # boundaries that are looked at in other ways
+COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
 LEAN = 0.3  # of the seeds that look at forks look most at their first own states,
 LEAN_FORKS = 3  # with so many clients that fork
@@ -78,6 +80,7 @@ class Profile(msgspec.Struct, frozen=True):
     doors: int = 0  # clients that use two processes by turns
     backlog: int = 0  # inputs that wait in one inbox when the hosts start
     damaged: int = 0  # changes of steps, per thousand reads of a journal
+    bodies: int = 0  # segments that are damaged before they are stored, per thousand
     fragile: int = 0  # so many lots of inputs to a program whose code changes, diverges and ends its processes
     code: Literal["", "first", "before", "at", "after", "removed"] = (
         ""  # of every other life of theirs; none: it is drawn
@@ -116,7 +119,7 @@ def draw(seed: int) -> Profile:
         hosts=draws.choice([1, 2, 2, 3]),
         clients=draws.choice([1, 2, 3]),
         split=draws.random() < 0.4,
-        focus=draws.choice([kind for kind in BOUNDARIES if kind not in (*READS, *FORKING)] + RARE + [""] * 3),
+        focus=draws.choice([kind for kind in BOUNDARIES if kind not in APART] + RARE + [""] * 3),
         shuffle=draws.random() < 0.5,
         latency_us=draws.choice([10, 500, 2_000, 20_000]),
         slow=coin(5, 50),
@@ -140,7 +143,7 @@ def draw(seed: int) -> Profile:
         janitors=draws.choice([0, 0, 1]),
         **_draw_features(seed),
     )
-    drawn = _draw_cold(seed, drawn)
+    drawn = _draw_compaction(seed, _draw_cold(seed, drawn))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
 
 
@@ -170,6 +173,23 @@ def _draw_cold(seed: int, profile: Profile) -> Profile:
     return msgspec.structs.replace(
         profile, focus=focus, settings=msgspec.structs.replace(profile.settings, worker=worker)
     )
+
+
+def _draw_compaction(seed: int, profile: Profile) -> Profile:
+    """In some seeds old entries are moved into segments, as soon as there are a few."""
+    draws = random.Random(f"{seed}:compaction")
+    if draws.random() >= COMPACTED:
+        return profile
+    worker = msgspec.structs.replace(
+        profile.settings.worker,
+        segment_entries=draws.choice([3, 10]),
+        segment_margin=draws.choice([0, 0, 5]),
+        snapshots_kept=draws.choice([1, 1, 2]),
+        snapshot_entries=draws.choice([4, 8]),
+    )
+    focus = draws.choice(["compact", profile.focus])
+    settings = msgspec.structs.replace(profile.settings, worker=worker)
+    return msgspec.structs.replace(profile, focus=focus, settings=settings, bodies=draws.choice([0, 0, 200]))
 
 
 def _draw_features(seed: int) -> dict[str, Any]:
@@ -242,7 +262,7 @@ BACKGROUND: dict[str, Any] = {
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
     "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "damaged": 200, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
+    "objects": 300, "damaged": 200, "bodies": 200, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
 }  # fmt: skip
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
@@ -251,7 +271,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "network": ("slow", "partition", "unknown", "late", "unavailable", "hints", "lag"),
     "transactions": ("held",),
     "clocks": ("skew_us", "drift_ppm", "store_jump", "excursion"),
-    "objects": ("objects", "damaged"),
+    "objects": ("objects", "damaged", "bodies"),
     "leases": ("pause", "conflict", "store_jump", "overtaken"),
     "outside": ("adapters",),
 }

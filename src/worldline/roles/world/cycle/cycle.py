@@ -187,7 +187,7 @@ class Cycle:
         turn, done = worked.turn, worked.done
         uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")
         try:
-            if not await _journaled(self._engine, turn.held.at, done):
+            if not await _journaled(self._engine, self._blobs, turn.held.at, done):
                 return
         except errors.Error as error:
             uncertain.__cause__ = error
@@ -327,13 +327,13 @@ async def _read_ahead(turn: Turn) -> None:
             await held.cold.ahead(cell for cell in cells if cell not in warm)
 
 
-async def _journaled(engine: kv.Engine, at: ids.Address, done: Done) -> bool:
+async def _journaled(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, done: Done) -> bool:
     """Whether these very steps are in the journal. Raises if that part of it cannot be read any more."""
     head = journals.decode_head((await engine.read(journals.get_head(at))).value(0))
     if head.height < done.after.height:
         return False
     above, up_to = done.before.height, done.after.height
-    return await restore.read_entries(engine, at, above=above, up_to=up_to) == done.entries
+    return await restore.read_entries(engine, blobs, at, above=above, up_to=up_to) == done.entries
 
 
 def _dropped(lost: Lost) -> telemetry.Dropped:

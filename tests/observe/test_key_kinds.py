@@ -8,7 +8,8 @@ import pytest
 
 from tests.keys import test_keys
 from worldline.codec import tuples
-from worldline.keys import kinds, space
+from worldline.keys import space
+from worldline.observe import key_kinds
 
 
 def by_taking_apart(key: bytes) -> str:
@@ -32,15 +33,15 @@ WHOLE = [(name, build) for name, build, _ in test_keys.KEYS if not name.endswith
 
 @pytest.mark.parametrize(("name", "build"), WHOLE, ids=[f"{i}-{name}" for i, (name, _) in enumerate(WHOLE)])
 def test_every_key_has_its_kind(name: str, build: Callable[[], bytes]) -> None:
-    assert kinds.kind_of(build()) == by_taking_apart(build()) != kinds.OTHER
+    assert key_kinds.kind_of(build()) == by_taking_apart(build()) != key_kinds.OTHER
 
 
 def test_kinds_are_told_apart() -> None:
-    found = {kinds.kind_of(build()) for _, build in WHOLE}
+    found = {key_kinds.kind_of(build()) for _, build in WHOLE}
     assert {"journal", "inbox", "seen", "dead", "open", "due", "cas", "chunk", "worker", "held", "store"} <= found
     assert {"world_meta", "universe_meta"} <= found, "two kinds of meta"
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x15", b"\x15\x02", bytes(64), b"\xff" * 64])
 def test_anything_else_is_other(key: bytes) -> None:
-    assert kinds.kind_of(key) == kinds.OTHER
+    assert key_kinds.kind_of(key) == key_kinds.OTHER

@@ -1,7 +1,7 @@
 """What a key is for, by the ordinals that stand at fixed places in it: for counting what is written.
 
-This reads a key without taking it apart. It is right for every key that the files of this folder make, and says `other`
-of anything else; whether a key is well formed is for those files to say.
+This reads a key without taking it apart. It is right for every key that the files of `worldline.keys` make, and says
+`other` of anything else; whether a key is well formed is for those files to say.
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""The index of segments: where entries are that no frame holds any more.
+
+Per what:      world
+Changes:       never
+Keys:          (UNIVERSE, u, WORLD, w, SEGMENT, last height) -> Segment
+Present:       from the batch on that deletes the frames of its heights
+
+A segment is filed under its last height, like a frame: the one that holds height h is the first at or after h, if it
+begins at or before h. Segments follow each other without a gap from the first height of the world's own journal on;
+frames go on behind the last of them.
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import ids, journal
+
+_SEGMENT = space.part(space.InWorld.SEGMENT)
+
+SEGMENT = space.Value(space.ValueKind.SEGMENT, journal.Segment)
+
+
+def segment_key(at: ids.Address, last_height: int) -> bytes:
+    assert last_height > 0
+    return space.world(at) + _SEGMENT + tuples.pack_number(last_height)
+
+
+def segments(at: ids.Address, *, above: int = 0) -> tuple[bytes, bytes]:
+    """The segments that hold entries above this height. The first may also hold some at or below it."""
+    prefix = space.world(at) + _SEGMENT
+    return prefix + tuples.pack((above + 1,)), tuples.prefix_range(prefix)[1]
+
+
+def segment_height(at: ids.Address, key: bytes) -> int:
+    """The last height of the segment that this is the key of."""
+    match space.inside(space.world(at) + _SEGMENT, key, "a segment key of this world"):
+        case (int(height),) if height > 0:
+            return height
+        case _:
+            raise errors.DecodeError("not a segment key")

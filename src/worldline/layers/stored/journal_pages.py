@@ -1,0 +1,173 @@
+"""Journals as they are read: frames and segments, as one.
+
+Old frames are moved into segments (`worldline.roles.world.compaction`): one batch writes the index record of a segment
+and deletes its frames. Whatever reads a journal reads the index and the frames in one snapshot of the store, so each
+height comes from exactly one place, also while that happens. A segment's body never changes: it is read behind the
+snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worldline.base import errors, limits
+from worldline.codec import structs
+from worldline.keys import journal as journal_keys
+from worldline.keys import segments as segment_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import journal as journals
+from worldline.layers.stored import history, lines, segments
+from worldline.model import ids, journal
+from worldline.model.journal import Segment
+from worldline.store import kv
+
+PAGE_BYTES = 4 * limits.MIB
+SEGMENTS_PAGE = 100
+
+
+class Pages:
+    """What a `history.Reader` wants next, page by page."""
+
+    def __init__(self, engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self.reader = history.Reader(line, above=above)
+        self._at: ids.Address | None = None  # whose blocks these are
+        self._blocks: Iterator[segments.Block] = iter(())
+        self._in_segments = False  # the last page was of a segment; the next may well be
+
+    async def items(self, *, bytes_max: int = PAGE_BYTES) -> list[history.Item]:
+        """The next values, at least one; none if the journal ends."""
+        page = self._next_blocks(bytes_max)
+        while not page:
+            frames = self.reader.wanted(bytes_max=bytes_max, count_max=1 if self._in_segments else 10_000)
+            read = await self._engine.read(self.reader.wanted_segment(), frames)
+            at = self.reader.at
+            record = self.reader.covering(read.page(0))
+            if record is None:
+                if self._in_segments and read.page(1).more:
+                    self._in_segments = False
+                    continue
+                self._in_segments = False
+                return list(read.page(1).items)
+            body = await load(self._blobs, at, record)
+            self._in_segments = True
+            self._at, self._blocks = at, body.blocks(above=self.reader.height)
+            page = self._next_blocks(bytes_max)
+        return page
+
+    def _next_blocks(self, bytes_max: int) -> list[history.Item]:
+        found: list[history.Item] = []
+        size = 0
+        while size < bytes_max and self._at == self.reader.at:
+            block = next(self._blocks, None)
+            if block is None:
+                self._at = None
+                break
+            found.append(block)
+            size += sum(map(len, block.entries))
+        return found
+
+
+async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment) -> segments.Body:
+    """A segment, checked against its record."""
+    try:
+        return segments.Body(at, record, await blobs.get(record.digest))
+    except (errors.Corrupt, errors.NotFound) as error:
+        raise errors.Corrupt(
+            f"the segment of heights {record.first_height} to {record.last_height}: {error}"
+        ) from error
+
+
+def segment_range(at: ids.Address, *, above: int) -> kv.Range:
+    """The segment that has the height above this one, if one has (`history.covering`)."""
+    return kv.Range(*segment_keys.segments(at, above=above), count_max=1)
+
+
+async def entries(
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int, up_to: int, bytes_max: int = PAGE_BYTES
+) -> list[journal.Entry]:
+    """Entries in (above, up_to], page by page. `bytes_max`: of a page, smaller where few are wanted."""
+    found: list[journal.Entry] = []
+    pieces: Iterator[lines.Piece] | None = None
+    piece = lines.Piece(at, above, None)
+    body: segments.Body | None = None
+    page: list[journal.Entry] = []
+    while above < up_to:
+        if body is None or body.at != piece.at or above >= body.record.last_height:
+            frames = journals.read_range(piece.at, above=above, bytes_max=bytes_max)
+            read = await engine.read(lines.get(at), segment_range(piece.at, above=above), frames)
+            if pieces is None:
+                pieces = lines.decode(at, read.value(0)).pieces(above)
+                piece = next(pieces)
+                if piece.at != at:
+                    continue
+            record = history.covering(piece.at, read.page(1), above=above)
+            body = None if record is None else await load(blobs, piece.at, record)
+            page = journals.decode(piece.at, read.page(2).items, above=above) if body is None else []
+        if body is not None:
+            page = entries_of(next(body.blocks(above=above)), above=above)
+        if not page:
+            raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
+        end = up_to if piece.up_to is None else min(up_to, piece.up_to)
+        found += [entry for entry in page if entry.height <= end]
+        above = page[-1].height
+        if above >= end and end < up_to:
+            above, piece = end, next(pieces or iter(()))
+    return found
+
+
+def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
+    """The entries of a block above a height."""
+    first = max(0, above + 1 - block.first_height)
+    found = [structs.decode(journal.Entry, data) for data in block.entries[first:]]
+    if any(entry.height != block.first_height + first + index for index, entry in enumerate(found)):
+        raise errors.DecodeError(f"the block up to height {block.last_height} does not hold the entries up to there")
+    return found
+
+
+async def changes_above(engine: kv.Engine, line: lines.Line) -> int:
+    """The height above which a history has what its steps changed; 0 if nothing was dropped of it."""
+    found = 0
+    for piece in line.owners():
+        dropped = await _dropped_up_to(engine, piece.at)
+        if dropped > piece.above:
+            found = max(found, dropped if piece.up_to is None else min(dropped, piece.up_to))
+    return found
+
+
+async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
+    begin, end = segment_keys.segments(at)
+    while True:
+        page = (await engine.read(kv.Range(begin, end, count_max=SEGMENTS_PAGE, reverse=True))).page(0)
+        for _, raw in page.items:
+            record = segment_keys.SEGMENT.unpack(raw)
+            if not record.changes:
+                return record.last_height
+        if not page.more:
+            return 0
+        end = page.items[-1][0]
+
+
+async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[tuple[bytes, bytes]]:
+    """The first frame of each journal that the changes in (above, up_to] stand in. The oldest frames are compacted
+    first, so as long as these are there, all of the changes are. `NotRetained` if some were dropped.
+    """
+    found: list[tuple[bytes, bytes]] = []
+    for piece in line.pieces(above):
+        height = piece.above
+        while height < (up_to if piece.up_to is None else min(up_to, piece.up_to)):
+            frames = kv.Range(*journal_keys.frames(piece.at, above=height), count_max=1)
+            read = await engine.read(segment_range(piece.at, above=height), frames)
+            record = history.covering(piece.at, read.page(0), above=height)
+            if record is None:
+                found += read.page(1).items
+                break
+            if not record.changes:
+                raise dropped(height + 1)
+            height = record.last_height  # what a segment keeps stays
+    return found
+
+
+def dropped(height: int) -> errors.NotRetained:
+    return errors.NotRetained(height, "what its step changed was dropped when the journal was compacted")

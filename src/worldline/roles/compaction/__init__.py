@@ -1,0 +1,1 @@
+"""Moving old frames into segments, and dropping states that nothing needs."""

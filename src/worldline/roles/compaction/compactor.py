@@ -1,0 +1,202 @@
+"""Compacting one world, by its holder: segments for its oldest frames, and snapshots that nothing needs dropped.
+
+::
+
+    survey   baseline, snapshots, last segment, pins                          one read, and pages of pins
+    write    frames -> body -> CAS -> read back, checked (`writing.py`)       nothing of the world has changed
+    move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
+    drop     expect the same; delete old snapshots' records                   one batch
+
+It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
+that conflicts with a fork's pin is given up, and decided anew behind the next snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, probes
+from worldline.keys import journal as journal_keys
+from worldline.keys import segments as segment_keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import journal as journals
+from worldline.layers import leases, snapshots
+from worldline.layers.stored import compact, lines
+from worldline.layers.stored.saved_state import Compute
+from worldline.model import ids
+from worldline.roles.compaction import retention, writing
+from worldline.roles.compaction.retention import Known, Policy
+from worldline.store import kv, transact
+
+PINS_PAGE = 1_000
+SNAPSHOTS_PAGE = 1_000
+DROPS_MAX = 500  # snapshots in one batch
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on."""
+
+    height: int
+    segments: int = 0
+    entries: int = 0
+    frames: int = 0
+    bytes: int = 0
+    snapshots: int = 0
+    held_back: bool = False
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What there is, and what must be so still when something of it is deleted."""
+
+    known: Known
+    expected: compact.Expected
+    last: compact.Last | None
+    line: lines.Line
+    epoch_raw: bytes | None
+    first_us: int | None  # the time of the first entry that is in no segment
+
+
+async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
+    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it."""
+    last_segment = compact.last_range(at)
+    read = await engine.read(
+        snapshots.get_baseline(at), compact.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
+    )
+    baseline_raw = read.value(0)
+    baseline = snapshots.decode_baseline(baseline_raw)
+    assert baseline_raw is not None
+    line = lines.decode(at, read.value(2))
+    last = compact.decode_last(at, read.page(3))
+    known = Known(
+        baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
+        await _pinned(engine, at),
+    )  # fmt: skip
+    expected = compact.Expected(baseline_raw, read.value(1))
+    first_us = await _first_us(engine, at, known.compacted)
+    return Survey(known, expected, last, line, read.value(4), first_us)
+
+
+async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
+    begin, end = snapshot_keys.snapshots(at)
+    found: list[snapshots.Saved] = []
+    while True:
+        page = (await engine.read(kv.Range(begin, end, count_max=SNAPSHOTS_PAGE))).page(0)
+        found += snapshots.decode(at, page)
+        if not page.more:
+            return found
+        begin = page.items[-1][0] + b"\x00"
+
+
+async def _pinned(engine: kv.Engine, at: ids.Address) -> tuple[int, ...]:
+    wanted = snapshots.pins_range(at, count_max=PINS_PAGE)
+    found: dict[int, None] = {}
+    while True:
+        page = (await engine.read(wanted)).page(0)
+        found |= {pin.snapshot: None for _, pin in snapshots.decode_pins(at, page)}
+        if not page.more:
+            return tuple(found)
+        wanted = msgspec.structs.replace(wanted, begin=page.items[-1][0] + b"\x00")
+
+
+async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | None:
+    page = (await engine.read(kv.Range(*journal_keys.frames(at, above=above), count_max=1))).page(0)
+    entries = journals.decode(at, page.items, above=above)
+    return entries[0].time_us if entries else None
+
+
+class Compactor:
+    """One compaction of one world. `compute` calls a function in a thread that is for it; `is_over` is asked between
+    pages whether to go on.
+    """
+
+    def __init__(
+        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policy: Policy,
+        compute: Compute, is_over: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._lease = lease
+        self._at = lease.at
+        self._policy = policy
+        self._compute = compute
+        self._is_over = is_over
+
+    async def run(self, *, now: bool = False) -> Compacted:
+        """Compact what there is, if it is enough, or if it is wanted `now`. `Fenced` if the lease is another's."""
+        found = await survey(self._engine, self._at)
+        done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, self._policy))
+        target = retention.limit(found.known, self._policy)
+        if target is not None and found.first_us is not None:
+            if not now and not retention.is_due(found.known, target, self._policy, first_us=found.first_us):
+                return done
+            done = await self._segments(found, target.height, done)
+        dropped = await transact.run(self._engine, self._env, self._drop)
+        while dropped == DROPS_MAX:
+            done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
+            dropped = await transact.run(self._engine, self._env, self._drop)
+        return msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
+
+    async def _segments(self, found: Survey, up_to: int, done: Compacted) -> Compacted:
+        writer = writing.Writer(
+            self._engine,
+            self._env,
+            self._blobs,
+            found.line,
+            self._compute,
+            with_changes=self._policy.changes,
+            is_over=self._is_over,
+        )
+        head = await writing.head_at(self._engine, self._blobs, self._at, found.known.compacted)
+        while head.height < up_to:
+            written = await writer.write(head, up_to=up_to, entries_max=max(1, self._policy.entries))
+            if written is None or not await self._publish(written):
+                break
+            record, head = written.record, written.head
+            done = Compacted(
+                record.last_height, done.segments + 1, done.entries + record.last_height - record.first_height + 1,
+                done.frames + written.frames, done.bytes + record.size, done.snapshots, done.held_back,
+            )  # fmt: skip
+        return done
+
+    async def _publish(self, written: writing.Written) -> bool:
+        """Index a segment in the place of its frames. False if a fork needs these by now."""
+        record = written.record
+        raw = segment_keys.SEGMENT.pack(record)
+
+        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+            found = await self._survey()
+            if found.last is not None and found.last.raw == raw:
+                return transact.Done(True)  # an answer was lost
+            if found.known.compacted != record.first_height - 1:
+                raise errors.DecodeError(
+                    f"segments end at height {found.known.compacted}, not {record.first_height - 1}"
+                )
+            if not retention.allows(found.known, record):
+                probes.hit("compaction.held-back")
+                return transact.Done(False)
+            batch = kv.Batch()
+            compact.move(batch, self._lease, found.expected, record, last=found.last)
+            return transact.Write(batch, lambda _: True)
+
+        return await transact.run(self._engine, self._env, attempt)
+
+    async def _drop(self) -> transact.Done[int] | transact.Write[int]:
+        """How many snapshots were dropped."""
+        found = await self._survey()
+        old = retention.droppable(found.known, self._policy)[:DROPS_MAX]
+        if not old:
+            return transact.Done(0)
+        batch = kv.Batch()
+        compact.drop(batch, self._lease, found.expected, old)
+        return transact.Write(batch, lambda _: len(old))
+
+    async def _survey(self) -> Survey:
+        found = await survey(self._engine, self._at)
+        if found.epoch_raw != self._lease.raw_epoch:
+            raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
+        return found

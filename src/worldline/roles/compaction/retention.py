@@ -1,0 +1,99 @@
+"""What of a world's past is kept as it is: pure rules over what was read.
+
+Entries are kept for ever, in frames or in segments. What steps changed, and saved states, are kept as far as something
+needs them:
+
+* The last so many snapshots, and what steps changed above the oldest of these: a state there can be read, forked and
+  gone back to at any step.
+* What forks have pinned: a snapshot, and everything above it.
+* The first snapshot that was taken of each program's state: a proof goes on there.
+
+So the journal is compacted up to a snapshot, which stays: states can be made from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.layers.snapshots import Saved
+from worldline.model.journal import Segment
+from worldline.model.snapshot import Snapshot
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """`entries`, `age_us`: when there is enough to compact; `margin`: entries below the baseline that stay; `kept`: the
+    snapshots; `changes`: whether segments keep what steps changed.
+    """
+
+    entries: int
+    age_us: int
+    margin: int
+    kept: int
+    changes: bool = False
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What was read of a world: its baseline, its own snapshots, the oldest first, its last segment, the height above
+    which its own journal begins, and the snapshots that forks need of it, by step.
+    """
+
+    baseline: Snapshot
+    snapshots: Sequence[Saved]
+    last: Segment | None
+    forked_at: int
+    pinned: tuple[int, ...]
+
+    @property
+    def compacted(self) -> int:
+        """The height up to which entries are in segments."""
+        return self.forked_at if self.last is None else self.last.last_height
+
+
+def limit(known: Known, policy: Policy) -> Snapshot | None:
+    """The snapshot up to which entries may be moved into segments, if there are any below it."""
+    held_back = min(known.pinned, default=None)
+    older = [each.record for each in known.snapshots if each.record.step <= known.baseline.step]
+    for record in reversed(older[: max(0, len(older) - policy.kept + 1)]):
+        pinned = held_back is not None and record.step > held_back
+        if record.height <= known.baseline.height - policy.margin and not pinned:
+            return record if record.height > known.compacted else None
+    return None
+
+
+def is_due(known: Known, up_to: Snapshot, policy: Policy, *, first_us: int) -> bool:
+    """Whether there is enough to compact. `first_us`: the time of the first entry that is in no segment."""
+    return up_to.height - known.compacted >= policy.entries or up_to.time_us - first_us >= policy.age_us
+
+
+def allows(known: Known, segment: Segment) -> bool:
+    """Whether these entries may be moved now, after what may have happened since that was decided."""
+    pinned = any(step < segment.last_step for step in known.pinned)
+    return segment.last_height <= known.baseline.height and not pinned
+
+
+def is_held_back(known: Known, policy: Policy) -> bool:
+    """Whether forks keep from being compacted what could be otherwise."""
+    return limit(known, policy) != limit(msgspec.structs.replace(known, pinned=()), policy)
+
+
+def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> list[Saved]:
+    """The snapshots that nothing needs: they lie below what is compacted, or will be."""
+    end = known.compacted if compacted is None else compacted
+    latest = {each.record.step: None for each in known.snapshots[max(0, len(known.snapshots) - policy.kept) :]}
+    found: list[Saved] = []
+    program = None
+    for each in known.snapshots:
+        record = each.record
+        first_of_program = record.program_hash != program
+        program = record.program_hash
+        if (
+            record.height < end
+            and not first_of_program
+            and record.step not in latest
+            and record.step not in known.pinned
+            and record.step != known.baseline.step
+        ):
+            found.append(each)
+    return found

@@ -1,0 +1,141 @@
+"""When worlds are compacted: one after the other, beside their steps, in the process that holds them.
+
+A world is looked at when it was saved, and when it was taken. Most have too little to compact, which is known without
+reading anything. Whatever goes wrong concerns the compaction alone: the world goes on, and is looked at again behind
+its next snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.layers import blobs as blob_layer
+from worldline.layers import leases
+from worldline.model import ids
+from worldline.model.settings import WorkerSettings
+from worldline.model.snapshot import Snapshot
+from worldline.roles import telemetry
+from worldline.roles.compaction import compactor
+from worldline.roles.compaction.retention import Policy
+from worldline.store import kv
+
+log = logging.getLogger("worldline.compaction")
+
+NAME = "compaction"  # of the task
+KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
+
+
+class Held(Protocol):
+    """A world that a worker holds, as far as it matters here."""
+
+    at: ids.Address
+    lost: bool
+    baseline: Snapshot
+    blobs: blob_layer.Blobs
+    lease: leases.Lease
+
+
+class Tasks(Protocol):
+    """What runs beside a worker's turns."""
+
+    def is_running(self, name: str) -> bool: ...
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class Compactions:
+    """Those of a worker. `run` calls a function about a world in the kernel's thread."""
+
+    def __init__(
+        self, engine: kv.Engine, env: envs.Env, settings: WorkerSettings, run: Callable[..., Any], *,
+        tasks: Tasks, telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._env = env
+        self._run = run
+        self._tasks = tasks
+        self._telemetry = telemetry
+        self._policy = policy_of(settings)
+        self._waiting: dict[ids.Address, Held] = {}
+        self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
+        self._stopping = False
+        self._one = asyncio.Lock()
+
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._waiting) and not self._stopping
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way ends soon."""
+        self._stopping = True
+        self._waiting.clear()
+
+    def look(self, held: Held) -> None:
+        """A world was taken or saved: there may be something to compact."""
+        if self._policy.entries and held.baseline.height - self._compacted.get(held.at, 0) > self._policy.margin:
+            self._waiting[held.at] = held
+            if self._is_due and not self._tasks.is_running(NAME):
+                self._tasks.start(NAME, self._turn())
+
+    async def _turn(self) -> None:
+        """Compact what waits for it."""
+        while self._is_due:
+            held = self._waiting.pop(next(iter(self._waiting)))
+            if not held.lost:
+                await self._try(held)
+
+    async def _try(self, held: Held) -> None:
+        try:
+            await self.compact(held)
+        except errors.Closed:
+            pass  # it was stopped, or the world let go
+        except (errors.Lost, errors.StoreError) as error:
+            log.info("world %s is not compacted now: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
+        except errors.Error as error:
+            self._failed(held, error)
+
+    def _failed(self, held: Held, error: errors.Error) -> None:
+        log.error("world %s cannot be compacted: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
+        self._telemetry.tell(telemetry.CompactFailed(held.at, str(error)))
+
+    async def compact(self, held: Held, *, now: bool = False) -> compactor.Compacted:
+        """Compact one world that is held here: if there is enough, or `now`. One at a time."""
+        async with self._one:
+            return await self._compact(held, now=now)
+
+    async def _compact(self, held: Held, *, now: bool) -> compactor.Compacted:
+        began_us = self._env.monotonic_us()
+        done = await compactor.Compactor(
+            self._engine, self._env, held.blobs, held.lease, policy=self._policy,
+            compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
+        ).run(now=now)  # fmt: skip
+        self._remember(held.at, done.height)
+        if done.segments or done.snapshots:
+            us = self._env.monotonic_us() - began_us
+            self._telemetry.tell(
+                telemetry.Compacted(held.at, done.segments, done.entries, done.frames, done.bytes, done.snapshots, us)
+            )
+            log.info(
+                "world %s: %d entries moved into %d segments, %d snapshots dropped", held.at.world.hex(), done.entries,
+                done.segments, done.snapshots, extra=telemetry.about(held.at),
+            )  # fmt: skip
+        return done
+
+    def _remember(self, at: ids.Address, height: int) -> None:
+        self._compacted.pop(at, None)
+        self._compacted[at] = height
+        if len(self._compacted) > KNOWN_MAX:
+            del self._compacted[next(iter(self._compacted))]
+
+
+def policy_of(settings: WorkerSettings) -> Policy:
+    return Policy(
+        entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
+        kept=settings.snapshots_kept, changes=settings.segment_changes,
+    )  # fmt: skip

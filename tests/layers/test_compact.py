@@ -1,0 +1,77 @@
+"""The batches of a compaction: what they expect, write and delete."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layers import scenario
+from tests.layers.histories import AT
+from worldline.base import errors
+from worldline.keys import journal as journal_keys
+from worldline.keys import leases as lease_keys
+from worldline.keys import lineage as lineage_keys
+from worldline.keys import segments as keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.layers import leases
+from worldline.layers.snapshots import Saved
+from worldline.layers.stored import compact
+from worldline.model.journal import Segment
+from worldline.model.snapshot import Snapshot
+from worldline.store import kv
+
+LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
+FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
+SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
+LAST = compact.Last(FIRST, keys.SEGMENT.pack(FIRST))
+
+
+@pytest.mark.parametrize("pins", [None, kv.counter_add(None, 3)])
+def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
+    batch = kv.Batch()
+    compact.move(batch, LEASE, compact.Expected(b"baseline", pins), SECOND, last=LAST)
+    kv.check(batch)
+    assert batch.expects == {
+        lease_keys.epoch_key(AT): b"epoch",
+        snapshot_keys.baseline_key(AT): b"baseline",
+        lineage_keys.pin_count_key(AT): pins,
+        keys.segment_key(AT, 7): LAST.raw,
+        keys.segment_key(AT, 9): None,
+    }
+    assert {key: put.value for key, put in batch.puts.items()} == {
+        keys.segment_key(AT, 9): keys.SEGMENT.pack(SECOND)
+    } | ({lineage_keys.pin_count_key(AT): bytes(8)} if pins is None else {})
+    [(begin, end)] = batch.ranges
+    deleted = [journal_keys.frame_key(AT, 8), journal_keys.frame_key(AT, 9), journal_keys.part_key(AT, 9, 255)]
+    kept = [journal_keys.part_key(AT, 7, 255), journal_keys.frame_key(AT, 10), journal_keys.frame_key(AT, 300)]
+    assert all(begin <= key < end for key in deleted)
+    assert not any(begin <= key < end for key in kept)
+    assert not batch.deletes
+
+
+def test_segments_follow_each_other() -> None:
+    with pytest.raises(AssertionError, match="segments follow each other"):
+        compact.move(kv.Batch(), LEASE, compact.Expected(b"", b""), Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
+
+
+def test_snapshots_are_dropped_as_they_were_read() -> None:
+    saved = [Saved(Snapshot(step, step, bytes(32), bytes(32), 1, b"", 0), b"raw %d" % step) for step in (3, 5)]
+    batch = kv.Batch()
+    compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1)), saved)
+    kv.check(batch)
+    assert batch.expects == {
+        lease_keys.epoch_key(AT): b"epoch",
+        snapshot_keys.baseline_key(AT): b"baseline",
+        lineage_keys.pin_count_key(AT): kv.counter_add(None, 1),
+        snapshot_keys.snapshot_key(AT, 3): b"raw 3",
+        snapshot_keys.snapshot_key(AT, 5): b"raw 5",
+    }
+    assert list(batch.deletes) == [snapshot_keys.snapshot_key(AT, 3), snapshot_keys.snapshot_key(AT, 5)]
+    assert not batch.puts
+
+
+def test_the_last_segment() -> None:
+    page = kv.Page([(keys.segment_key(AT, 7), LAST.raw)], more=False, stable=kv.ZERO_STAMP)
+    assert compact.decode_last(AT, page) == LAST
+    assert compact.decode_last(AT, kv.Page([], more=False, stable=kv.ZERO_STAMP)) is None
+    with pytest.raises(errors.DecodeError, match="filed elsewhere"):
+        compact.decode_last(AT, kv.Page([(keys.segment_key(AT, 8), LAST.raw)], more=False, stable=kv.ZERO_STAMP))

@@ -1,0 +1,113 @@
+"""What of a world's past may go: pure rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worldline.layers.snapshots import Saved
+from worldline.model.journal import Segment
+from worldline.model.snapshot import Snapshot
+from worldline.roles.compaction import retention
+from worldline.roles.compaction.retention import Known, Policy
+
+
+def taken(step: int, program: bytes = b"p") -> Saved:
+    return Saved(Snapshot(step, 2 * step, bytes(32), bytes(32), 1, program, 1_000 * step), b"raw")
+
+
+def segment(last_step: int, first_step: int = 1) -> Segment:
+    return Segment(2 * first_step - 1, 2 * last_step, first_step, last_step, bytes(32), 1, False)
+
+
+def known(steps: Sequence[int], *, compacted: int = 0, pinned: tuple[int, ...] = (), forked_at: int = 0) -> Known:
+    snapshots = [taken(step) for step in steps]
+    last = segment(compacted) if compacted else None
+    return Known(snapshots[-1].record, snapshots, last, forked_at, pinned)
+
+
+def policy(*, margin: int = 0, kept: int = 1, entries: int = 10, age_us: int = 10**9) -> Policy:
+    return Policy(entries, age_us, margin, kept)
+
+
+def step_of(found: Snapshot | None) -> int | None:
+    return None if found is None else found.step
+
+
+def test_how_far() -> None:
+    """Up to the snapshot that is the last of those kept, behind the margin, and below what is pinned."""
+    for steps, given_policy, pinned, expected in (
+        ([0], policy(), (), None),
+        ([0, 5], policy(), (), 5),
+        ([0, 5, 9], policy(kept=2), (), 5),
+        ([0, 5, 9], policy(kept=3), (), None),
+        ([0, 5, 9], policy(kept=9), (), None),
+        ([0, 5, 9], policy(margin=8), (), 5),
+        ([0, 5, 9], policy(margin=9), (), None),
+        ([0, 5, 9], policy(), (5,), 5),
+        ([0, 5, 9], policy(), (7,), 5),
+        ([0, 5, 9], policy(), (9, 5), 5),
+        ([0, 5, 9], policy(), (3,), None),
+    ):
+        assert step_of(retention.limit(known(steps, pinned=pinned), given_policy)) == expected, (steps, pinned)
+    assert retention.limit(known([0, 5, 9], compacted=9), policy()) is None
+    assert step_of(retention.limit(known([0, 5, 9], compacted=5), policy())) == 9
+    assert retention.is_held_back(known([0, 5, 9], pinned=(5,)), policy())
+    assert not retention.is_held_back(known([0, 5, 9], pinned=(9,)), policy())
+
+
+def test_when() -> None:
+    found = known([0, 5])
+    target = found.baseline
+    assert retention.is_due(found, target, policy(entries=10), first_us=0)
+    assert not retention.is_due(found, target, policy(entries=11), first_us=0)
+    assert retention.is_due(found, target, policy(entries=11, age_us=4_000), first_us=1_000)
+    assert not retention.is_due(found, target, policy(entries=11, age_us=4_001), first_us=1_000)
+
+
+def test_what_was_decided_may_not_hold_any_more() -> None:
+    assert retention.allows(known([0, 5, 9]), segment(9))
+    assert not retention.allows(known([0, 5]), segment(9))
+    assert retention.allows(known([0, 5, 9], pinned=(9,)), segment(9))
+    assert not retention.allows(known([0, 5, 9], pinned=(8, 9)), segment(9))
+
+
+def test_snapshots_that_go() -> None:
+    """Those below what is compacted: but the first of each program, the last ones, and what is pinned."""
+    programs = [b"a", b"a", b"a", b"b", b"b", b"b", b"a", b"a", b"a"]
+    snapshots = [taken(step, program) for step, program in enumerate(programs)]
+    found = Known(snapshots[-1].record, snapshots, segment(8), 0, (4,))
+    gone = [each.record.step for each in retention.droppable(found, policy(kept=1))]
+    assert gone == [1, 2, 5, 7]
+    assert [each.record.step for each in retention.droppable(found, policy(kept=3))] == [1, 2, 5]
+    nothing = Known(snapshots[-1].record, snapshots, None, 0, ())
+    assert retention.droppable(nothing, policy()) == []
+    assert [each.record.step for each in retention.droppable(nothing, policy(), compacted=4)] == [1]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True), st.lists(st.integers(0, 40), max_size=3),
+    st.integers(1, 5), st.integers(0, 30), st.integers(0, 40),
+)  # fmt: skip
+def test_states_can_be_made_from_there_on(
+    steps: list[int], pinned: list[int], kept: int, margin: int, compacted: int
+) -> None:
+    """Whatever goes: the snapshot that is compacted up to stays, so do the last ones and the pinned, and no pinned
+    change is dropped.
+    """
+    all_steps = [0, *sorted(steps)]
+    wanted = policy(kept=kept, margin=margin)
+    before = known(all_steps, compacted=compacted if compacted <= all_steps[-1] else 0, pinned=tuple(pinned))
+    target = retention.limit(before, wanted)
+    if target is None:
+        return
+    assert all(step >= target.step for step in pinned)
+    assert target.height <= before.baseline.height - margin
+    after = Known(before.baseline, before.snapshots, segment(target.step), 0, tuple(pinned))
+    gone = [each.record.step for each in retention.droppable(after, wanted)]
+    left = [step for step in all_steps if step not in gone]
+    assert target.step in left
+    assert left[-kept:] == all_steps[-kept:]
+    assert all(step in left for step in pinned if step in all_steps)
