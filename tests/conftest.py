@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import live until the end: no garbage collection need look at them again."""
+    """Thousands of tests and all that they import live until the end: no garbage collection need look at them again.
+
+    And nothing that is imported from here on is kept compiled: tests write a file, load it, edit it and load it again,
+    all within the second by which Python tells whether a file has changed.
+    """
+    sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
 
