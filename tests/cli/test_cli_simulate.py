@@ -34,7 +34,7 @@ def test_seeds_that_hold_are_counted_and_the_same_on_any_number_of_processes() -
 
 
 def test_a_failure_names_seed_invariant_faults_and_commands_that_repeat_it() -> None:
-    said = cli_kit.run("simulate", "--seeds", 200, "--jobs", 1, "--without", "unknown", "--profile", "ops_max=3")
+    said = cli_kit.run("simulate", "--seeds", 200, "--jobs", 1, "--without", "atomic-ack", "--profile", "ops_max=3")
     assert said.code == 1
     lines = said.out.splitlines()
     assert lines[0].startswith("seed ")
