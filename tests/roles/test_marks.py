@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import asyncpg
@@ -59,13 +60,17 @@ async def test_scans_start_behind_what_was_consumed(kit: Kit) -> None:
     client = await kit.process()
     world = await client.universe.create("w", app)
     recording.prefix = inbox_keys.item_prefix(await world._handle.address())
-    for number in range(1, 6):
+    numbers = itertools.count(1)
+
+    async def behind() -> bool:
+        """Not before every transaction has ended that another test on the same server has begun before."""
         sent = await world.send(Add(1))
-        assert await sent.applied(30) == number
+        assert await sent.applied(30) == next(numbers)
+        return recording.starts[-1] > recording.prefix
+
+    await aio.until(behind)
     first = recording.starts[0]
     assert first == recording.prefix, "the first scan after a lease was taken reads the whole inbox"
-    behind = [start for start in recording.starts if start > recording.prefix]
-    assert behind, "no scan ever started at a mark"
     assert recording.starts == sorted(recording.starts)
     await host.close()
 
@@ -158,9 +163,12 @@ async def test_what_a_slow_producer_commits_late_is_taken(postgres_kit: Kit) -> 
     async def taken() -> bool:
         return await kits.unread(client.engine, at) == 0
 
+    async def behind() -> bool:
+        assert await world.ask(AddUp(0), timeout=30) == 5
+        return any(start > recording.prefix for start in recording.starts)
+
     await aio.until(taken)
-    assert await world.ask(AddUp(0), timeout=30) == 5
-    assert any(start > recording.prefix for start in recording.starts), "no scan started at a mark"
+    await aio.until(behind)
     await host.close()
 
 
@@ -180,10 +188,15 @@ async def test_a_hint_that_a_slow_producer_commits_late_is_found(postgres_kit: K
     await slow.commit()
     await scan.read()
     assert scan.take_fresh() == [await slowly._handle.address()]
-    await other.send(Add(1))
-    await scan.read()
-    held = scan._marks[ready.NORMAL]
-    assert max(hint.stamp for hint in scan.take(await slowly._handle.address())) < held, "now nothing older can come"
+    last = max(hint.stamp for hint in scan.take(await slowly._handle.address()))
+
+    async def behind() -> bool:
+        """Nothing older can come, when the transactions of other tests on the same server have ended, too."""
+        await other.send(Add(1))
+        await scan.read()
+        return scan._marks[ready.NORMAL] > last
+
+    await aio.until(behind)
 
 
 async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
@@ -194,7 +207,13 @@ async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
     addresses = [await world._handle.address() for world in worlds_]
     for at in addresses[:2]:
         await kits.leave_hint(client, at)
-    await scan.read()
+
+    async def behind() -> bool:
+        """When the transactions of other tests on the same server have ended."""
+        await scan.read()
+        return scan._marks[ready.NORMAL] > max(hint.stamp for at in addresses[:2] for hint in scan._known[at].values())
+
+    await aio.until(behind)
     await kits.leave_hint(client, addresses[2], priority=ready.URGENT)
     recording = Recording(client._connection.store.engine)
     recording.prefix = ready.prefix(client._connection.id)
