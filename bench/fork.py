@@ -29,6 +29,7 @@ from worldline.store import kv
 CELL = 100_000  # bytes of one cell
 AT_ONCE = 100
 WEIGHED = 10  # forks whose bytes are counted
+WHOLE = Settings(worker=WorkerSettings(segment_entries=0))  # all states stay, so that worlds can be forked anywhere
 
 app = wl.Program("forked")
 
@@ -125,7 +126,7 @@ def grows(found: dict[str, dict[str, float]], names: list[str]) -> dict[str, flo
 
 async def room(url: str, *, megabytes: int, forks: int, hosted: int) -> dict[str, object]:
     """How much forks add to a store with one world in it: made, and hosted once."""
-    async with wl.open(url, host=app) as universe:
+    async with wl.open(url, host=app, settings=WHOLE) as universe:
         await grown(universe, "template", state=megabytes * 1_000_000)
         await universe.world("template").pause()
     async with wl.open(url) as universe:
@@ -166,7 +167,7 @@ async def measure(folder: str, *, whole: bool) -> dict[str, object]:
     little, much = 1_000_000, 100_000_000 if whole else 10_000_000
     sizes = {f"entries-{few}": few, f"entries-{many}": many}
     states = {f"state-{little}": little, f"state-{much}": much}
-    async with wl.open(f"{folder}/cost", host=app) as universe:
+    async with wl.open(f"{folder}/cost", host=app, settings=WHOLE) as universe:
         for name, entries in sizes.items():
             await grown(universe, name, entries=entries)
         for name, state in states.items():
