@@ -35,7 +35,7 @@ from worldline.roles import restore
 from worldline.store import kv
 from worldline.store.objects import memory as objects_memory
 
-HISTORIES = int(os.environ.get("WORLDLINE_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("WORLDLINE_HISTORIES", "500"))
 LEAVES: list[Callable[[Random], list[Any]]] = [
     lambda draw: ["effect", draw.randint(0, 9)],
     lambda draw: ["sleep", draw.randint(0, 12)],
