@@ -11,7 +11,8 @@ from tests.kernel.flows import Go, Said, asked, edited, flow, program, two, worl
 from worldline import testing
 from worldline.base import errors, failures
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.rows.records import Outcome, RunStatus
+from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 # --- Retry -----------------------------------------------------------------------------------------------------------
@@ -197,3 +198,11 @@ def test_an_effect_that_is_not_parked_is_not_answered_by_hand() -> None:
         [intent] = w.machine.work.open
         with pytest.raises(errors.Closed, match="worldline effect park"):
             w.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intent, b"\xf6"))
+
+
+def test_the_same_answer_is_the_same_however_it_is_kept() -> None:
+    """The receipt of a message stands in the placement of its row; given by hand once more, it changes nothing."""
+    kept = Outcome(ReceiptStatus.OK, b"receipt", placed=True)
+    assert kept.is_same(Outcome(ReceiptStatus.OK, b"receipt"))
+    assert not kept.is_same(Outcome(ReceiptStatus.OK, b"other"))
+    assert not kept.is_same(Outcome(ReceiptStatus.ERROR, b"receipt"))

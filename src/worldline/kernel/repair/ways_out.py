@@ -177,7 +177,7 @@ def answer(machine: Machine, data: bytes) -> Run:
     op = record.ops[number]
     outcome = _outcome(machine, op, wanted.data, wanted.error)
     if op.outcome is not None:
-        if op.outcome == outcome:
+        if op.outcome.is_same(outcome):
             return run  # this very answer was given before
         known = f"operation {wanted.op} of run {wanted.run!r} ({reports.describe(op)}) has an answer"
         if record.status is not RunStatus.BLOCKED or op.outcome.status is not ReceiptStatus.OK or _fits(machine, op):
@@ -219,7 +219,7 @@ def _check_answered(machine: Machine, wanted: AnswerEffect) -> None:
     if op.outcome.status is ReceiptStatus.CANCELLED:
         raise errors.Closed(f"effect {op.name} {wanted.intent.hex()[:12]} was cancelled: nothing waits for its answer")
     answered = runs.failed("answered", wanted.error) if wanted.error is not None else None
-    if op.outcome != (answered or Outcome(ReceiptStatus.OK, wanted.data)):
+    if not op.outcome.is_same(answered or Outcome(ReceiptStatus.OK, wanted.data)):
         raise errors.Exists(f"effect {op.name} {wanted.intent.hex()[:12]} of run {wanted.run!r} has an answer")
 
 

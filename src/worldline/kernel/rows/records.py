@@ -54,6 +54,10 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes
     placed: bool = False
 
+    def is_same(self, other: Outcome) -> bool:
+        """Whether both give the same answer, however it is kept."""
+        return self.status is other.status and self.data == other.data
+
     def write(self) -> Written:
         if self.placed:
             return [int(self.status)], [self.data], b""
