@@ -1,0 +1,1 @@
+"""Keyspaces of what keeps a store small, safe and movable."""
