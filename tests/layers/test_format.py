@@ -14,7 +14,7 @@ from worldline.layers import format as formats
 from worldline.model import world
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b10183be1cb0820200")
+MARKER = bytes.fromhex("b101f4b92c26820201")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world.Schema:

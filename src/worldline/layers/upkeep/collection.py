@@ -157,7 +157,9 @@ def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, t
     """
     if not 0 < ttl_ms <= limits.HOLD_MS_MAX:
         raise errors.BadInput(f"a hold stands for 1 to {limits.HOLD_MS_MAX} ms, not {ttl_ms}; renew it to keep it")
-    wanted = blob.Hold(ids.check_id(id, "the id of a hold"), time_us + ttl_ms * 1000, what[: limits.HOLD_CHARACTERS_MAX])
+    wanted = blob.Hold(
+        ids.check_id(id, "the id of a hold"), time_us + ttl_ms * 1000, what[: limits.HOLD_CHARACTERS_MAX]
+    )
     found = [each for each in holds.standing(time_us) if each.id != id]
     if len(found) >= limits.HOLDS_MAX:
         raise errors.TooLarge("the holds of a universe", size=len(found) + 1, limit=limits.HOLDS_MAX)

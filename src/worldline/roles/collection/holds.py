@@ -11,9 +11,7 @@ from worldline.store import kv, transact
 TTL_MS = 300_000  # unless told otherwise: renew it well before
 
 
-async def take(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, what: str, ttl_ms: int = TTL_MS
-) -> bytes:
+async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, what: str, ttl_ms: int = TTL_MS) -> bytes:
     """Keep everything that is there. Returns the id under which the hold is renewed and released. `what`: for people.
 
     It stands when this returns, and for so long by the store's clock.
@@ -23,9 +21,7 @@ async def take(
     return id
 
 
-async def renew(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, ttl_ms: int = TTL_MS
-) -> None:
+async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, ttl_ms: int = TTL_MS) -> None:
     """Hold on for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
     read = await engine.read(collection.get_holds(universe))
     standing = collection.decode_holds(universe, read.value(0)).standing(read.time_us)
