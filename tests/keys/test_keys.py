@@ -36,8 +36,8 @@ from worldline.keys.upkeep import collection
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial, universes, work,
-    worlds,
+    cas, chunks, collection, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial, universes,
+    work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -474,7 +474,8 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "GRANTS": 60, "GRANT_LOG": 61,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19,
+        "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

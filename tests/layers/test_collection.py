@@ -169,7 +169,7 @@ def test_a_publisher_that_read_the_generation_before_a_mark_conflicts() -> None:
     for expected in (None, desk.mark().generation_raw):
         batch = kv.Batch()
         if expected is None:
-            desk.store.erase([key for key in desk.store.everything()])
+            desk.store.erase(list(desk.store.everything()))
         universes.expect_generation(batch, UNIVERSE, expected)
         batch.absent(b"reference")
         batch.put(b"reference", b"")
