@@ -36,8 +36,8 @@ from worldline.keys.upkeep import collection
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial, universes,
-    work, worlds,
+    cas, chunks, collection, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial,
+    universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
