@@ -12,9 +12,12 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
+from worldline.keys import universes as universe_keys
 from worldline.layers import leases
 from worldline.layers.snapshots import Saved
 from worldline.layers.stored import compact
+from worldline.layers.upkeep import collection
+from worldline.model import blob
 from worldline.model.journal import Segment
 from worldline.model.snapshot import Snapshot
 from worldline.store import kv
@@ -22,17 +25,20 @@ from worldline.store import kv
 LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
 FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
+GENERATION = universe_keys.GENERATION.pack(blob.Generation(4))
+UNMARKED = collection.decode(AT.universe, GENERATION, None)
 LAST = compact.Last(FIRST, keys.SEGMENT.pack(FIRST))
 
 
 @pytest.mark.parametrize("pins", [None, kv.counter_add(None, 3)])
 def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
     batch = kv.Batch()
-    compact.move(batch, LEASE, compact.Expected(b"baseline", pins), SECOND, last=LAST)
+    compact.move(batch, LEASE, compact.Expected(b"baseline", pins, UNMARKED), SECOND, last=LAST)
     kv.check(batch)
     assert batch.expects == {
         lease_keys.epoch_key(AT): b"epoch",
         snapshot_keys.baseline_key(AT): b"baseline",
+        universe_keys.generation_key(AT.universe): GENERATION,
         lineage_keys.pin_count_key(AT): pins,
         keys.segment_key(AT, 7): LAST.raw,
         keys.segment_key(AT, 9): None,
@@ -50,17 +56,19 @@ def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
 
 def test_segments_follow_each_other() -> None:
     with pytest.raises(AssertionError, match="segments follow each other"):
-        compact.move(kv.Batch(), LEASE, compact.Expected(b"", b""), Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
+        expected = compact.Expected(b"", b"", UNMARKED)
+        compact.move(kv.Batch(), LEASE, expected, Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
 
 
 def test_snapshots_are_dropped_as_they_were_read() -> None:
     saved = [Saved(Snapshot(step, step, bytes(32), bytes(32), 1, b"", 0), b"raw %d" % step) for step in (3, 5)]
     batch = kv.Batch()
-    compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1)), saved)
+    compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1), UNMARKED), saved)
     kv.check(batch)
     assert batch.expects == {
         lease_keys.epoch_key(AT): b"epoch",
         snapshot_keys.baseline_key(AT): b"baseline",
+        universe_keys.generation_key(AT.universe): GENERATION,
         lineage_keys.pin_count_key(AT): kv.counter_add(None, 1),
         snapshot_keys.snapshot_key(AT, 3): b"raw 3",
         snapshot_keys.snapshot_key(AT, 5): b"raw 5",
@@ -75,3 +83,15 @@ def test_the_last_segment() -> None:
     assert compact.decode_last(AT, kv.Page([], more=False, stable=kv.ZERO_STAMP)) is None
     with pytest.raises(errors.DecodeError, match="filed elsewhere"):
         compact.decode_last(AT, kv.Page([(keys.segment_key(AT, 8), LAST.raw)], more=False, stable=kv.ZERO_STAMP))
+
+
+def test_neither_is_built_while_a_collection_marks() -> None:
+    """Who has not waited for the end of a mark has a bug."""
+    raw = universe_keys.GENERATION.pack(blob.Generation(4, marking=True))
+    expected = compact.Expected(b"", b"", collection.decode(AT.universe, raw, None))
+    with pytest.raises(AssertionError):
+        compact.move(kv.Batch(), LEASE, expected, SECOND, last=LAST)
+    with pytest.raises(AssertionError):
+        compact.drop(
+            kv.Batch(), LEASE, expected, [Saved(Snapshot(3, 3, bytes(32), bytes(32), 1, b"", 0), b"raw")]
+        )  # fmt: skip

@@ -86,6 +86,7 @@ class Universe:
                 return transact.Done(False)
             batch = kv.Batch()
             number = universes.decode_generation(read.value(1))
+            universes.expect_generation(batch, universe, read.value(1))
             for each in state.blobs:
                 cas.put_inline(batch, universe, each, generation=number)
             baseline = snapshot_model.Snapshot(

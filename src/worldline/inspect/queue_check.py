@@ -30,9 +30,9 @@ from worldline.kernel.rows.records import Parked
 from worldline.kernel.state import Machine
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
+from worldline.layers import cas, leases, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.layers.stored import lines
 from worldline.model import ids, inbox, step
@@ -274,8 +274,22 @@ async def _write(
     gone = [_delete(lease, each, head_raw) for each in found if each.fault in _DELETED]
     await _commit(universe, gone)
     restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
-    made = [restoring.batch(each) for each in found if each.fault in _RESTORED]
-    await _commit(universe, [batch for batch in made if batch is not None])
+    restored = [each for each in found if each.fault in _RESTORED]
+    generation = await _put_large(universe, restored)
+    made = [batch for each in restored if (batch := restoring.batch(each)) is not None]
+    if generation is not None:
+        for batch in made:
+            generation.expect(batch)
+    await _commit(universe, made)
+
+
+async def _put_large(universe: Connection, found: Sequence[Wrong]) -> universes.Generation | None:
+    """What restored work refers to: nothing else may have kept it. Returns the generation to expect, if any."""
+    large = [each.wanted.params for each in found if each.wanted is not None and not cas.is_small(each.wanted.params)]
+    generation = await universe.blobs.generation() if large else None
+    for data in large:
+        await universe.blobs.put(data)
+    return generation
 
 
 _DELETED = (Fault.GARBAGE_OPEN, Fault.UNREADABLE, Fault.UNANSWERED)

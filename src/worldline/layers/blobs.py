@@ -6,8 +6,12 @@ The record says where a body is, so what was put in one way is read in any other
 
 `put` is safe to repeat and to race: equal bytes have equal addresses, each upload has a name of its own, and the first
 record that is published wins. The loser's object is left for garbage collection; its chunks it deletes itself, and
-chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation, so
-that a collection which began before cannot take it from under the caller.
+chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation.
+
+Whoever refers to a blob reads the `generation` first, then puts it, or `keep`s it if it is there, and expects the
+generation in the batch that refers to it: then no collection can take it (`layers/upkeep/collection.py`). The record of
+an object is published in the generation in which its upload began: a collection deletes objects that were there before
+it began and have no record, so an upload that is overtaken by one begins again.
 
 `get` trusts nothing: bytes from the record, chunks, the cache or the object store are all checked against their address
 before they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared
@@ -63,6 +67,21 @@ class Blobs:
         self._universe = universe
         self._cache = cache
         self._in_store_bytes_max = in_store_bytes_max  # 0: what is not small is an object
+
+    async def generation(self) -> universes.Generation:
+        """To be read before what a batch refers to is put, and to be expected by that batch."""
+        while True:
+            read = await self._engine.read(universes.get_generation(self._universe))
+            if read.value(0) is not None:
+                return universes.Generation(self._universe, read.value(0))
+            first = kv.Batch()
+            universes.expect_generation(first, self._universe, None)
+            await self._commit(first)
+
+    async def keep(self, addresses: Sequence[bytes]) -> None:
+        """Raise blobs that are there to the present generation. `NotFound` if one is not."""
+        for each in dict.fromkeys(addresses):
+            await transact.run(self._engine, self._env, functools.partial(self._attempt_keep, each))
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
         """Durable and readable on return. A caller that names the address gets `DigestMismatch` if it is wrong."""
@@ -180,11 +199,27 @@ class Blobs:
         if upload is not None and read.value(2) != upload.raw:
             probes.hit("blobs.upload-swept")
             putting.upload = None
-        if await self._place(putting, time_us=read.time_us):
+        if putting.object is not None and putting.began != read.value(1):
+            probes.hit("blobs.object-overtaken")
+            putting.object = None
+        if await self._place(putting, time_us=read.time_us) and putting.object is None:
             again = await self._engine.read(universes.get_generation(self._universe))
             generation = universes.decode_generation(again.value(0))  # a collection may have begun meanwhile
+        if putting.object is not None:  # a collection that has begun meanwhile deletes it
+            putting.began = read.value(1)
+            universes.expect_generation(batch, self._universe, putting.began)
         cas.publish(batch, self._universe, of, self._record(batch, putting, generation))
         return transact.Write(batch, lambda _: True)
+
+    async def _attempt_keep(self, of: bytes) -> transact.Done[None] | transact.Write[None]:
+        read = await self._engine.read(cas.get(self._universe, of), universes.get_generation(self._universe))
+        raw = read.value(0)
+        if raw is None:
+            raise errors.NotFound(f"no blob {of.hex()} in this universe")
+        batch = kv.Batch()
+        if not cas.touch(batch, self._universe, of, raw, generation=universes.decode_generation(read.value(1))):
+            return transact.Done(None)
+        return transact.Write(batch, lambda _: None)
 
     async def _attempt_many(
         self, addresses: Sequence[bytes], bodies: Sequence[bytes]
@@ -338,4 +373,5 @@ class _Putting:
         self.of = of
         self.data = data
         self.object: str | None = None  # its name, once the object is there
+        self.began: bytes | None = None  # the generation, as it was read before the object was put
         self.upload: chunks.Upload | None = None  # of chunks; it may have been swept since

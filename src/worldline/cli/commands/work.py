@@ -279,8 +279,13 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
 
 async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
     engine, env = universe.store.engine, universe.store.env
-    read = await engine.read(worlds.get(at))
+    generation = await universe.blobs.generation()
     batch = kv.Batch()
+    large = inboxes.refers_to(letter.dead)
+    if large is not None:
+        await universe.blobs.keep([large])
+        generation.expect(batch)
+    read = await engine.read(worlds.get(at))
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
     inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
     ready.leave(batch, at, priority=ready.NORMAL)

@@ -1,8 +1,9 @@
 """Moving frames into a segment, as a batch, and dropping old snapshots.
 
 Both expect the epoch, the baseline and the count of pins as they were read: a fork that was made since needs what would
-be deleted. The body of a segment is in the CAS before its record is written, read back and checked. The record and the
-deletes of its frames are one batch: each height is in exactly one place, whatever is cut off and whenever.
+be deleted. They expect, too, that no garbage collection marks: it must find what is moved or dropped while it does. The
+body of a segment is in the CAS before its record is written, read back and checked. The record and the deletes of its
+frames are one batch: each height is in exactly one place, whatever is cut off and whenever.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases
 from worldline.layers.snapshots import Saved
+from worldline.layers.upkeep import collection
 from worldline.model import ids, journal
 from worldline.store import kv
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What must not have changed: the baseline, and how often pins came or went."""
+    """What must not have changed: the baseline, how often pins came or went, and that no mark is under way."""
 
     baseline_raw: bytes
     pins_raw: bytes | None
+    unmarked: collection.State
 
 
 class Last(msgspec.Struct, frozen=True):
@@ -82,6 +85,7 @@ def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Se
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
+    collection.expect_no_mark(batch, expected.unmarked)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
     key = lineage_keys.pin_count_key(lease.at)
     if expected.pins_raw is None:  # there never was one; from now on there is a counter

@@ -19,8 +19,8 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest
 from worldline.kernel import replay, values
 from worldline.layers import blobs as blob_layer
+from worldline.layers import cas, ready, worlds
 from worldline.layers import journal as journals
-from worldline.layers import ready, worlds
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import journal_pages, lines, saved_state
 from worldline.model import ids, inbox, journal
@@ -58,7 +58,7 @@ async def world_fork(
 ) -> ids.Address:
     """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
     request = asked.digest(parent)
-    script = await blobs.put(canonical.encode(list(asked.script))) if asked.script else b""
+    script = canonical.encode(list(asked.script)) if asked.script else b""
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
 
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
@@ -76,13 +76,17 @@ async def world_fork(
         lineage = model.Lineage(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            script,
+            cas.address(script) if script else b"",
         )  # fmt: skip
         meta = msgspec.structs.replace(
             world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
             labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
         )  # fmt: skip
         batch = kv.Batch()
+        if script:
+            generation = await blobs.generation()
+            await blobs.put(script)
+            generation.expect(batch)
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)

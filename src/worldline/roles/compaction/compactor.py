@@ -2,13 +2,14 @@
 
 ::
 
-    survey   baseline, snapshots, last segment, pins                          one read, and pages of pins
+    survey   baseline, snapshots, last segment, pins; no mark is under way   one read, and pages of pins
     write    frames -> body -> CAS -> read back, checked (`writing.py`)       nothing of the world has changed
     move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
     drop     expect the same; delete old snapshots' records                   one batch
 
 It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
-that conflicts with a fork's pin is given up, and decided anew behind the next snapshot.
+that conflicts with a fork's pin is given up, and decided anew behind the next snapshot. While a garbage collection
+marks, neither frames nor snapshots go: it is waited for (`roles/collection/marks.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
+from worldline.layers.upkeep import collection
 from worldline.model import ids
+from worldline.roles.collection import marks
 from worldline.roles.compaction import retention, writing
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
@@ -60,8 +63,10 @@ class Survey(msgspec.Struct, frozen=True):
     first_us: int | None  # the time of the first entry that is in no segment
 
 
-async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
-    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it."""
+async def survey(engine: kv.Engine, at: ids.Address, unmarked: collection.State | None = None) -> Survey:
+    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it.
+    `unmarked`: what is known of collections, for who is going to write.
+    """
     last_segment = compact.last_range(at)
     read = await engine.read(
         snapshots.get_baseline(at), compact.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
@@ -75,7 +80,9 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
         baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
         await _pinned(engine, at),
     )  # fmt: skip
-    expected = compact.Expected(baseline_raw, read.value(1))
+    expected = compact.Expected(
+        baseline_raw, read.value(1), unmarked or collection.decode(at.universe, None, None)
+    )  # fmt: skip
     first_us = await _first_us(engine, at, known.compacted)
     return Survey(known, expected, last, line, read.value(4), first_us)
 
@@ -179,6 +186,7 @@ class Compactor:
             if not retention.allows(found.known, record):
                 probes.hit("compaction.held-back")
                 return transact.Done(False)
+            await self._blobs.keep([record.digest])
             batch = kv.Batch()
             compact.move(batch, self._lease, found.expected, record, last=found.last)
             return transact.Write(batch, lambda _: True)
@@ -196,7 +204,7 @@ class Compactor:
         return transact.Write(batch, lambda _: len(old))
 
     async def _survey(self) -> Survey:
-        found = await survey(self._engine, self._at)
+        found = await survey(self._engine, self._at, await marks.unmarked(self._engine, self._env, self._at.universe))
         if found.epoch_raw != self._lease.raw_epoch:
             raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
         return found

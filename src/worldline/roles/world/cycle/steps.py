@@ -95,8 +95,7 @@ def run(
         done.size += RECORD_BYTES
         if dead:
             letter = _as_unread(handover.item, applied)
-            done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
-            done.size += len(letter.raw)
+            _bury(done, commit.Buried(letter, dead, applied.step, done.after.time_us), handover.data)
     done.unfinished = _go_on(held, done, budget, time_us=time_us, env=env, begin=begin)
     return done
 
@@ -139,16 +138,20 @@ def _take_unread(
 ) -> None:
     applied, dead, instead = _step(held, done, given, time_us, begin)
     if dead and instead is None:
-        done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
-        done.size += len(item.raw)
+        _bury(done, commit.Buried(item, dead, applied.step, done.after.time_us), given.data)
         return
     done.taken.append(item)
     if instead is not None:
         letter = _as_unread(msgspec.structs.replace(instead.event, payload=cas.as_payload(instead.data)), applied)
-        if not cas.is_small(instead.data):
-            done.large.append(instead.data)
-        done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
-        done.size += len(letter.raw)
+        _bury(done, commit.Buried(letter, dead, applied.step, done.after.time_us), instead.data)
+
+
+def _bury(done: Done, buried: commit.Buried, data: bytes) -> None:
+    """`data`: the payload. A large one is put again: the letter refers to it, and the journal may not."""
+    done.buried.append(buried)
+    done.size += len(buried.unread.raw)
+    if not cas.is_small(data):
+        done.large.append(data)
 
 
 def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
