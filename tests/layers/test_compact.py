@@ -55,8 +55,8 @@ def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
 
 
 def test_segments_follow_each_other() -> None:
+    expected = compact.Expected(b"", b"", UNMARKED)
     with pytest.raises(AssertionError, match="segments follow each other"):
-        expected = compact.Expected(b"", b"", UNMARKED)
         compact.move(kv.Batch(), LEASE, expected, Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
 
 

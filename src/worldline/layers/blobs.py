@@ -68,6 +68,11 @@ class Blobs:
         self._cache = cache
         self._in_store_bytes_max = in_store_bytes_max  # 0: what is not small is an object
 
+    @property
+    def objects(self) -> objects.Objects:
+        """Where large bodies are: of this universe, those in its folder."""
+        return self._objects
+
     async def generation(self) -> universes.Generation:
         """To be read before what a batch refers to is put, and to be expected by that batch."""
         while True:

@@ -1,10 +1,13 @@
 """The janitor: clears away what has had its time, in small turns.
 
 A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store (leases, chunks of
-uploads) and beside it (lock files, temporary files of uploads). Each turn looks at a bounded number of records, and
-each act is a commit of its own that expects what was read, so any number of janitors may run at
-once. Nothing depends on one: without it, things only take up room.
+longer lead anywhere and that no adapter comes across, what dead workers have left, in the store (leases, chunks of
+uploads) and beside it (lock files, temporary files of uploads), and, if it is time, a garbage collection
+(`roles/collection`). Each turn looks at a bounded number of records, and each act is a commit of its own that expects
+what was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take up room.
+
+Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
+(`roles/compaction/turns.py`) and beside its steps (`proofs.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
+from worldline.roles.collection.turns import Collecting
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")
@@ -69,12 +73,15 @@ class Janitor:
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
+        self._collecting: Collecting | None = None
+        if blobs is not None:
+            self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
         self._watch = wakeup.Watch(engine, [])
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
-        self._worlds_done = self._pointers_done = False
+        self._worlds_done = self._pointers_done = self._rest_done = False
         self._began_us = env.monotonic_us()  # this round
         self.rounds = 0
         self.cleared = 0
@@ -83,13 +90,17 @@ class Janitor:
         self._watch.wake()
 
     async def close(self) -> None:
+        if self._collecting is not None:
+            await self._collecting.close()
         await self._watch.close()
 
     async def tick(self) -> None:
         """One turn, and a rest: a short one within a round, a long one after it."""
         self._watch.clear()
         over = await self.turn()
-        await self._watch.rest(self._settings.round_ms if over else self._settings.turn_ms)
+        collecting = self._collecting is not None and self._collecting.is_under_way
+        within_ms = self._settings.collect_rest_ms if collecting else self._settings.turn_ms
+        await self._watch.rest(self._settings.round_ms if over else within_ms)
         if over:
             self._began_us = self._env.monotonic_us()
 
@@ -101,6 +112,18 @@ class Janitor:
         if not self._pointers_done:
             self._pointers_done = await self._drop_pointers()
             return False
+        if not self._rest_done:
+            await self._clear_rest()
+            self._rest_done = True
+        if self._collecting is not None and not await self._collecting.turn():
+            return False
+        self._worlds_done = self._pointers_done = self._rest_done = False
+        self.rounds += 1
+        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
+        return True
+
+    async def _clear_rest(self) -> None:
+        """What takes few reads: leases of the dead, held records, files, uploads."""
         self.cleared += await self._freer.of_the_dead()
         await self._drop_orphans()
         self._count("lock_files", await self._forget_locks())
@@ -110,10 +133,6 @@ class Janitor:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
             removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
-        self._worlds_done = self._pointers_done = False
-        self.rounds += 1
-        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
-        return True
 
     # --- Ids that were seen ------------------------------------------------------------------------------------
 
