@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -50,7 +50,7 @@ class Desk:
         kept = [each for each in roots.PLACES if each.name not in forgotten]
         await collecting.collect(self.store.engine, self.store.env, self.blobs, UNIVERSE, places=kept)
 
-    async def has(self, kept: list[bytes]) -> list[bool]:
+    async def has(self, kept: Sequence[bytes]) -> list[bool]:
         return [await self.blobs.has(each) for each in kept]
 
     async def put_all(self, bodies: list[bytes]) -> list[bytes]:
@@ -257,7 +257,8 @@ async def test_a_segment_that_refers_to_nothing_is_read_once() -> None:
 def test_marked_addresses_in_little_room() -> None:
     """With room for a few, the upper halves of the addresses are left to later collections, which judge them."""
     addresses = [digest.sha256(b"%d" % number) for number in range(2_000)]
-    above, judged, rounds = b"", {}, 0
+    judged: dict[bytes, None] = {}
+    above, rounds = b"", 0
     while not rounds or above:
         marked = Marked(above=above, most=100)
         for each in addresses[::2]:

@@ -159,6 +159,11 @@ def decode_dead(items: Iterable[tuple[bytes, bytes]]) -> list[Letter]:
     return [Letter(kv.Stamp(keys.stamp_of(key)), raw, keys.DEAD.unpack(raw)) for key, raw in items]
 
 
+def get_dead(at: ids.Address, letter: Letter) -> kv.Get:
+    """The letter's record, as it is now."""
+    return kv.Get(keys.dead_key(at, letter.stamp))
+
+
 def refers_to(letter: inbox.Dead) -> bytes | None:
     """The address of what a dead letter carries, if that is large. Bytes that are no item refer to nothing."""
     try:

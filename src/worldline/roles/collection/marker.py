@@ -10,6 +10,7 @@ What cannot be read ends the mark: it may refer to anything. `Unreadable` says w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,13 @@ class Unreadable(errors.Corrupt):
     """Something that may refer to blobs cannot be read."""
 
     code = "unreadable"
+
+
+_READERS: Final[dict[Kind, Callable[[bytes], Iterator[Reference]]]] = {
+    Kind.STATE: roots.of_state,
+    Kind.CHANGES: roots.of_changes,
+    Kind.INPUT: roots.of_input,
+}
 
 
 class Plain:
@@ -145,17 +153,16 @@ class Marker:
     # --- Blobs that refer to others ------------------------------------------------------------------------------
 
     async def _read_nodes(self) -> None:
-        """Nodes of saved states, and changes of steps that are stored apart."""
+        """Nodes of saved states; changes of steps, and inputs, that are stored apart."""
         some = self._nodes[-NODES_AT_ONCE:]
         del self._nodes[-NODES_AT_ONCE:]
         at = ids.Address(self._universe, ids.WorldId(bytes(limits.ID_BYTES)))
         try:
             bodies = await self._blobs.get_many([each.address for each in some])
             for each in some:
-                of = roots.of_state if each.kind is Kind.STATE else roots.of_changes
-                self._found(at, of(bodies[each.address]))
+                self._found(at, _READERS[each.kind](bodies[each.address]))
         except errors.Corrupt as error:
-            raise Unreadable(f"a part of a saved state, or what a step changed: {error}") from error
+            raise Unreadable(f"a part of a saved state, a large input, or what a step changed: {error}") from error
 
     async def _open_segment(self) -> None:
         at, found = self._segments.pop()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from worldline.base import errors
-from worldline.codec import canonical, frame
+from worldline.base import errors, limits
+from worldline.codec import canonical, frame, structs
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
@@ -25,10 +25,11 @@ from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import changes
 from worldline.layers import inbox as inboxes
 from worldline.layers.stored.segments import Block
-from worldline.model import ids, journal
+from worldline.model import ids, inbox, journal
 from worldline.model.trie import nodes
 
-_CHAIN, _BLOB = -2, -1  # fields of an entry
+_KIND, _PAYLOAD, _CHAIN, _BLOB = 2, 4, -2, -1  # fields of an entry
+_SHA256: Final = canonical.encode(bytes(limits.DIGEST_BYTES))[: -limits.DIGEST_BYTES]  # what an address begins with
 
 
 class Kind(enum.IntEnum):
@@ -38,6 +39,7 @@ class Kind(enum.IntEnum):
     STATE = 2  # a saved state, or a node of one
     CHANGES = 3  # what a step changed
     SEGMENT = 4
+    INPUT = 5  # an input, too large for its entry
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
@@ -121,25 +123,39 @@ class _Frames:
             if read.entries:
                 self._section, self._steps, self._parts = b"", 0, read.parts
                 for data in read.entries:
-                    address, is_last = _entry(data)
-                    self._steps += is_last
-                    if address:
-                        yield Reference(Kind.DATA, address)
+                    fields = _fields(data)
+                    self._steps += bool(fields[_CHAIN])
+                    yield from _of_entry(fields)
             self._section += read.changes
             if (0 if read.entries else read.parts) == self._parts:
                 for stored in frame.take(self._section, self._steps, start=0)[0]:
                     yield from of_changes(stored)
 
 
-def _entry(data: bytes) -> tuple[bytes, bool]:
-    """The address of an entry's payload, and whether it is the last of its step."""
+def _fields(data: bytes) -> list[Any]:
     fields = canonical.decode_flat(data)
     if type(fields) is not list or len(fields) != len(journal.Entry.__struct_fields__):
         raise errors.DecodeError("not an entry")
-    address = fields[_BLOB]
-    if type(address) is not bytes:
+    if type(fields[_BLOB]) is not bytes or type(fields[_PAYLOAD]) is not bytes:
         raise errors.DecodeError("not an entry")
-    return address, bool(fields[_CHAIN])
+    return fields
+
+
+def _of_entry(fields: list[Any]) -> Iterator[Reference]:
+    """Its payload, if that is apart, and what it carries, if it is an input."""
+    address, is_input = fields[_BLOB], fields[_KIND] in journal.INPUTS
+    if address:
+        yield Reference(Kind.INPUT if is_input else Kind.DATA, address)
+    elif is_input and _SHA256 in fields[_PAYLOAD]:
+        yield from of_input(fields[_PAYLOAD])
+
+
+def of_input(data: bytes) -> Iterator[Reference]:
+    """What an input carries, if that is large."""
+    item: inbox.Item = structs.decode(inbox.Item, data)  # type: ignore[arg-type]
+    address = inboxes.item_refers_to(item)
+    if address is not None:
+        yield Reference(Kind.DATA, address)
 
 
 def of_changes(stored: bytes) -> Iterator[Reference]:
@@ -164,9 +180,7 @@ def of_state(data: bytes) -> Iterator[Reference]:
 def of_block(block: Block) -> Iterator[Reference]:
     """What the steps in a block of a segment refer to."""
     for data in block.entries:
-        address, _ = _entry(data)
-        if address:
-            yield Reference(Kind.DATA, address)
+        yield from _of_entry(_fields(data))
     for stored in block.changes or []:
         yield from of_changes(stored)
 

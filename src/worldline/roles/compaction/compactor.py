@@ -186,7 +186,7 @@ class Compactor:
             if not retention.allows(found.known, record):
                 probes.hit("compaction.held-back")
                 return transact.Done(False)
-            await self._blobs.keep([record.digest])
+            await self._blobs.put(written.body)  # it is there, unless a collection came between
             batch = kv.Batch()
             compact.move(batch, self._lease, found.expected, record, last=found.last)
             return transact.Write(batch, lambda _: True)

@@ -152,7 +152,7 @@ class Cycle:
                     lost.append(Lost(each, each.turn.error))
                     continue
                 try:
-                    if each.done.large or each.done.outgoing:
+                    if each.done.large or each.done.outgoing or each.done.carried:
                         await self._build(each, time_us)
                     else:
                         self._built(each, time_us)

@@ -86,13 +86,13 @@ async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
     """Everything too large for an entry or a change goes to the CAS before the commit that refers to it. Returns the
     generation that this commit expects; None if it refers to nothing.
     """
-    large = [*done.large]
+    large = [*done.large, *done.carried]
     large += [each.params for each in done.wanted.values() if not cas.is_small(each.params)]
     large += [each.data for each in done.outgoing if not cas.is_small(each.data)]
     if not large:
         return None
     generation = await held.blobs.generation()
-    for data in large:
+    for data in dict.fromkeys(large):
         await held.blobs.put(data)
     return generation
 

@@ -64,6 +64,7 @@ class Done(msgspec.Struct):
     cancelled: list[step.Wanted] = []
     outgoing: list[step.Outgoing] = []
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
+    carried: list[bytes] = []  # what inputs carry: it is there, and must stay
     traces: list[trace.Kept] = []  # where user code failed
     steps: int = 0
     size: int = 0
@@ -92,10 +93,12 @@ def run(
         given = handed_input(handover, poison)
         applied, dead, _ = _step(held, done, given, time_us, begin)
         done.handed.append((handover, applied))
+        _carry(done, handover.data)
         done.size += RECORD_BYTES
         if dead:
             letter = _as_unread(handover.item, applied)
-            _bury(done, commit.Buried(letter, dead, applied.step, done.after.time_us), handover.data)
+            done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
+            done.size += len(letter.raw)
     done.unfinished = _go_on(held, done, budget, time_us=time_us, env=env, begin=begin)
     return done
 
@@ -137,21 +140,23 @@ def _take_unread(
     held: HeldWorld, done: Done, item: inboxes.Unread, given: step.Input, *, time_us: int, begin: Begin
 ) -> None:
     applied, dead, instead = _step(held, done, given, time_us, begin)
+    _carry(done, given.data)
     if dead and instead is None:
-        _bury(done, commit.Buried(item, dead, applied.step, done.after.time_us), given.data)
+        done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
+        done.size += len(item.raw)
         return
     done.taken.append(item)
     if instead is not None:
         letter = _as_unread(msgspec.structs.replace(instead.event, payload=cas.as_payload(instead.data)), applied)
-        _bury(done, commit.Buried(letter, dead, applied.step, done.after.time_us), instead.data)
+        done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
+        done.size += len(letter.raw)
+        _carry(done, instead.data)
 
 
-def _bury(done: Done, buried: commit.Buried, data: bytes) -> None:
-    """`data`: the payload. A large one is put again: the letter refers to it, and the journal may not."""
-    done.buried.append(buried)
-    done.size += len(buried.unread.raw)
+def _carry(done: Done, data: bytes) -> None:
+    """An input's payload, if it is large: the journal, or a dead letter, refers to it from now on."""
     if not cas.is_small(data):
-        done.large.append(data)
+        done.carried.append(data)
 
 
 def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
