@@ -8,10 +8,10 @@ The record says where a body is, so what was put in one way is read in any other
 record that is published wins. The loser's object is left for garbage collection; its chunks it deletes itself, and
 chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation.
 
-Whoever refers to a blob reads the `generation` first, then puts it, or `keep`s it if it is there, and expects the
-generation in the batch that refers to it: then no collection can take it (`layers/upkeep/collection.py`). The record of
-an object is published in the generation in which its upload began: a collection deletes objects that were there before
-it began and have no record, so an upload that is overtaken by one begins again.
+A publisher of a reference reads the `generation` first, then puts the blob, or `keep`s one that is there, and expects
+the generation in the batch that refers to it: then no collection can take it (`layers/upkeep/collection.py`). The
+record of an object is published in the generation in which its upload began: a collection deletes objects that were
+there before it began and have no record, so an upload that is overtaken by one begins again.
 
 `get` trusts nothing: bytes from the record, chunks, the cache or the object store are all checked against their address
 before they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared

@@ -123,7 +123,7 @@ class Janitor:
         return True
 
     async def _clear_rest(self) -> None:
-        """What takes few reads: leases of the dead, held records, files, uploads."""
+        """What takes few reads: leases of dead workers, held records, files, uploads."""
         self.cleared += await self._freer.of_the_dead()
         await self._drop_orphans()
         self._count("lock_files", await self._forget_locks())

@@ -14,7 +14,7 @@ be begun at once: the mark of the last one to raise the generation is the one th
 `Overtaken`. Why no reference is missed is said in `layers/upkeep/collection.py`.
 
 Compaction and deletion of worlds wait for the end of a mark, so a mark is not paced by much. One that cannot be brought
-to its end is given up, and what is left by a process that died is by whoever waits for it, after `MARK_MS`.
+to its end is given up; that of a process which died is given up after `MARK_MS`, by the next process that waits for it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Phase(enum.Enum):
 
 class Run:
     """One collection. With `write` off nothing is written: it says what would go. `grace_ms`: how long what nothing
-    refers to stays; 0 is safe for what is stored, not for those who read without a lease. `places`: all, but for tests.
+    refers to stays; 0 is safe for what is stored, and not for readers without a lease. `places`: all, but for tests.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Run:
     async def _commit(self, batch: kv.Batch) -> None:
         [outcome] = await transact.commit(self._engine, self._env, batch)
         if not isinstance(outcome, kv.Ok):
-            probes.hit("collection.overtaken")
+            probes.hit("collection.was-overtaken")
             self._phase = _Phase.OVER
             raise Overtaken("another collector has begun, or this mark was given up because it took too long")
 

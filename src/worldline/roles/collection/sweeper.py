@@ -205,7 +205,7 @@ class Deleting:
         standing = holds.standing(read.time_us)
         self._swept.held = standing[0].what if standing else ""
         if standing and self._write:
-            probes.hit("collection.held")
+            probes.hit("collection.hold-stands")
             return True
         page = read.page(0)
         found = collection.decode_condemned(self._universe, page)
