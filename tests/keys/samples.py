@@ -127,6 +127,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         segments.SEGMENT,
         journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
     ),
+    (
+        "dropped",
+        space.ValueKind.DROPPED,
+        segments.DROPPED,
+        journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
+    ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
     (

@@ -222,7 +222,7 @@ WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world",
+    "ready.hint_world", "segments.unpack",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1  # what was dropped of a journal
 
 
 class Root(enum.IntEnum):
@@ -112,6 +112,7 @@ class ValueKind(enum.IntEnum):
     TRACE = 40
     GRANTS = 60
     GRANT_CHANGE = 61
+    DROPPED = 64
 
 
 class Value(Generic[T]):
