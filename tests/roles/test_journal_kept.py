@@ -286,12 +286,13 @@ async def test_a_fork_of_a_fork_that_comes_late_is_refused(memory_kit: Kit) -> N
     app = compacting.program()
     process = await hosting(memory_kit, app, segment_changes=True)
     world = await compacting.busy(process, app)
+    wanted = (await world.head()).height + 1  # behind the first step of the fork, below its first snapshot
     fork = await world.fork("f")
     for number in range(4):
         await fork.send(Added("k1", number))
-    wanted = (await fork.head()).height
-    await fork.send(Added("k1"))
     await fork.snapshot()
+    stored = await Stored.of(process.universe, fork)
+    assert (await stored.snapshots())[0] > wanted
     assert (await compacting.compact(process, fork)).segments == 1
     await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
 
