@@ -13,6 +13,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.client import listing
+from worldline.client.access import quotas
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import holders
@@ -107,13 +108,28 @@ async def why(world: Handle, *, option: str = "") -> Why:
         found += await _trial(asking, at)
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
     kept = await traces.of_world(universe.store.engine, at)
-    found += await _unproved(asking, at) + await _dead(asking, at, kept)
+    found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
     found += [] if machine is None else _runs(asking, machine)
     found += [_open(asking, each) for each in opened[:OPEN_SHOWN_MAX]]
     if unread:
         found.append(Reason("inbox", f"{unread} unread inputs"))
     found.sort(key=lambda each: not each.stuck)
     return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
+
+
+async def _quota(asking: Asking) -> list[Reason]:
+    """What this universe has too much of: what runs goes on, what asks for more is refused."""
+    use = await quotas.use(asking.universe.store, asking.universe.id)
+    found: list[Reason] = []
+    for name in use.exceeded:
+        said = (
+            f"the universe has {getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
+        )
+        refused = {"worlds": "no world can be made", "pins": "no fork can be made"}.get(
+            name, "inputs from outside are refused"
+        )
+        found.append(Reason("quota", f"{said}: {refused}", True, command=asking.command(f"universe quota --{name} N")))
+    return found
 
 
 class Asking(msgspec.Struct, frozen=True):
