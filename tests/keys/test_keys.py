@@ -36,8 +36,8 @@ from worldline.keys.upkeep import quotas
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots, traces, trial, universes, work,
-    worlds,
+    cas, chunks, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots, traces, trial, universes,
+    work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".

@@ -60,8 +60,9 @@ class Pressure:
         self._telemetry = telemetry
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
-        self._quota = world.Quota()
+        self._quota = world.UNBOUNDED
         self._usage: world.Usage | None = None
+        self._begun = False  # the quota was looked at
         self._full = False  # by what is known, the universe has too many open effects, or all that it may have
         self._sampled_us: int | None = None  # when this was last looked at
         self._sample_again_us = 0
@@ -148,7 +149,7 @@ class Pressure:
 
     async def check_body(self, at: ids.Address) -> None:
         """Refuse an input before its large payload is stored, if the universe has all the bytes that it may have."""
-        if self._over_bytes:
+        if self._over_bytes or not self._begun:
             await self.begin()
         if self._over_bytes:
             self._refuse_full(at)
@@ -191,6 +192,7 @@ class Pressure:
             return  # the last sample stays; the input itself reports that the store cannot be reached
 
     def _note(self, quota: bytes | None, usage: bytes | None) -> None:
+        self._begun = True
         self._quota = quotas.decode(self._universe, quota).quota
         self._usage = quotas.decode_usage(usage)
         self._judge()

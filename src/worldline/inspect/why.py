@@ -117,21 +117,6 @@ async def why(world: Handle, *, option: str = "") -> Why:
     return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
 
 
-async def _quota(asking: Asking) -> list[Reason]:
-    """What this universe has too much of: what runs goes on, what asks for more is refused."""
-    use = await quotas.use(asking.universe.store, asking.universe.id)
-    found: list[Reason] = []
-    for name in use.exceeded:
-        said = (
-            f"the universe has {getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
-        )
-        refused = {"worlds": "no world can be made", "pins": "no fork can be made"}.get(
-            name, "inputs from outside are refused"
-        )
-        found.append(Reason("quota", f"{said}: {refused}", True, command=asking.command(f"universe quota --{name} N")))
-    return found
-
-
 class Asking(msgspec.Struct, frozen=True):
     """The world that is asked about, and how commands about it are written."""
 
@@ -141,6 +126,21 @@ class Asking(msgspec.Struct, frozen=True):
 
     def command(self, text: str) -> str:
         return f"worldline {text}{self.option}"
+
+
+_REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
+
+
+async def _quota(asking: Asking) -> list[Reason]:
+    """What this universe has too much of: what runs goes on, what asks for more is refused."""
+    use = await quotas.use(asking.universe.store, asking.universe.id)
+    found: list[Reason] = []
+    for name in use.exceeded:
+        what = f"{getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
+        refused = _REFUSED.get(name, "inputs from outside are refused")
+        command = asking.command(f"universe quota --{name} N")
+        found.append(Reason("quota", f"the universe has {what}: {refused}", True, command=command))
+    return found
 
 
 async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[Reason], str]:

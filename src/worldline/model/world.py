@@ -177,14 +177,17 @@ class GrantChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class Quota(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a universe may have. None: without bound."""
 
-    worlds: int | None = None  # not deleted
-    bytes: int | None = None  # keys and values in the store, and the bodies of objects
-    effects: int | None = None  # open: waiting for an adapter, or with one
-    pins: int | None = None  # forks that need a snapshot of the world they come from
+    worlds: int | None  # not deleted
+    bytes: int | None  # keys and values in the store, and the bodies of objects
+    effects: int | None  # open: waiting for an adapter, or with one
+    pins: int | None  # forks that need a snapshot of the world they come from
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.worlds, self.bytes, self.effects, self.pins)):
             raise ValueError("a quota is not negative")
+
+
+UNBOUNDED = Quota(None, None, None, None)
 
 
 class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from worldline.model import ids
 from worldline.model import world as model
 from worldline.store import kv
 
-_NONE = model.Quotas(0, model.Quota())
+_NONE = model.Quotas(0, model.UNBOUNDED)
 
 
 class Quoted(msgspec.Struct, frozen=True):

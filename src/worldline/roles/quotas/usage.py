@@ -40,8 +40,6 @@ _INDEX, _CAS, _WORLD = (
 _PIN = space.part(space.InWorld.RETAIN) + tuples.pack((1,))
 _WORLD_BYTES = len(_WORLD) + 1 + limits.ID_BYTES  # of a key behind the universe: the ordinal and the world's id
 
-_UNBOUNDED = model.Quota()
-
 assert QUOTAS_PAGE <= limits.READ_REQUESTS_MAX
 
 
@@ -181,7 +179,7 @@ class UsageCounter:
                 except errors.Corrupt as error:  # the others can be counted all the same
                     log.warning("the quota of universe %s cannot be read: %s", each.name, error)
                     continue
-                if quota != _UNBOUNDED or each.id in self._told:
+                if quota != model.UNBOUNDED or each.id in self._told:
                     self._line.append((each, quota))
 
     def _tell(self, served: Served, quota: model.Quota, counted: model.Usage) -> None:
@@ -190,7 +188,7 @@ class UsageCounter:
             used["bytes"] = counted.bytes
         bounds = {name: getattr(quota, name) for name in errors.QUOTA_NAMES}
         self._telemetry.tell(telemetry.UsageCounted(served.name, used, bounds))
-        if quota == _UNBOUNDED:
+        if quota == model.UNBOUNDED:
             self._told.pop(served.id, None)
         else:
             self._told[served.id] = None
