@@ -51,6 +51,8 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    QUOTAS = 29
+    QUOTA_LOG = 30
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -116,8 +118,11 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    QUOTAS = 58
+    QUOTA_CHANGE = 59
     GRANTS = 60
     GRANT_CHANGE = 61
+    USAGE = 62
     DROPPED = 64
 
 
