@@ -21,7 +21,7 @@ _DECLARED = {
         "NotFound NotHosted NotRetained Overloaded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
@@ -29,6 +29,7 @@ _DECLARED = {
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",
+    "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
     "client.world": "World",
@@ -45,6 +46,8 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "codec.sealed": "ERASED",
+    "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",

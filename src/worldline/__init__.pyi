@@ -30,6 +30,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -48,9 +49,11 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
+from worldline.codec.sealed import ERASED
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.log import log
@@ -84,6 +87,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -116,6 +120,7 @@ __all__ = [
     "Diff",
     "Diverged",
     "DurabilityWarning",
+    "ERASED",
     "Effect",
     "EffectFailed",
     "EffectTimeout",
@@ -123,6 +128,8 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
@@ -141,6 +148,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Receipt",
     "Refused",

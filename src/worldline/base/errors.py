@@ -196,6 +196,12 @@ class CannotRead(CannotStep):
         super().__init__(why, lasting=False)
 
 
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+
 class DamagedCell(CannotRead):
     """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that
     cannot be restored.

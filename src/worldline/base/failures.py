@@ -61,6 +61,15 @@ class Refused(errors.Error):
         self.data: dict[str, Any] = dict(data or {})
 
 
+class Erased(errors.Error):
+    """A `wl.Personal` whose value was erased was read."""
+
+    code = "erased"
+
+    def __init__(self, message: str = "a personal value was erased") -> None:
+        super().__init__(message)
+
+
 class Failed(errors.Error):
     """Something that was waited for ended in failure.
 

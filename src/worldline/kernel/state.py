@@ -15,7 +15,7 @@ is still in the queues). A step that raises too many events or writes too much f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
 from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import Origin
 from worldline.kernel.rows.records import Cell, Record, RunId, RunStatus, Schedule
+from worldline.kernel.rows.vault import MemoryVault, Vault
 from worldline.kernel.runs import Run
 from worldline.model import change, ids
 from worldline.model import row_keys as keys
@@ -43,7 +44,7 @@ SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the sched
 # Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
 _SLOTS = (
     "__weakref__", "_exact", "_waiting", "branch", "cells", "forgettable", "later", "ledger", "live", "now",
-    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "work",
+    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault", "work",
 )  # fmt: skip
 
 
@@ -74,6 +75,7 @@ class Machine:
         self.origin = Origin(self.ledger, program.hash)
         self.branch: Branch | None = None  # of a fork
         self.replaying = False
+        self.vault: Vault = MemoryVault()  # of personal values
 
     @property
     def unfinished(self) -> bool:
@@ -81,6 +83,10 @@ class Machine:
         if self.branch is not None and self.branch.unsettled:
             return True
         return bool(self.later.items or self.work.unsent.items or self.work.closing.items)
+
+    def keep_in(self, vault: Vault) -> None:
+        """Where its personal values are."""
+        self.vault = vault
 
     def close(self) -> None:
         """Drop every warm coroutine. The machine must not be used any more."""
@@ -159,8 +165,10 @@ class Machine:
 
     # --- The current step ------------------------------------------------------------------------------
 
-    def begin_step(self, context: steps.Context, given_blocks: Mapping[str, str]) -> CurrentStep:
-        self.now = now = CurrentStep(context, given_blocks)
+    def begin_step(
+        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = ()
+    ) -> CurrentStep:
+        self.now = now = CurrentStep(context, given_blocks, given_erased)
         self.work.begin_step(now)
         return now
 

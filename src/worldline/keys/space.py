@@ -48,6 +48,8 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    SEALED = 22
+    SUBJECT = 23
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -110,6 +112,8 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    SEALED = 48
+    SUBJECT = 49
     GRANTS = 60
     GRANT_CHANGE = 61
 

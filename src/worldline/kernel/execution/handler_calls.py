@@ -32,6 +32,7 @@ class HandlerCalls:
                  "time_us")  # fmt: skip
 
     run_id = ""
+    recorded = None
 
     def __init__(self, machine: Machine, handler: reducers.Handler) -> None:
         self._machine = machine

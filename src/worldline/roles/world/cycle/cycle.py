@@ -23,10 +23,13 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, worlds
 from worldline.layers import journal as journals
+from worldline.layers.stored import lines
+from worldline.layers.upkeep import sealed
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import cold_cells, restore, telemetry, watchdog
 from worldline.roles.cold_cells import ColdCells
+from worldline.roles.erasure.vault import StoreVault
 from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -278,7 +281,10 @@ class Cycle:
 
     async def build(self, material: restore.Material, program: Program) -> restore.Restored:
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs)
-        return await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        root = sealed.root_of(lines.line_of(material.at, material.lineage))
+        restored.machine.keep_in(StoreVault(asyncio.get_running_loop(), self._engine, self._env, root))
+        return restored
 
     # --- After a conflict -------------------------------------------------------------------------------------
 

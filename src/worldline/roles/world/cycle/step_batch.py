@@ -143,6 +143,8 @@ def _build(
         traces=done.traces,
     )
     claimed, head_raw = commit.add(batch, held.lease, steps)
+    if done.sealed:
+        held.vault.add(batch, done.sealed)
     if held.trial is not None:
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []

@@ -1,0 +1,86 @@
+"""Sealed values: what stands in the place of a personal value, wherever it was written.
+
+::
+
+    magic (8), subject (16), value (16), commitment (32)
+
+The value itself is kept apart (`keys/upkeep/sealed.py`) under the subject and the number of the value, with a salt of
+32 random bytes; the commitment is the hash of both. Without the salt it says nothing of the value, however short that
+is and whatever is guessed. So a journal, its digests and its proofs are over tokens, and erasing a value touches none
+of them.
+
+A token has a fixed length and is never taken apart on its way: it is found in any stored bytes by its magic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import digest
+
+MAGIC: Final = b"\x00wl-seal"
+SALT_BYTES: Final = 32
+TOKEN_BYTES: Final = len(MAGIC) + 2 * limits.ID_BYTES + limits.DIGEST_BYTES
+
+_SUBJECT = slice(len(MAGIC), len(MAGIC) + limits.ID_BYTES)
+_VALUE = slice(_SUBJECT.stop, _SUBJECT.stop + limits.ID_BYTES)
+_TOKEN: Final = re.compile(re.escape(MAGIC) + b".{%d}" % (TOKEN_BYTES - len(MAGIC)), re.DOTALL)
+
+
+class Gone(str):
+    """What plain data has in the place of a personal value that was erased: the text `erased`, and no user's text."""
+
+    __slots__ = ()
+
+
+ERASED: Final = Gone("erased")
+
+
+class Token(msgspec.Struct, frozen=True, gc=False):
+    """`subject`: whose value it is, by the hash of the name. `value`: which of theirs."""
+
+    subject: bytes
+    value: bytes
+    commitment: bytes
+
+    def pack(self) -> bytes:
+        return MAGIC + self.subject + self.value + self.commitment
+
+
+def subject_of(name: str) -> bytes:
+    """A subject by its name. The name itself is stored nowhere."""
+    return digest.hash_parts(b"subject", name.encode())[: limits.ID_BYTES]
+
+
+def seal(subject: bytes, value: bytes, *, salt: bytes, data: bytes) -> Token:
+    assert len(salt) == SALT_BYTES
+    return Token(subject, value, digest.hash_parts(b"sealed", salt, data))
+
+
+def parse(data: bytes) -> Token:
+    """`DecodeError` if these bytes are no token."""
+    if len(data) != TOKEN_BYTES or not data.startswith(MAGIC):
+        raise errors.DecodeError("not a sealed value")
+    return Token(data[_SUBJECT], data[_VALUE], data[_VALUE.stop :])
+
+
+def is_token(data: object) -> bool:
+    return type(data) is bytes and len(data) == TOKEN_BYTES and data.startswith(MAGIC)
+
+
+def find(data: bytes) -> list[Token]:
+    """Every token that stands in these bytes, each once, in their order."""
+    if MAGIC not in data:
+        return []
+    return [parse(each) for each in dict.fromkeys(_TOKEN.findall(data))]
+
+
+def check(token: Token, *, salt: bytes, data: bytes) -> None:
+    """`DigestMismatch` unless this is the value that the token stands for."""
+    actual = seal(token.subject, token.value, salt=salt, data=data).commitment
+    if actual != token.commitment:
+        raise errors.DigestMismatch("a sealed value", expected=token.commitment, actual=actual)

@@ -1,0 +1,1 @@
+"""Records of what keeps worlds small and private for years."""
