@@ -201,6 +201,9 @@ class ErasedValue(CannotStep):
 
     code = "erased"
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
+
 
 class DamagedCell(CannotRead):
     """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that

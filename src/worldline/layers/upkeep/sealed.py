@@ -72,9 +72,11 @@ def get_subject(root: ids.Address, subject: bytes) -> kv.Get:
 
 
 def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[Subject]) -> None:
-    """Expect that nothing of these subjects was erased since they were read. One that has no record gets it now."""
+    """Expect that nothing of these subjects was erased since they were first read. One without a record gets it now."""
     for each in found:
         key = subjects.subject_key(root, each.subject)
+        if key in batch.expects:
+            continue
         if each.raw is None:
             batch.absent(key)
             batch.put(key, subjects.ERASURES.pack(NONE))
@@ -93,9 +95,20 @@ def erased_at(records: Iterable[bytes | None]) -> int:
     return max((each.time_us for each in found if each.number), default=0)
 
 
+def subjects_range(root: ids.Address, *, after: bytes = b"") -> kv.Range:
+    """The records of a lineage's subjects, and of values that were erased alone."""
+    begin, end = subjects.lineage(root)
+    return kv.Range(after + b"\x00" if after else begin, end)
+
+
+def counts_erasure(raw: bytes) -> bool:
+    """Whether a record says that something was erased."""
+    return subjects.ERASURES.unpack(raw).number > 0
+
+
 def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: bytes = b"") -> kv.Range:
     begin, end = sealed.values(root, subject)
-    return kv.Range(max(begin, after + b"\x00" if after else begin), end, count_max=count_max)
+    return kv.Range(after + b"\x00" if after else begin, end, count_max=count_max)
 
 
 def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from worldline.base import env as envs
 from worldline.codec import sealed as tokens
+from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
 from worldline.model.upkeep.sealed import Kept, New
 from worldline.roles import cold_cells
 from worldline.store import kv
+
+
+async def vault_of(engine: kv.Engine, env: envs.Env, line: lines.Line) -> StoreVault:
+    """The values of a world, for a thread that runs its code."""
+    return StoreVault(asyncio.get_running_loop(), engine, env, sealed.root_of(line))
 
 
 class StoreVault:
@@ -33,6 +39,17 @@ class StoreVault:
         self.root = root
         self._found: dict[tuple[bytes, bytes], Kept | None] = {}
         self._subjects: dict[bytes, sealed.Subject] = {}
+
+    async def has_erased(self) -> bool:
+        """Whether any value of the lineage was erased."""
+        after = b""
+        while True:
+            page = (await self._engine.read(sealed.subjects_range(self.root, after=after))).page(0)
+            if any(sealed.counts_erasure(raw) for _, raw in page.items):
+                return True
+            if not page.more:
+                return False
+            after = page.items[-1][0]
 
     def begin(self) -> None:
         """A cycle begins: all that was kept is durable."""
@@ -55,8 +72,15 @@ class StoreVault:
         for each in [each for each in self._found if each[0] == subject]:
             del self._found[each]
 
+    def know(self, subjects: Iterable[sealed.Subject]) -> None:
+        """Values of these subjects were read for this cycle's batch."""
+        for each in subjects:
+            self._subjects.setdefault(each.subject, each)
+
     def add(self, batch: kv.Batch, new: Sequence[New]) -> None:
-        """Put the values that a cycle's steps have kept into their batch."""
+        """Put the values that a cycle's steps have kept into their batch, if there are any; and expect that nothing was
+        erased of what they were made of.
+        """
         sealed.keep(batch, self.root, new)
         sealed.unchanged(batch, self.root, self._subjects.values())
 

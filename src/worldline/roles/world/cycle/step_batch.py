@@ -143,8 +143,10 @@ def _build(
         traces=done.traces,
     )
     claimed, head_raw = commit.add(batch, held.lease, steps)
-    if done.sealed:
+    if done.sealed or done.moved:
         held.vault.add(batch, done.sealed)
+        for each_moved in done.moved:
+            each_moved.add(batch)
     if held.trial is not None:
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []

@@ -22,6 +22,7 @@ from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step, trace
 from worldline.model.change import Change
 from worldline.model.upkeep.sealed import New
+from worldline.roles.erasure.resealing import Moved
 from worldline.roles.world.handover import Applied, Handover, handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 
@@ -67,6 +68,7 @@ class Done(msgspec.Struct):
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
     traces: list[trace.Kept] = []  # where user code failed
     sealed: list[New] = []  # personal values, to be kept apart
+    moved: list[Moved] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
