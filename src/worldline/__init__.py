@@ -46,7 +46,6 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
-    "codec.sealed": "ERASED",
     "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",

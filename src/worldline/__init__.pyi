@@ -53,7 +53,6 @@ from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
-from worldline.codec.sealed import ERASED
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
 from worldline.kernel.authoring.log import log
@@ -120,7 +119,6 @@ __all__ = [
     "Diff",
     "Diverged",
     "DurabilityWarning",
-    "ERASED",
     "Effect",
     "EffectFailed",
     "EffectTimeout",

@@ -180,9 +180,7 @@ class World:
                 data = await deliver(write())
             except NoDesk:
                 data = await sealing.through(self._handle, write, deliver, id=id)
-            answer: R = await sealing.opened(
-                self._handle, data, lambda: values.load(answer_type(type(request)), data)
-            )
+            answer: R = await sealing.opened(self._handle, data, lambda: values.load(answer_type(type(request)), data))
         return answer
 
     async def schedule(

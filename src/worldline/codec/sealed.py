@@ -31,15 +31,6 @@ _VALUE = slice(_SUBJECT.stop, _SUBJECT.stop + limits.ID_BYTES)
 _TOKEN: Final = re.compile(re.escape(MAGIC) + b".{%d}" % (TOKEN_BYTES - len(MAGIC)), re.DOTALL)
 
 
-class Gone(str):
-    """What plain data has in the place of a personal value that was erased: the text `erased`, and no user's text."""
-
-    __slots__ = ()
-
-
-ERASED: Final = Gone("erased")
-
-
 class Token(msgspec.Struct, frozen=True, gc=False):
     """`subject`: whose value it is, by the hash of the name. `value`: which of theirs."""
 

@@ -58,12 +58,6 @@ class Running(Protocol):
         """Whether this has happened before (a replay, a run being rebuilt), so that nothing is logged."""
 
     @property
-    def recorded(self) -> tuple[int, bytes] | None:
-        """Of a run that is being rebuilt: the number and the parameters of the operation that comes next, as they are
-        recorded.
-        """
-
-    @property
     def handler(self) -> RunningHandler | None:
         """What only a handler can do, if this is one."""
 
@@ -201,7 +195,6 @@ class Nowhere:
     where = None
     run_id = ""
     is_silent = True
-    recorded = (0, b"")
     handler = None
 
     def __init__(self) -> None:

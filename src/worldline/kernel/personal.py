@@ -75,13 +75,13 @@ class Personal(Generic[T_co]):
     def value(self) -> T_co:
         """The value. `wl.Erased` if it was erased."""
         if self._erased:
-            raise failures.Erased()
+            raise failures.Erased
         if self._value is not _NOTHING:
             found: T_co = self._value
             return found
         data = _desk("its value can be read where it was given").open(self._token)
         if data is None:
-            raise failures.Erased()
+            raise failures.Erased
         assert self._read is not None
         read: T_co = self._read(data)
         return read
@@ -102,15 +102,15 @@ class Personal(Generic[T_co]):
         if self._value is _NOTHING and not self._erased:
             return self._token
         if self._erased:
-            raise failures.Erased()
+            raise failures.Erased
         subject = sealed.parse(self._token).subject if self._token else sealed.subject_of(self._of)
         at = _desk("it can be sent to a world, given to a run or returned; here it cannot be stored")
         return at.seal(subject, dump(self._value))
 
-    @classmethod
-    def of_token(cls, token: bytes, read: Callable[[bytes], T]) -> Personal[T]:
+    @staticmethod
+    def of_token(token: bytes, read: Callable[[bytes], T]) -> Personal[T]:
         """What stands in a stored value. `read`: how bytes become the value."""
-        made: Personal[T] = cls.__new__(cls)  # type: ignore[assignment]
+        made: Personal[T] = Personal.__new__(Personal)
         sealed.parse(token)
         made._of, made._value, made._token, made._erased, made._read = "", _NOTHING, token, False, read
         at = desk.get()
@@ -132,7 +132,8 @@ class Personal(Generic[T_co]):
             return self._token == other._token
         return self.erased == other.erased and (self.erased or self.value == other.value)
 
-    __hash__ = None  # type: ignore[assignment] - nothing of it may be told by a hash
+    def __hash__(self) -> int:
+        raise TypeError("a wl.Personal has no hash: it would tell something of its value")
 
 
 class Trial:

@@ -15,7 +15,7 @@ is still in the queues). A step that raises too many events or writes too much f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -80,12 +80,10 @@ class Machine:
     @property
     def unfinished(self) -> bool:
         """Whether a step left something for the next: the host makes that step without waiting for an input."""
-        if self.branch is not None and self.branch.unsettled:
-            return True
-        return bool(self.later.items or self.work.unsent.items or self.work.closing.items)
+        unsettled = self.branch is not None and self.branch.unsettled
+        return unsettled or bool(self.later.items or self.work.unsent.items or self.work.closing.items)
 
     def keep_in(self, vault: Vault) -> None:
-        """Where its personal values are."""
         self.vault = vault
 
     def close(self) -> None:
@@ -165,10 +163,8 @@ class Machine:
 
     # --- The current step ------------------------------------------------------------------------------
 
-    def begin_step(
-        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = ()
-    ) -> CurrentStep:
-        self.now = now = CurrentStep(context, given_blocks, given_erased)
+    def begin_step(self, context: steps.Context, given: steps.Input) -> CurrentStep:
+        self.now = now = CurrentStep(context, given.blocks, given.erased)
         self.work.begin_step(now)
         return now
 
@@ -191,8 +187,7 @@ class Machine:
     @property
     def where(self) -> steps.Context | None:
         """The step that runs now, if one does."""
-        now = getattr(self, "now", None)
-        return None if now is None else now.context
+        return self.now.context if hasattr(self, "now") else None
 
     def drop_step(self, why: errors.CannotStep) -> None:
         """The step depends on something that is no part of the world: it must not be journaled, however it ends."""

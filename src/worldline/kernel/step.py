@@ -42,7 +42,7 @@ def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.
 
 
 def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
-    now = machine.begin_step(context, given.blocks, given.erased)
+    now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
         data = values.dump([runs.storable(given.error), given.raw_digest])

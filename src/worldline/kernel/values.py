@@ -274,9 +274,7 @@ def _inner(value: object) -> bytes:
     """The bytes of a personal value, which is one value of the store at most."""
     data = dump(value)
     if len(data) > limits.PERSONAL_BYTES_MAX:
-        raise errors.ValueTooLarge(
-            f"a wl.Personal takes {len(data)} bytes; the limit is {limits.PERSONAL_BYTES_MAX}"
-        )
+        raise errors.ValueTooLarge(f"a wl.Personal takes {len(data)} bytes; the limit is {limits.PERSONAL_BYTES_MAX}")
     return data
 
 

@@ -15,7 +15,8 @@ to a program that is loaded, with a machine made of those rows; if what they cha
 A step that had a personal value which was erased since cannot be run again, by any code: what it changed is taken as
 the journal has it, its heights are named (`erased`), and the proof goes on behind it.
 
-Nothing here writes a store, and nothing reads one but `Cold` and `Sealed`. User code runs: it belongs into a thread of its own.
+Nothing here writes a store, and nothing reads one but `Cold` and `Sealed`. User code runs: it belongs into a thread of
+its own.
 """
 
 from __future__ import annotations
@@ -195,7 +196,9 @@ class Prover:
             probes.hit("proof.erased-step")
             self.close()
             if not self._sealed.erased:
-                raise errors.Conflicted("personal values were erased while the world was proved; prove it again") from None
+                raise errors.Conflicted(
+                    "personal values were erased while the world was proved; prove it again"
+                ) from None
             self._fold(step, loaded, erased=True)
             return
         self.difference = replay.compare(entries, stepped)

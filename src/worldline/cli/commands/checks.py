@@ -58,7 +58,9 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
             f"{span.program_hash[:12]}, which is not loaded (name its file with another --app); their chain holds"
         )
     for span in proof.erased:
-        lines.append(f"erased: heights {span.first} to {span.last} had personal values; not run again, their chain holds")
+        lines.append(
+            f"erased: heights {span.first} to {span.last} had personal values; not run again, their chain holds"
+        )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
     lines.append(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from worldline.base import errors
+from worldline.base import errors, failures
 from worldline.client.handle import Handle
 from worldline.codec import canonical, digest, sealed
-from worldline.codec.sealed import ERASED
 from worldline.roles.erasure import sealing
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ async def opened(world: Handle, data: bytes, load: Callable[[], T]) -> T:
 
 
 async def plain(world: Handle, data: bytes) -> Any:
-    """A stored value as plain data: `ERASED` where a value was erased."""
+    """A stored value as plain data: `Erased.TEXT` where a value was erased."""
     found = sealed.find(data)
     if not found:
         return canonical.decode(data)
@@ -66,7 +65,7 @@ async def plain(world: Handle, data: bytes) -> Any:
 def _revealed(value: Any, values: sealing.Opened) -> Any:
     if type(value) is bytes and value in values:
         found = values[value]
-        return ERASED if found is None else canonical.decode(found)
+        return failures.Erased.TEXT if found is None else canonical.decode(found)
     if type(value) is list:
         return [_revealed(each, values) for each in value]
     if type(value) is dict:

@@ -14,8 +14,10 @@ from worldline.base import errors, failures, limits, probes
 from worldline.codec import digest, sealed
 from worldline.kernel import context, values
 from worldline.kernel.rows import vault
+from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
+from worldline.model.upkeep.sealed import Kept, New
 
 
 class StepDesk:
@@ -31,9 +33,11 @@ class StepDesk:
 
     def seal(self, subject: bytes, data: bytes) -> bytes:
         machine = self._machine
-        running = context.current.get()
-        if running is not None and running.is_silent and (again := running.recorded) is not None:
-            return self._again(running.run_id, again, subject)
+        run = self._run()
+        if run is not None and run.rebuilding:
+            return self._again(run, subject)
+        if type(context.current.get()) is context.Nowhere:
+            return _nothing(subject)
         if machine.where is None:
             raise errors.BadInput("a wl.Personal is sealed by a step")
         now = machine.now
@@ -45,12 +49,12 @@ class StepDesk:
         kept = self._kept(subject, value, data)
         return sealed.seal(subject, value, salt=kept.salt, data=data).pack()
 
-    def _kept(self, subject: bytes, value: bytes, data: bytes) -> vault.Kept:
+    def _kept(self, subject: bytes, value: bytes, data: bytes) -> Kept:
         machine = self._machine
         try:
             if not machine.replaying:
                 kept = machine.vault.keep(subject, value, data)
-                machine.now.sealed.append(vault.new(subject, value, kept))
+                machine.now.sealed.append(New(subject, value, kept))
                 return kept
             found = machine.vault.find(subject, value)
         except errors.CannotStep as error:
@@ -60,14 +64,17 @@ class StepDesk:
             raise self._gone()
         return found
 
-    def _again(self, run: str, recorded: tuple[int, bytes], subject: bytes) -> bytes:
+    def _run(self) -> Run | None:
+        """The run whose code runs, if it is one's."""
+        running = context.current.get()
+        return None if running is None else self._machine.runs.get(running.run_id)
+
+    def _again(self, run: Run, subject: bytes) -> bytes:
         """The token that this very code wrote before. What has none is written nowhere, so any will do."""
-        number, params = recorded
-        count = self._repeated[run, number] = self._repeated.get((run, number), 0) + 1
-        found = sealed.find(params)
-        if count <= len(found):
-            return found[count - 1].pack()
-        return sealed.Token(subject, bytes(limits.ID_BYTES), bytes(limits.DIGEST_BYTES)).pack()
+        ops, next_op = run.record.ops, (run.record.id, run.issued)
+        count = self._repeated[next_op] = self._repeated.get(next_op, 0) + 1
+        found = sealed.find(ops[run.issued].params) if run.issued < len(ops) else []
+        return found[count - 1].pack() if count <= len(found) else _nothing(subject)
 
     def open(self, token: bytes) -> bytes | None:
         machine = self._machine
@@ -88,8 +95,8 @@ class StepDesk:
 
     def _missed(self, token: sealed.Token) -> None:
         """Say that a value was gone when this step read it: once, and not while code is repeated."""
-        running = context.current.get()
-        if self._machine.where is None or (running is not None and running.recorded is not None):
+        run = self._run()
+        if self._machine.where is None or (run is not None and run.rebuilding):
             return
         now = self._machine.now
         if token.value not in now.missed:
@@ -101,3 +108,8 @@ class StepDesk:
         error = errors.ErasedValue("it read a personal value that was erased since")
         self._machine.drop_step(error)
         return error
+
+
+def _nothing(subject: bytes) -> bytes:
+    """A token of no value."""
+    return sealed.Token(subject, bytes(limits.ID_BYTES), bytes(limits.DIGEST_BYTES)).pack()

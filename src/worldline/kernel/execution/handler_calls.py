@@ -32,7 +32,6 @@ class HandlerCalls:
                  "time_us")  # fmt: skip
 
     run_id = ""
-    recorded = None
 
     def __init__(self, machine: Machine, handler: reducers.Handler) -> None:
         self._machine = machine

@@ -64,14 +64,6 @@ class WorkflowCalls:
     def is_silent(self) -> bool:
         return self._machine.replaying or self._run.rebuilding
 
-    @property
-    def recorded(self) -> tuple[int, bytes] | None:
-        run = self._run
-        if not run.rebuilding:
-            return None
-        ops = run.record.ops
-        return run.issued, ops[run.issued].params if run.issued < len(ops) else b""
-
     def workflow(self, what: str) -> Self:  # noqa: ARG002
         return self
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from worldline.codec import digest, sealed
 from worldline.codec.sealed import Token
-from worldline.model.upkeep.sealed import Kept, New
+from worldline.model.upkeep.sealed import Kept
 
 
 class Vault(Protocol):
@@ -53,7 +53,3 @@ def opened(vault: Vault, token: Token) -> bytes | None:
         return None
     sealed.check(token, salt=kept.salt, data=kept.data)
     return kept.data
-
-
-def new(subject: bytes, value: bytes, kept: Kept) -> New:
-    return New(subject, value, kept)

@@ -81,8 +81,8 @@ async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments
 
 
 async def kept_apart(
-    env: envs.Env, engine: kv.Engine, effect: Effect[..., Any], claim: works.Open, desk: sealing.Collector | None,
-    ended: Ended,
+    env: envs.Env, engine: kv.Engine, effect: Effect[..., Any], claim: works.Open, ended: Ended,
+    *, desk: sealing.Collector | None,
 ) -> Ended:  # fmt: skip
     """An answer whose personal values are kept apart. A failure if what it was made of was erased meanwhile."""
     assert desk is not None

@@ -93,11 +93,11 @@ class Ended(msgspec.Struct, frozen=True):
 
 async def run(
     effect: Effect[..., Any], arguments: bytes, this: Attempt, policy: Policy, *, threads: Executor,
-    resources: Resources, desk: Collector,
+    resources: Resources, desk: Collector | None = None,
 ) -> Ended:  # fmt: skip
     """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed."""
     try:
-        args, kwargs = desk.at(functools.partial(effect.signature.unpack, arguments))
+        args, kwargs = _at(desk, functools.partial(effect.signature.unpack, arguments))
     except (errors.DecodeError, errors.BadInput) as error:
         why = f"the arguments do not fit {effect.name}(): {error}"
         return Ended(False, code="bad_input", message=why, final=True, unfit=True)
@@ -125,7 +125,7 @@ async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
 
 async def _judged(
     effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, policy: Policy, *,
-    threads: Executor, resources: Resources, desk: Collector,
+    threads: Executor, resources: Resources, desk: Collector | None,
 ) -> Ended:  # fmt: skip
     """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
@@ -153,16 +153,16 @@ async def _judged(
     return _answered(effect, result, desk)
 
 
-def _answered(effect: Effect[..., Any], result: object, desk: Collector) -> Ended:
+def _answered(effect: Effect[..., Any], result: object, desk: Collector | None) -> Ended:
     """The answer as bytes. One that cannot be stored, or is not of the effect's own declared type, is a failure for
     good: what was done must not be done again.
     """
     if type(result) is Elsewhere:
         return Ended(True, asked=result.asked)
     try:
-        data = desk.at(functools.partial(values.dump, result))
+        data = _at(desk, functools.partial(values.dump, result))
         effect.signature.result(data)
-        return Ended(True, data=data, sealed=desk.new)
+        return Ended(True, data=data, sealed=[] if desk is None else desk.new)
     except errors.DecodeError as error:
         message = f"{effect.name}() was performed, and its answer is not what it declares: {user_errors.text_of(error)}"
         return Ended(False, code=error.code, message=message, final=True)
@@ -172,6 +172,10 @@ def _answered(effect: Effect[..., Any], result: object, desk: Collector) -> Ende
         return not_storable(effect, errors.ValueTooLarge.code, "this process has too little memory for it")
     except BaseException as error:  # noqa: BLE001 - values have code of their own, and may raise anything
         return not_storable(effect, errors.EncodeError.code, user_errors.message_of(error))
+
+
+def _at(desk: Collector | None, work: Callable[[], T]) -> T:
+    return work() if desk is None else desk.at(work)
 
 
 def not_storable(effect: Effect[..., Any], code: str, why: str) -> Ended:

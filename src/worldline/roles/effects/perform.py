@@ -151,7 +151,7 @@ class Performer:
                 ended_us = self._env.wall_us() if telling else 0
                 self._answering[claim.intent] = None
                 if ended.sealed:
-                    ended = await answers.kept_apart(self._env, self._engine, effect, held.claim, held.desk, ended)
+                    ended = await answers.kept_apart(self._env, self._engine, effect, held.claim, ended, desk=held.desk)
                 if ended.ok and not cas.is_small(ended.data):
                     ended = await answers.stored(self._env, self._blobs, effect, held.claim, ended)
             finally:

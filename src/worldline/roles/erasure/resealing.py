@@ -12,7 +12,6 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.codec import sealed as tokens
-from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids, step
 from worldline.model.upkeep.sealed import New
@@ -37,28 +36,30 @@ def is_personal(outgoing: Sequence[step.Outgoing]) -> bool:
     return any(tokens.MAGIC in each.data for each in outgoing)
 
 
-async def moved(
-    engine: kv.Engine, env: envs.Env, vault: StoreVault, message: step.Outgoing, to: ids.Address, pending: Sequence[New]
-) -> tuple[step.Outgoing, Moved | None]:
-    """A message as it is for another world, and the values that go with it. `pending`: values that its sender keeps in
-    the same commit.
-    """
-    found = tokens.find(message.data)
-    root = sealed.root_of(lines.decode(to, (await engine.read(lines.get(to))).value(0)))
-    if not found or root == vault.root:
-        return message, None
-    opened, subjects = await sealing.read(engine, vault.root, found)
-    vault.know(subjects)
-    opened |= {sealing.token_of(each): each.kept.data for each in pending}
-    desk = sealing.Collector(env, message.intent)
-    data = message.data
-    for each in found:
-        value = opened[each.pack()]
-        if value is not None:
-            data = data.replace(each.pack(), desk.seal(each.subject, value))
-    if not desk.new:
-        return message, None
-    wanted = list(dict.fromkeys(each.subject for each in desk.new))
-    read = await engine.read(*(sealed.get_subject(root, each) for each in wanted))
-    there = [sealed.Subject(each, read.value(index)) for index, each in enumerate(wanted)]
-    return msgspec.structs.replace(message, data=data), Moved(root, desk.new, there)
+class Moving:
+    """Of the messages of one commit. `pending`: the values that their sender keeps in it."""
+
+    def __init__(self, engine: kv.Engine, env: envs.Env, vault: StoreVault, pending: Sequence[New]) -> None:
+        self._engine = engine
+        self._env = env
+        self._vault = vault
+        self._pending = {sealing.token_of(each): each.kept.data for each in pending}
+        self.done: list[Moved] = []
+
+    async def moved(self, message: step.Outgoing, to: ids.Address) -> step.Outgoing:
+        """A message as it is for another world. What goes with it is `done`."""
+        found = tokens.find(message.data)
+        root = await sealing.root_of(self._engine, to)
+        if not found or root == self._vault.root:
+            return message
+        opened, subjects = await sealing.read(self._engine, self._vault.root, found)
+        self._vault.know(subjects)
+        opened |= self._pending
+        desk, data = sealing.Collector(self._env, message.intent), message.data
+        for each in found:
+            value = opened[each.pack()]
+            if value is not None:
+                data = data.replace(each.pack(), desk.seal(each.subject, value))
+        if desk.new:
+            self.done.append(Moved(root, desk.new, await sealing.subjects_of(self._engine, root, desk.new)))
+        return msgspec.structs.replace(message, data=data)

@@ -76,8 +76,8 @@ async def keep(
     engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequence[New], since: Sequence[sealed.Subject] = ()
 ) -> dict[bytes, bytes] | None:
     """Write values that nothing refers to yet. Those that are there already, under the same numbers, stay: returned are
-    the tokens to replace then, each with the one of the value's first salt; None if others are there. `since`: subjects as they were read before;
-    `Erased` if something of them was erased since.
+    the tokens to replace then, each with the one of the value's first salt; None if others are there. `since`: subjects
+    as they were read before; `Erased` if something of them was erased since.
     """
     known = {each.subject: each for each in since}
     wanted = list(dict.fromkeys([*known, *(each.subject for each in new)]))
@@ -106,6 +106,13 @@ async def keep(
         return transact.Write(batch, lambda _: replaced)
 
     return await transact.run(engine, env, attempt)
+
+
+async def subjects_of(engine: kv.Engine, root: ids.Address, new: Sequence[New]) -> list[sealed.Subject]:
+    """Whose values these are, as they are now."""
+    wanted = list(dict.fromkeys(each.subject for each in new))
+    read = await engine.read(*(sealed.get_subject(root, each) for each in wanted))
+    return [sealed.Subject(each, read.value(index)) for index, each in enumerate(wanted)]
 
 
 async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequence[New]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from worldline.base import env as envs
 from worldline.codec import sealed as tokens
+from worldline.kernel.state import Machine
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
@@ -25,6 +26,13 @@ from worldline.store import kv
 async def vault_of(engine: kv.Engine, env: envs.Env, line: lines.Line) -> StoreVault:
     """The values of a world, for a thread that runs its code."""
     return StoreVault(asyncio.get_running_loop(), engine, env, sealed.root_of(line))
+
+
+def of(machine: Machine) -> StoreVault:
+    """That of a world which is run here."""
+    found = machine.vault
+    assert isinstance(found, StoreVault)
+    return found
 
 
 class StoreVault:
@@ -86,8 +94,6 @@ class StoreVault:
 
     def _read(self, subject: bytes, value: bytes) -> Kept | None:
         requests = sealed.get(self.root, subject, value), sealed.get_subject(self.root, subject)
-        read = cold_cells.blocking(
-            self._loop, functools.partial(self._engine.read, *requests), "a personal value"
-        )
+        read = cold_cells.blocking(self._loop, functools.partial(self._engine.read, *requests), "a personal value")
         self._subjects.setdefault(subject, sealed.Subject(subject, read.value(1)))
         return sealed.decode(read.value(0))

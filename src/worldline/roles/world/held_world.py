@@ -39,7 +39,6 @@ from worldline.model.change import Change
 from worldline.model.trie import nodes
 from worldline.roles import restore
 from worldline.roles.cold_cells import ColdCells
-from worldline.roles.erasure.vault import StoreVault
 from worldline.roles.world.handover import Handover
 from worldline.store import kv
 
@@ -124,13 +123,6 @@ class HeldWorld:
     def is_unborn(self) -> bool:
         """A fork that has made no step of its own."""
         return self.lineage is not None and self.lineage.height == self.head.height
-
-    @property
-    def vault(self) -> StoreVault:
-        """Where its personal values are."""
-        found = self.machine.vault
-        assert isinstance(found, StoreVault)
-        return found
 
     @property
     def leans(self) -> bool:

@@ -17,8 +17,6 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel.authoring.program import Program
@@ -26,13 +24,11 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, worlds
 from worldline.layers import journal as journals
 from worldline.layers.stored import lines
-from worldline.layers.upkeep import sealed
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import cold_cells, restore, telemetry, watchdog
 from worldline.roles.cold_cells import ColdCells
-from worldline.roles.erasure import resealing
-from worldline.roles.erasure.vault import StoreVault
+from worldline.roles.erasure import vault as vaults
 from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -206,29 +202,9 @@ class Cycle:
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
         held, done = worked.turn.held, worked.done
-        routes = await step_batch.route(self._engine, held, done.outgoing)
-        if resealing.is_personal(done.outgoing):
-            routes = await self._reseal(held, done, routes)
+        routes = await step_batch.route(self._engine, self._env, held, done)
         await step_batch.put_large(held, done)
         self._built(worked, time_us, routes)
-
-    async def _reseal(
-        self, held: HeldWorld, done: Done, routes: list[step_batch.Route]
-    ) -> list[step_batch.Route]:  # fmt: skip
-        """Messages with personal values, for the worlds that get them."""
-        found: list[step_batch.Route] = []
-        for each in routes:
-            if each.destination is None:
-                found.append(each)
-                continue
-            message, moved = await resealing.moved(
-                self._engine, self._env, held.vault, each.outgoing, each.destination.at, done.sealed
-            )
-            found.append(msgspec.structs.replace(each, outgoing=message))
-            if moved is not None:
-                done.moved.append(moved)
-        done.outgoing = [each.outgoing for each in found]
-        return found
 
     def _built(self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = ()) -> None:
         turn, done = worked.turn, worked.done
@@ -306,8 +282,8 @@ class Cycle:
     async def build(self, material: restore.Material, program: Program) -> restore.Restored:
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs)
         restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
-        root = sealed.root_of(lines.line_of(material.at, material.lineage))
-        restored.machine.keep_in(StoreVault(asyncio.get_running_loop(), self._engine, self._env, root))
+        line = lines.line_of(material.at, material.lineage)
+        restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
         return restored
 
     # --- After a conflict -------------------------------------------------------------------------------------
@@ -336,9 +312,7 @@ class Cycle:
         """
         time_us = self._clock.now_us()
         done = await self._stepper.take_alone(held, handover, time_us)
-        routes = await step_batch.route(self._engine, held, done.outgoing)
-        if resealing.is_personal(done.outgoing):
-            routes = await self._reseal(held, done, routes)
+        routes = await step_batch.route(self._engine, self._env, held, done)
         await step_batch.put_large(held, done)
         built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us)
         if changing is not None:

@@ -74,6 +74,10 @@ class Done(msgspec.Struct):
     cut: bool = False  # not everything that was read was taken
     unfinished: bool = False  # the machine has more to do by itself
 
+    def reseal(self, outgoing: list[step.Outgoing], moved: list[Moved]) -> None:
+        """Messages have personal values with them, which go to other worlds."""
+        self.outgoing, self.moved = outgoing, moved
+
 
 def run(
     held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], budget: Budget,
