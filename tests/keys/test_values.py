@@ -22,6 +22,8 @@ from worldline.model import journal, world
 quick = settings(deadline=None, derandomize=True, max_examples=40)
 
 GOLDEN = {
+    "personal value": ("b130e51490d8825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f4463616461"),
+    "subject": "b1317af68c0c82021b00060a24181e4000",
     "schema": "b101a8934f73820100",
     "universe name": "b1029cff07e38150101112131415161718191a1b1c1d1e1f",
     "universe meta": "b10322e3547982646d61696e1b00060a24181e4000",
@@ -126,7 +128,7 @@ KINDS = {
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "QUOTAS": 58, "QUOTA_CHANGE": 59,
+    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "SEALED": 48, "SUBJECT": 49, "QUOTAS": 58, "QUOTA_CHANGE": 59,
     "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64,
 }  # fmt: skip
 

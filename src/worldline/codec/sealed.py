@@ -15,6 +15,7 @@ A token has a fixed length and is never taken apart on its way: it is found in a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest
 
 MAGIC: Final = b"\x00wl-seal"
+GONE: Final = b"\x00wl-gone"  # never stored: a token that was found to be of an erased value, for people
 SALT_BYTES: Final = 32
 TOKEN_BYTES: Final = len(MAGIC) + 2 * limits.ID_BYTES + limits.DIGEST_BYTES
 
@@ -59,15 +61,25 @@ def parse(data: bytes) -> Token:
     return Token(data[_SUBJECT], data[_VALUE], data[_VALUE.stop :])
 
 
-def is_token(data: object) -> bool:
-    return type(data) is bytes and len(data) == TOKEN_BYTES and data.startswith(MAGIC)
-
-
 def find(data: bytes) -> list[Token]:
     """Every token that stands in these bytes, each once, in their order."""
     if MAGIC not in data:
         return []
     return [parse(each) for each in dict.fromkeys(_TOKEN.findall(data))]
+
+
+def marked(data: bytes, gone: Iterable[Token]) -> bytes:
+    """The same bytes with these tokens marked, so that they can be told from the others. The length stays."""
+    for each in gone:
+        data = data.replace(each.pack(), GONE + each.pack()[len(MAGIC) :])
+    return data
+
+
+def shown(data: bytes) -> str:
+    """What a token says to people: `personal`, or `erased` if it is marked. Nothing if these bytes are none."""
+    if len(data) != TOKEN_BYTES:
+        return ""
+    return "personal" if data.startswith(MAGIC) else "erased" if data.startswith(GONE) else ""
 
 
 def check(token: Token, *, salt: bytes, data: bytes) -> None:

@@ -100,7 +100,7 @@ def blocks_of(entries: Sequence[journal.Entry]) -> dict[str, str]:
     return {each.run: each.report for each in found if not each.unfit}
 
 
-def erased_of(entries: Sequence[journal.Entry]) -> tuple[bytes, ...]:
+def erased_of(entries: Sequence[journal.Entry | journal.Draft]) -> tuple[bytes, ...]:
     """The personal values that a step found erased. That is no part of the state: so it is part of what it is given."""
     found = [values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
     return tuple(value for _, value in found)

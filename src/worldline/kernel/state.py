@@ -31,7 +31,7 @@ from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
 from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import Origin
 from worldline.kernel.rows.records import Cell, Record, RunId, RunStatus, Schedule
-from worldline.kernel.rows.vault import MemoryVault, Vault
+from worldline.kernel.rows.vault import Vault, in_memory
 from worldline.kernel.runs import Run
 from worldline.model import change, ids
 from worldline.model import row_keys as keys
@@ -75,7 +75,7 @@ class Machine:
         self.origin = Origin(self.ledger, program.hash)
         self.branch: Branch | None = None  # of a fork
         self.replaying = False
-        self.vault: Vault = MemoryVault()  # of personal values
+        self.vault: Vault = in_memory.get()  # of personal values
 
     @property
     def unfinished(self) -> bool:

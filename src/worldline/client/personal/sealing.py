@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from worldline.base import errors, failures
+from worldline.base import errors
 from worldline.client.handle import Handle
 from worldline.codec import canonical, digest, sealed
 from worldline.roles.erasure import sealing
@@ -59,15 +59,15 @@ async def plain(world: Handle, data: bytes) -> Any:
         return canonical.decode(data)
     store = world.universe.store
     values, _ = await sealing.read(store.engine, await sealing.root_of(store.engine, await world.address()), found)
-    return _revealed(canonical.decode(data), values)
+    return sealing.revealed(canonical.decode(data), values)
 
 
-def _revealed(value: Any, values: sealing.Opened) -> Any:
-    if type(value) is bytes and value in values:
-        found = values[value]
-        return failures.Erased.TEXT if found is None else canonical.decode(found)
-    if type(value) is list:
-        return [_revealed(each, values) for each in value]
-    if type(value) is dict:
-        return {key: _revealed(each, values) for key, each in value.items()}
-    return value
+async def revealed(world: Handle, value: T) -> T:
+    """A record of plain data with its personal values in place, or `Erased.TEXT`."""
+    found = [sealed.parse(each) for each in dict.fromkeys(sealing.tokens_in(value))]
+    if not found:
+        return value
+    store = world.universe.store
+    values, _ = await sealing.read(store.engine, await sealing.root_of(store.engine, await world.address()), found)
+    shown: T = sealing.revealed(value, values)
+    return shown

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from worldline.codec import digest, sealed
 from worldline.codec.sealed import Token
+from worldline.kernel import context
 from worldline.model.upkeep.sealed import Kept
 
 
@@ -44,6 +45,9 @@ class MemoryVault:
     def forget(self, subject: bytes) -> None:
         for each in [each for each in self.values if each[0] == subject]:
             del self.values[each]
+
+
+in_memory: Final[context.OfThread[MemoryVault]] = context.OfThread(MemoryVault())
 
 
 def opened(vault: Vault, token: Token) -> bytes | None:

@@ -10,7 +10,6 @@ A reference to one is a token (`codec/sealed.py`), which names subject and value
 
 from __future__ import annotations
 
-from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
@@ -28,20 +27,6 @@ def value_key(root: ids.Address, subject: bytes, value: bytes) -> bytes:
 def values(root: ids.Address, subject: bytes) -> tuple[bytes, bytes]:
     """All values of one subject."""
     return tuples.prefix_range(_subject(root, subject))
-
-
-def lineage(root: ids.Address) -> tuple[bytes, bytes]:
-    """All values of a lineage."""
-    return tuples.prefix_range(_root(root))
-
-
-def parse(root: ids.Address, key: bytes) -> tuple[bytes, bytes]:
-    """The subject and the value that a key is of."""
-    match space.inside(_root(root), key, "a sealed value of this lineage"):
-        case (tuples.Uuid(subject), tuples.Uuid(value)):
-            return subject, value
-        case _:
-            raise errors.DecodeError("not a sealed value")
 
 
 def _root(root: ids.Address) -> bytes:

@@ -2,8 +2,8 @@
 
 Per what:      subject, by the world that a lineage began with; and each value that was erased alone
 Changes:       a subject's with every erasure of its values; a value's never
-Keys:          (UNIVERSE, u, SUBJECT, root, subject)        -> Erasures
-               (UNIVERSE, u, SUBJECT, root, subject, value) -> Erasures
+Keys:          (UNIVERSE, u, SUBJECT, root, 0, subject)        -> Erasures
+               (UNIVERSE, u, SUBJECT, root, 1, subject, value) -> Erasures
 Present:       a subject's from its first value on, for ever; a value's from its erasure on
 
 Whatever reads a personal value and may write what it made of it expects the subject's record as it was then: so an
@@ -12,7 +12,6 @@ erasure is never overtaken by a copy.
 
 from __future__ import annotations
 
-from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
@@ -24,28 +23,18 @@ ERASURES = space.Value(space.ValueKind.SUBJECT, sealed.Erasures)
 
 
 def subject_key(root: ids.Address, subject: bytes) -> bytes:
-    return _root(root) + tuples.pack_uuid(ids.check_id(subject, "a subject"))
+    return _root(root, 0) + tuples.pack_uuid(ids.check_id(subject, "a subject"))
 
 
 def value_key(root: ids.Address, subject: bytes, value: bytes) -> bytes:
-    return subject_key(root, subject) + tuples.pack_uuid(value)
+    return _root(root, 1) + tuples.pack_uuid(ids.check_id(subject, "a subject")) + tuples.pack_uuid(value)
 
 
-def lineage(root: ids.Address) -> tuple[bytes, bytes]:
-    """All subjects of a lineage, and values that were erased alone."""
-    return tuples.prefix_range(_root(root))
+def subjects(root: ids.Address) -> tuple[bytes, bytes]:
+    """All subjects of a lineage."""
+    return tuples.prefix_range(_root(root, 0))
 
 
-def parse(root: ids.Address, key: bytes) -> tuple[bytes, bytes]:
-    """The subject, and the value; that is empty in the record of a subject."""
-    match space.inside(_root(root), key, "a subject of this lineage"):
-        case (tuples.Uuid(subject),):
-            return subject, b""
-        case (tuples.Uuid(subject), tuples.Uuid(value)):
-            return subject, value
-        case _:
-            raise errors.DecodeError("not a subject")
-
-
-def _root(root: ids.Address) -> bytes:
-    return space.universe(root.universe) + _SUBJECT + tuples.pack_uuid(ids.check_id(root.world, "a world id"))
+def _root(root: ids.Address, part: int) -> bytes:
+    world = tuples.pack_uuid(ids.check_id(root.world, "a world id"))
+    return space.universe(root.universe) + _SUBJECT + world + tuples.pack((part,))

@@ -96,8 +96,8 @@ def erased_at(records: Iterable[bytes | None]) -> int:
 
 
 def subjects_range(root: ids.Address, *, after: bytes = b"") -> kv.Range:
-    """The records of a lineage's subjects, and of values that were erased alone."""
-    begin, end = subjects.lineage(root)
+    """The records of a lineage's subjects."""
+    begin, end = subjects.subjects(root)
     return kv.Range(after + b"\x00" if after else begin, end)
 
 

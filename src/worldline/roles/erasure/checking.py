@@ -9,9 +9,20 @@ from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
+from worldline.roles.erasure import sealing
 from worldline.store import kv
 
 PAGE = 500
+
+
+async def marked(engine: kv.Engine, at: ids.Address, data: bytes) -> bytes:
+    """Stored bytes of a world, to be shown: tokens whose values are gone are marked, so that this can be said."""
+    found = tokens.find(data)
+    if not found:
+        return data
+    root = await sealing.root_of(engine, at)
+    read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in found))
+    return tokens.marked(data, (each for index, each in enumerate(found) if read.value(index) is None))
 
 
 class Wrong(errors.Corrupt):

@@ -6,12 +6,14 @@ a value that nothing refers to, because a process died between the two, goes wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, failures, limits
-from worldline.codec import digest
+from worldline.codec import canonical, digest
 from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.kernel import personal
@@ -140,3 +142,36 @@ async def read(
     opened = {each.pack(): sealed.opened(each, answers.value(index)) for index, each in enumerate(found)}
     subjects = [sealed.Subject(each, answers.value(len(found) + index)) for index, each in enumerate(wanted)]
     return opened, subjects
+
+
+def tokens_in(value: Any) -> Iterator[bytes]:
+    """The tokens in plain data, and in records of it."""
+    if type(value) is bytes:
+        if tokens.shown(value):
+            yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tokens_in(each)
+    elif type(value) is dict:
+        for each in value.values():
+            yield from tokens_in(each)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from tokens_in(getattr(value, name))
+
+
+def revealed(value: Any, values: Opened) -> Any:
+    """Plain data with the values of its tokens, or `Erased.TEXT` in their places."""
+    if type(value) is bytes and value in values:
+        found = values[value]
+        return failures.Erased.TEXT if found is None else canonical.decode(found)
+    if type(value) is list:
+        return [revealed(each, values) for each in value]
+    if type(value) is dict:
+        return {key: revealed(each, values) for key, each in value.items()}
+    if type(value) is tuple:
+        return tuple(revealed(each, values) for each in value)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: revealed(getattr(value, name), values) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **fields)
+    return value
