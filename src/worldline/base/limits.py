@@ -80,6 +80,16 @@ SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
+# --- Copies: exports and backups -------------------------------------------------------------------------
+PACK_BLOCK_BYTES = 256 * KIB  # of a pack file that are compressed together
+PACK_BLOCK_BYTES_MAX = 2 * MIB  # of a block, uncompressed; a record is never larger
+PIECE_BYTES = 1 * MIB  # of a large blob in one record
+EXPORT_SEGMENT_BYTES = 2 * MIB  # of the steps in one segment of an exported journal, before they are compressed
+COPY_KEYS_BYTES = 1 * MIB  # of keys that are written together when a copy is made of a file
+BACKUP_PACK_BYTES = 8 * MIB  # of one file of a backup, compressed, more or less
+BACKUP_SHARDS = 16  # parts that a universe's blobs are backed up in, by the first digit of their addresses
+BACKUPS_MAX = 10_000  # in one folder
+
 # --- Objects -------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX = 512
 OBJECT_LIST_MAX = 10_000

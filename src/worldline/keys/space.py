@@ -33,6 +33,8 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    RESTORING = 24
+    BACKUP = 25
 
 
 class InUniverse(enum.IntEnum):
@@ -48,6 +50,7 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    IMPORT = 27
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -69,6 +72,7 @@ class InWorld(enum.IntEnum):
     DEAD = 14
     TRIAL = 15
     TRACE = 20
+    HELD = 31
 
 
 class InWorker(enum.IntEnum):
@@ -110,6 +114,8 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    HELD_COPY = 55
+    COPYING = 56
     GRANTS = 60
     GRANT_CHANGE = 61
 
