@@ -1,202 +1,79 @@
-"""Worldline: a runtime for worlds, long-lived programs whose whole life is an append-only journal."""
+"""Worldline: a runtime for worlds, long-lived programs whose whole life is an append-only journal.
+
+Names are loaded when they are first used, so that `import worldline.flow` loads no storage driver. Type checkers read
+`__init__.pyi`, which imports the same names from the same places.
+"""
 
 if not __debug__:
     raise ImportError("Worldline keeps its assertions on: run Python without -O and PYTHONOPTIMIZE")
 
-from worldline.adapters.egress import Egress
-from worldline.base.env import Env
-from worldline.base.errors import (
-    BadInput,
-    CellUnfit,
-    Closed,
-    Conflicted,
-    Corrupt,
-    DedupeExpired,
-    DurabilityWarning,
-    Error,
-    Exists,
-    IdReused,
-    NotFound,
-    NotHosted,
-    NotRetained,
-    Overloaded,
-    StepFailed,
-    StoreError,
-    StoreUncertain,
-)
-from worldline.base.failures import (
-    CancelKind,
-    Cancelled,
-    Diverged,
-    EffectFailed,
-    EffectTimeout,
-    Failed,
-    Fatal,
-    LimitExceeded,
-    NotDurable,
-    OutsideWorkflow,
-    Refused,
-    ResourceFailed,
-    RunCancelled,
-    RunFailed,
-    RunReverted,
-    TryAgain,
-    Undeliverable,
-)
-from worldline.client.access.grants import Allowed, AllowedChange
-from worldline.client.diff.result import Diff
-from worldline.client.effect import OpenEffect
-from worldline.client.listing import DeadLetter
-from worldline.client.open import open
-from worldline.client.run import Run, Sent
-from worldline.client.universe import Universe
-from worldline.client.world import World
-from worldline.kernel.authoring import http_call as http
-from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
-from worldline.kernel.authoring.log import log
-from worldline.kernel.authoring.messages import Receipt, Sender
-from worldline.kernel.authoring.program import Program
-from worldline.kernel.authoring.reducers import on
-from worldline.kernel.authoring.resources import Resource, use
-from worldline.kernel.authoring.scripts import Script
-from worldline.kernel.authoring.workflow_api import (
-    Scope,
-    Started,
-    Timer,
-    after,
-    ask,
-    continue_as_new,
-    emit,
-    gather,
-    now,
-    patched,
-    random,
-    schedule,
-    scope,
-    send,
-    sender,
-    sleep,
-    sleep_until,
-    start,
-    state,
-    unschedule,
-    uuid,
-    wait,
-)
-from worldline.kernel.events import Envelope
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.schedules import Scheduled
-from worldline.kernel.shadow.report import Report as ShadowReport
-from worldline.model.journal import Entry, Head, Kind
-from worldline.model.settings import Settings
-from worldline.model.work import WorkState
-from worldline.model.world import Status, WorldMeta
-from worldline.observe.measures import Measure
-from worldline.observe.sinks import Journaled, Notice, Sinks
-from worldline.roles.effects.attempt import Attempt, attempt
-from worldline.roles.hub import Chunk
+import importlib
+from typing import Any
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "Allowed",
-    "AllowedChange",
-    "Attempt",
-    "BadInput",
-    "Call",
-    "CancelKind",
-    "Cancelled",
-    "CellUnfit",
-    "Chunk",
-    "Closed",
-    "Conflicted",
-    "Corrupt",
-    "DeadLetter",
-    "DedupeExpired",
-    "Diff",
-    "Diverged",
-    "DurabilityWarning",
-    "Effect",
-    "EffectFailed",
-    "EffectTimeout",
-    "Egress",
-    "Entry",
-    "Env",
-    "Envelope",
-    "Error",
-    "Exists",
-    "Failed",
-    "Fatal",
-    "Head",
-    "IdReused",
-    "Journaled",
-    "Kind",
-    "LimitExceeded",
-    "Measure",
-    "NotDurable",
-    "NotFound",
-    "NotHosted",
-    "NotRetained",
-    "Notice",
-    "OpenEffect",
-    "OutsideWorkflow",
-    "Overloaded",
-    "Program",
-    "Receipt",
-    "Refused",
-    "Request",
-    "Resource",
-    "ResourceFailed",
-    "Retry",
-    "Run",
-    "RunCancelled",
-    "RunFailed",
-    "RunReverted",
-    "RunStatus",
-    "Scheduled",
-    "Scope",
-    "Script",
-    "Sender",
-    "Sent",
-    "Settings",
-    "ShadowReport",
-    "Sinks",
-    "Started",
-    "Status",
-    "StepFailed",
-    "StoreError",
-    "StoreUncertain",
-    "Timer",
-    "TryAgain",
-    "Undeliverable",
-    "Universe",
-    "WorkState",
-    "Workflow",
-    "World",
-    "WorldMeta",
-    "after",
-    "ask",
-    "attempt",
-    "continue_as_new",
-    "emit",
-    "gather",
-    "http",
-    "log",
-    "now",
-    "on",
-    "open",
-    "patched",
-    "random",
-    "schedule",
-    "scope",
-    "send",
-    "sender",
-    "sleep",
-    "sleep_until",
-    "start",
-    "state",
-    "unschedule",
-    "use",
-    "uuid",
-    "wait",
-]
+# Where each public name is declared. `http=http_call`: the name here, and the name there.
+_DECLARED = {
+    "adapters.egress": "Egress",
+    "base.env": "Env",
+    "base.errors": (
+        "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
+        "NotFound NotHosted NotRetained Overloaded StepFailed StoreError StoreUncertain"
+    ),
+    "base.failures": (
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
+    ),
+    "client.access.grants": "Allowed AllowedChange",
+    "client.diff.result": "Diff",
+    "client.effect": "OpenEffect",
+    "client.listing": "DeadLetter",
+    "client.open": "open",
+    "client.run": "Run Sent",
+    "client.universe": "Universe",
+    "client.world": "World",
+    "kernel.authoring": "http=http_call",
+    "kernel.authoring.calls": "Call Effect Request Retry Workflow",
+    "kernel.authoring.log": "log",
+    "kernel.authoring.messages": "Receipt Sender",
+    "kernel.authoring.program": "Program",
+    "kernel.authoring.reducers": "on",
+    "kernel.authoring.resources": "Resource use",
+    "kernel.authoring.scripts": "Script",
+    "kernel.authoring.workflow_api": (
+        "Scope Started Timer after ask continue_as_new emit gather now patched random schedule scope send "
+        "sender sleep sleep_until start state unschedule uuid wait"
+    ),
+    "kernel.events": "Envelope",
+    "kernel.rows.records": "RunStatus",
+    "kernel.schedules": "Scheduled",
+    "kernel.shadow.report": "ShadowReport=Report",
+    "model.journal": "Entry Head Kind",
+    "model.settings": "Settings",
+    "model.work": "WorkState",
+    "model.world": "Status WorldMeta",
+    "observe.measures": "Measure",
+    "observe.sinks": "Journaled Notice Sinks",
+    "roles.effects.attempt": "Attempt attempt",
+    "roles.hub": "Chunk",
+}
+_PLACES = {
+    public: (f"worldline.{module}", there or public)
+    for module, names in _DECLARED.items()
+    for public, _, there in (name.partition("=") for name in names.split())
+}
+
+__all__ = sorted(_PLACES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'worldline' has no attribute {name!r}")
+    module, there = _PLACES[name]
+    found = getattr(importlib.import_module(module), there, None) or importlib.import_module(f"{module}.{there}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

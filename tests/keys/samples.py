@@ -22,6 +22,7 @@ from worldline.keys import (
     work,
     worlds,
 )
+from worldline.keys.upkeep import collection
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
@@ -96,6 +97,15 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
     ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
+    ("marking", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300, marking=True)),
+    (
+        "collection",
+        space.ValueKind.COLLECTION,
+        collection.COLLECTION,
+        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST),
+    ),
+    ("holds", space.ValueKind.HOLDS, collection.HOLDS, blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup")])),
+    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US)),
     ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
@@ -126,6 +136,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.SEGMENT,
         segments.SEGMENT,
         journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
+    ),
+    (
+        "dropped",
+        space.ValueKind.DROPPED,
+        segments.DROPPED,
+        journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
     ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),

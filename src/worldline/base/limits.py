@@ -73,12 +73,20 @@ CHUNK_BYTES = 63 * KIB  # of such a blob in one value
 CHUNKS_BATCH_MAX = 32  # chunks of one batch; a blob of so many at most is written whole, with its record
 CHUNKS_PAGE_BYTES_MAX = 4 * MIB  # read at once
 BLOBS_READ_MAX = 500  # small blobs that are read or written together
+BLOBS_TOUCH_MAX = 100  # records that are rewritten together; expected and put, each may have INLINE_BYTES_MAX
 BLOBS_BATCH_BYTES_MAX = 1 * MIB  # of small blobs in one batch
 SEGMENT_BYTES_MAX = 10 * MIB  # of a segment's steps, before they are compressed; the last may go beyond it
 SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; the last may go beyond it
 SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
+
+# --- Garbage collection --------------------------------------------------------------------------------
+MARKED_MAX = 16_000_000  # addresses that one collection keeps, eight bytes each; with more, it judges a part of them
+HOLDS_MAX = 64  # of a universe, at the same time
+HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
+HOLD_CHARACTERS_MAX = 200  # of what it is for
+ORPHANS_MAX = 10_000  # objects without a record that one collection deletes
 
 # --- Copies: exports and backups -------------------------------------------------------------------------
 PACK_BLOCK_BYTES = 256 * KIB  # of a pack file that are compressed together
@@ -149,11 +157,14 @@ assert HTTP_RESPONSE_BYTES <= HTTP_RESPONSE_BYTES_MAX <= CBOR_BYTES_MAX // 2, "a
 assert KEY_BYTES_MAX <= 511, "LMDB's own bound"
 assert BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "any batch must fit into a group"
 assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
+assert BLOBS_TOUCH_MAX * 2 * (INLINE_BYTES_MAX + KIB) < BATCH_BYTES_MAX, "records of small blobs are one batch"
+assert PIECE_BYTES < PACK_BLOCK_BYTES_MAX, "a piece of a blob is a record"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
+assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"

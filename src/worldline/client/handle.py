@@ -76,10 +76,12 @@ class Handle:
     async def head(self) -> journals.Head:
         return await readers.head(self.universe.store.engine, await self.address())
 
-    async def journal(self, *, above: int = 0, limit: int = 1_000) -> list[journals.Entry]:
-        """Entries above a height."""
+    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
+        """Entries above a height; without one, from the first that is kept on."""
         engine, where = self.universe.store.engine, await self.address()
         top = await readers.head(engine, where)
+        if above is None:
+            above = (await readers.kept(engine, where)).above
         found = await restore.read_entries(
             engine, self.universe.blobs, where, above=above, up_to=min(top.height, above + limit)
         )

@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1  # publishers of references expect the generation; the oldest entries may be dropped
 
 
 class Root(enum.IntEnum):
@@ -50,6 +50,9 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    COLLECTION = 17
+    HOLDS = 18
+    CONDEMNED = 19
     IMPORT = 27
     GRANTS = 60
     GRANT_LOG = 61
@@ -114,10 +117,14 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    COLLECTION = 41
+    HOLDS = 42
+    CONDEMNED = 43
     HELD_COPY = 55
     COPYING = 56
     GRANTS = 60
     GRANT_CHANGE = 61
+    DROPPED = 64
 
 
 class Value(Generic[T]):

@@ -235,6 +235,7 @@ def _compacted(meter: Meter, fact: telemetry.Compacted) -> None:
     meter.add("worldline_segment_bytes_total", fact.bytes)
     meter.add("worldline_frames_deleted_total", fact.frames)
     meter.add("worldline_snapshots_dropped_total", fact.snapshots)
+    meter.add("worldline_entries_dropped_total", fact.expired)
 
 
 def _compact_failed(meter: Meter, fact: telemetry.CompactFailed) -> None:

@@ -95,6 +95,7 @@ METRICS: dict[str, Metric] = {
     "worldline_segment_bytes_total": _counter("Bytes of segments written."),
     "worldline_frames_deleted_total": _counter("Frames whose entries are in segments now."),
     "worldline_snapshots_dropped_total": _counter("Snapshots that nothing needed any more."),
+    "worldline_entries_dropped_total": _counter("Entries that are not kept any more."),
     "worldline_compactions_failed_total": _counter("Compactions that could not be done."),
     # Proofs in the background.
     "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),

@@ -172,6 +172,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     snapshots: int
     us: int
+    expired: int = 0  # entries that are not kept any more
 
 
 class CompactFailed(msgspec.Struct, frozen=True, gc=False):

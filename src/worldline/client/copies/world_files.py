@@ -23,7 +23,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model.world import Policy
-from worldline.roles.copies import world_export, world_import
+from worldline.roles.copies import holding, world_export, world_import
 from worldline.roles.copies.world_export import Exported, Progress, no_progress
 from worldline.roles.copies.world_import import Imported
 from worldline.store import frozen, kv, transact
@@ -36,8 +36,8 @@ async def export(world: Handle, path: str | os.PathLike[str], *, progress: Progr
     file = _new(path)
     universe, at = world.universe, await world.address()
     partial = file.with_name(file.name + PARTIAL)
-    async with _frozen(universe) as (engine, blobs):
-        exporter = world_export.Exporter(engine, blobs, at, universe=universe.name, progress=progress)
+    async with _held(universe, f"export of {world.name}") as keep, _frozen(universe) as (engine, blobs):
+        exporter = world_export.Exporter(engine, blobs, at, universe=universe.name, progress=progress, keep=keep)
         with _files(file), partial.open("wb") as out:
             async for chunk in exporter.chunks():
                 out.write(chunk)
@@ -63,9 +63,10 @@ async def import_world(
     store = universe.store
     await world_import.sweep(store.engine, store.env, universe.id)
     asked = world_import.Wanted(name, policy, live, f"the file {file.name}")
-    importer = world_import.Importer(store.engine, store.env, universe.blobs, universe.id, asked)
-    with _records(file) as records:
-        return await importer.read(records)
+    async with _held(universe, f"import of {file.name}") as keep:
+        importer = world_import.Importer(store.engine, store.env, universe.blobs, universe.id, asked, keep=keep)
+        with _records(file) as records:
+            return await importer.read(records)
 
 
 async def verify(path: str | os.PathLike[str]) -> Imported:
@@ -82,6 +83,12 @@ async def verify(path: str | os.PathLike[str]) -> Imported:
             importer = world_import.Importer(store.engine, store.env, blobs, universe, world_import.Wanted())
             with _records(Path(path)) as records:
                 return await importer.read(records)
+
+
+@asynccontextmanager
+async def _held(universe: Connection, what: str) -> AsyncIterator[world_export.Keep]:
+    async with holding.holding(universe.store.engine, universe.store.env, [universe.id], what) as held:
+        yield held.keep
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
-from worldline.layers import worlds
+from worldline.layers import universes, worlds
 from worldline.layers.upkeep import held
 from worldline.model import copies, ids, journal, snapshot
 from worldline.model import world as model
@@ -53,6 +53,11 @@ def put_segment(batch: kv.Batch, at: ids.Address, record: journal.Segment) -> No
     batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.SEGMENT.pack(record))
 
 
+def put_dropped(batch: kv.Batch, at: ids.Address, record: journal.Dropped) -> None:
+    """Say that the first entries are not kept any more."""
+    batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.DROPPED.pack(record))
+
+
 def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot) -> None:
     """Record a saved state that was put and checked."""
     batch.put(snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record))
@@ -77,9 +82,12 @@ def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes) -> None:
 
 def finish(
     batch: kv.Batch, under_way: Import, *, meta: model.WorldMeta, lineage: model.Lineage, head: journal.Head,
-    baseline: snapshot.Snapshot, source: str, time_us: int,
+    baseline: snapshot.Snapshot, source: str, time_us: int, generation_raw: bytes | None,
 ) -> worlds.World:  # fmt: skip
-    """All of it is there: the world is made, archived. Guards: the id and the name are free."""
+    """All of it is there: the world is made, archived. Guards: the id and the name are free. Expects the generation
+    that all its blobs were put at, or raised to.
+    """
+    universes.expect_generation(batch, under_way.at.universe, generation_raw)
     batch.expect(keys.import_key(under_way.at), under_way.raw)
     batch.delete(keys.import_key(under_way.at))
     held.hold(batch, under_way.at, status=meta.status, source=source, time_us=time_us)

@@ -50,13 +50,28 @@ class Checking:
         for address in self._nodes:
             self.need(address)
         self.last = self._waiting[record.height] = record
-        if record.height == 0:
+
+    def take_dropped(self, record: journal.Dropped) -> None:
+        """Entries that are not kept any more: the chain goes on from the head that they ended with."""
+        if self.head.height or record.first_height != 1:
+            raise errors.DecodeError("entries can be missing at the beginning alone")
+        if any(height < record.last_height for height in self._waiting):
+            raise errors.DecodeError("a snapshot is of entries that are not kept any more")
+        self.head = record.end
+        self._reader = history.Reader(lines.Line(self._at), above=record.last_height)
+        self._rows = None
+
+    async def meet_first(self) -> None:
+        """A snapshot that was taken where the entries that are kept begin."""
+        record = self._waiting.get(self.head.height)
+        if record is not None:
             await self._meet(record)
 
     async def take_segment(self, record: journal.Segment, data: bytes) -> None:
         """The next part of the journal."""
         if (record.first_height, record.first_step) != (self.head.height + 1, self.head.step + 1):
             raise errors.DecodeError(f"height {self.head.height + 1} should follow, not {record.first_height}")
+        await self.meet_first()
         body = segments.Body(self._at, record, data)
         if body.chain != self.head.chain:
             raise errors.DigestMismatch("the chain before a segment", expected=self.head.chain, actual=body.chain)
@@ -66,8 +81,9 @@ class Checking:
             raise errors.DecodeError(f"the segment up to height {record.last_height} ends at {self.head.height}")
         self.segments += 1
 
-    def check_end(self, head: journal.Head) -> snapshot.Snapshot:
+    async def check_end(self, head: journal.Head) -> snapshot.Snapshot:
         """The history leads to this head, and can be restored. Returns the snapshot that a restore begins with."""
+        await self.meet_first()
         if (head.height and self.head != head) or (head.step, head.height) != (self.head.step, self.head.height):
             raise errors.DecodeError(f"the journal ends at height {self.head.height}, and not with the world's head")
         if self._waiting:

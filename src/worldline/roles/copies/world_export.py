@@ -9,7 +9,7 @@ the address of each blob that was written.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -20,7 +20,8 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.layers.stored import history, journal_pages, lines, segments
+from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.stored import history, journal_pages, lines, saved_state, segments
 from worldline.model import copies, ids, journal, snapshot
 from worldline.model.trie import nodes
 from worldline.roles import reader, restore
@@ -32,6 +33,7 @@ NODES = 200  # of saved states, read at once
 ITEMS = 1_000  # unread inputs and ids, read at once
 
 Progress = Callable[[int, int], None]  # how much is done, and of how much
+Keep = Callable[[], Awaitable[None]]  # called often, while it goes on
 
 
 def no_progress(done: int, total: int) -> None:
@@ -61,8 +63,9 @@ class Exporter:
 
     def __init__(
         self, engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, universe: str,
-        progress: Progress = no_progress,
+        progress: Progress = no_progress, keep: Keep | None = None,
     ) -> None:  # fmt: skip
+        self._keep = keep
         self._engine = engine
         self._blobs = blobs
         self._at = at
@@ -126,6 +129,7 @@ class Exporter:
             page = waiting[-NODES:]
             del waiting[-NODES:]
             found = await self._blobs.get_many(page)
+            await self._still()
             meanings: list[bytes] = []
             for address in page:
                 below = nodes.references(found[address])
@@ -148,8 +152,11 @@ class Exporter:
 
     async def _journal(self, line: lines.Line, head: journal.Head) -> AsyncIterator[bytes]:
         """All steps up to the head, as segments. Where changes were dropped before, there are none here either."""
-        pages = journal_pages.Pages(self._engine, self._blobs, line, above=0)
-        building = _Building(journal.GENESIS)
+        start = await self._start(line)
+        if start.height:
+            yield self._add(Tag.DROPPED, structs.encode(journal.Dropped(1, start)))
+        pages = journal_pages.Pages(self._engine, self._blobs, line, above=start.height)
+        building = _Building(start)
         self._progress(0, head.height)
         while pages.reader.height < head.height or not pages.reader.is_whole:
             items = await pages.items(bytes_max=PAGE_BYTES)
@@ -163,10 +170,26 @@ class Exporter:
                 async for data in self._of_step(building, step):
                     yield data
             self._progress(building.head.height, head.height)
+            await self._still()
         if building.count:
             yield self._segment(building)
         if building.head.chain != head.chain:
             raise errors.DigestMismatch("the journal's head", expected=head.chain, actual=building.head.chain)
+
+    async def _start(self, line: lines.Line) -> journal.Head:
+        """From where on there are entries. If the head there is not known, from the next snapshot on."""
+        kept = await journal_pages.kept(self._engine, line)
+        if kept.head is not None:
+            return kept.head
+        for record in await reader.records(self._engine, line):
+            if record.height >= kept.above:
+                header = await saved_state.header_of(self._blobs, record.root)
+                return snapshot_layer.head_of(record, state=header.state)
+        raise journal_pages.gone(kept.above, kept.above)
+
+    async def _still(self) -> None:
+        if self._keep is not None:
+            await self._keep()
 
     async def _of_step(self, building: _Building, step: history.Stored) -> AsyncIterator[bytes]:
         """The blobs that a step refers to; and the step, into the segment that is being made."""

@@ -6,7 +6,9 @@
     PIECE     the beginning of a blob over 1 MiB, piece by piece
     BLOB      a blob, or its last piece: its address is the sha256 of its bytes. It stands before what refers to it
     SNAPSHOT  a saved state that is kept, the earliest first; its nodes stand before it
-    SEGMENT   a part of the journal, from the first height to the head without a gap; its body is the blob before it
+    DROPPED   if entries are not kept for ever: which are gone, and the head that the chain goes on from
+    SEGMENT   a part of the journal, from there or the first height to the head without a gap; its body is the blob
+              before it
     DEAD      a dead letter, as it is stored
     SEEN      an id that was seen
     UNREAD    an input that was not taken, in order
@@ -36,6 +38,7 @@ class Tag(enum.IntEnum):
     DEAD = 6
     SEEN = 7
     UNREAD = 8
+    DROPPED = 9
 
 
 def blob_records(data: bytes) -> Iterator[pack.Record]:

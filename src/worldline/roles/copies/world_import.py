@@ -20,11 +20,11 @@ from typing import TypeVar
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.codec import digest, pack, structs, tuples
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import blobs as blob_layer
-from worldline.layers import cas, worlds
+from worldline.layers import cas, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import imports
@@ -36,7 +36,7 @@ from worldline.store import kv, transact
 
 T = TypeVar("T")
 _ANSWERS = (inbox.Receipt, inbox.TimerFired)
-_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD)
+_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD)
 SWEEP_PAGE = 1_000
 ABANDONED_US = 24 * 3_600_000_000  # an import that began so long ago is not going on any more
 
@@ -73,8 +73,10 @@ class Importer:
     """Reads one file into a universe."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, asked: Wanted
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, asked: Wanted, *,
+        keep: world_export.Keep | None = None,
+    ) -> None:  # fmt: skip
+        self._keep = keep
         self._engine = engine
         self._env = env
         self._blobs = blobs
@@ -83,6 +85,7 @@ class Importer:
         self._world: copies.ExportedWorld | None = None
         self._name = asked.name
         self._request = b""
+        self._generation_raw: bytes | None = None
         self._live = True
         self._under_way: imports.Import | None = None
         self._known: dict[bytes, None] = {}  # addresses of all blobs of the file
@@ -121,6 +124,10 @@ class Importer:
                 return await self._begin(_record(copies.ExportedWorld, data), data)
             case Tag.SNAPSHOT:
                 await self._take_snapshot(_record(snapshot.Snapshot, data))
+            case Tag.DROPPED:
+                gone = _record(journal.Dropped, data)
+                self._checking.take_dropped(gone)
+                imports.put_dropped(self._batch, self._at, gone)
             case Tag.SEGMENT:
                 await self._put_blobs()
                 record = _record(journal.Segment, data)
@@ -149,9 +156,10 @@ class Importer:
         if made is not None:
             return made
         batch = kv.Batch()
-        time_us = (await self._engine.read()).time_us
+        read = await self._engine.read(universes.get_generation(self._at.universe))
+        self._generation_raw = read.value(0)  # before any blob is put
         begun = imports.begin(
-            batch, self._at, token=envs.new_id(self._env), source=self._asked.source[:256], time_us=time_us
+            batch, self._at, token=envs.new_id(self._env), source=self._asked.source[:256], time_us=read.time_us
         )
         await self._commit(batch)
         self._under_way = begun
@@ -178,6 +186,8 @@ class Importer:
             await self._put_blobs()
 
     async def _put_blobs(self) -> None:
+        if self._keep is not None:
+            await self._keep()
         if self._waiting:
             await self._blobs.put_many(self._waiting)
             self._waiting, self._waiting_bytes = [], 0
@@ -230,7 +240,7 @@ class Importer:
         world = self._world
         if world is None:
             raise errors.DecodeError("the file has no world")
-        baseline = self._checking.check_end(world.head)
+        baseline = await self._checking.check_end(world.head)
         await self._put_keys()
         assert self._under_way is not None
         under_way, last = self._under_way, world.origins[-1]
@@ -239,7 +249,7 @@ class Importer:
             made = await self._made_before()
             if made is not None:
                 return transact.Done(made)
-            time_us = (await self._engine.read()).time_us
+            generation_raw, time_us = await self._raised()
             meta = model.WorldMeta(
                 self._name, world.program, world.program_hash, world.status, world.labels, time_us, dry=not self._live
             )
@@ -250,7 +260,7 @@ class Importer:
             batch = kv.Batch()
             imports.finish(
                 batch, under_way, meta=meta, lineage=lineage, head=world.head, baseline=baseline,
-                source=self._asked.source[:256], time_us=time_us,
+                source=self._asked.source[:256], time_us=time_us, generation_raw=generation_raw,
             )  # fmt: skip
             return transact.Write(batch, lambda _: self._result(self._at))
 
@@ -258,6 +268,15 @@ class Importer:
         if found.at == self._at:
             self._under_way = None
         return found
+
+    async def _raised(self) -> tuple[bytes | None, int]:
+        """The present generation, as it is stored, with all blobs raised to it; and the store's time."""
+        read = await self._engine.read(universes.get_generation(self._at.universe))
+        if read.value(0) != self._generation_raw:
+            probes.hit("copies.collected-meanwhile")
+            await self._blobs.touch_many(list(self._known))
+            self._generation_raw = read.value(0)
+        return read.value(0), read.time_us
 
     def _result(self, at: ids.Address) -> Imported:
         world = self._world

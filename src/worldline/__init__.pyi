@@ -1,0 +1,202 @@
+"""The public names of Worldline and where each is declared, for type checkers.
+
+`__init__.py` has the same table for the running program, which loads a name when it is first used.
+"""
+
+from worldline.adapters.egress import Egress
+from worldline.base.env import Env
+from worldline.base.errors import (
+    BadInput,
+    CellUnfit,
+    Closed,
+    Conflicted,
+    Corrupt,
+    DedupeExpired,
+    DurabilityWarning,
+    Error,
+    Exists,
+    IdReused,
+    NotFound,
+    NotHosted,
+    NotRetained,
+    Overloaded,
+    StepFailed,
+    StoreError,
+    StoreUncertain,
+)
+from worldline.base.failures import (
+    CancelKind,
+    Cancelled,
+    Diverged,
+    EffectFailed,
+    EffectTimeout,
+    Failed,
+    Fatal,
+    LimitExceeded,
+    NotDurable,
+    OutsideWorkflow,
+    Refused,
+    ResourceFailed,
+    RunCancelled,
+    RunFailed,
+    RunReverted,
+    TryAgain,
+    Undeliverable,
+)
+from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.diff.result import Diff
+from worldline.client.effect import OpenEffect
+from worldline.client.listing import DeadLetter
+from worldline.client.open import open
+from worldline.client.run import Run, Sent
+from worldline.client.universe import Universe
+from worldline.client.world import World
+from worldline.kernel.authoring import http_call as http
+from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
+from worldline.kernel.authoring.log import log
+from worldline.kernel.authoring.messages import Receipt, Sender
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.reducers import on
+from worldline.kernel.authoring.resources import Resource, use
+from worldline.kernel.authoring.scripts import Script
+from worldline.kernel.authoring.workflow_api import (
+    Scope,
+    Started,
+    Timer,
+    after,
+    ask,
+    continue_as_new,
+    emit,
+    gather,
+    now,
+    patched,
+    random,
+    schedule,
+    scope,
+    send,
+    sender,
+    sleep,
+    sleep_until,
+    start,
+    state,
+    unschedule,
+    uuid,
+    wait,
+)
+from worldline.kernel.events import Envelope
+from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.schedules import Scheduled
+from worldline.kernel.shadow.report import Report as ShadowReport
+from worldline.model.journal import Entry, Head, Kind
+from worldline.model.settings import Settings
+from worldline.model.work import WorkState
+from worldline.model.world import Status, WorldMeta
+from worldline.observe.measures import Measure
+from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.effects.attempt import Attempt, attempt
+from worldline.roles.hub import Chunk
+
+__version__: str
+
+__all__ = [
+    "Allowed",
+    "AllowedChange",
+    "Attempt",
+    "BadInput",
+    "Call",
+    "CancelKind",
+    "Cancelled",
+    "CellUnfit",
+    "Chunk",
+    "Closed",
+    "Conflicted",
+    "Corrupt",
+    "DeadLetter",
+    "DedupeExpired",
+    "Diff",
+    "Diverged",
+    "DurabilityWarning",
+    "Effect",
+    "EffectFailed",
+    "EffectTimeout",
+    "Egress",
+    "Entry",
+    "Env",
+    "Envelope",
+    "Error",
+    "Exists",
+    "Failed",
+    "Fatal",
+    "Head",
+    "IdReused",
+    "Journaled",
+    "Kind",
+    "LimitExceeded",
+    "Measure",
+    "NotDurable",
+    "NotFound",
+    "NotHosted",
+    "NotRetained",
+    "Notice",
+    "OpenEffect",
+    "OutsideWorkflow",
+    "Overloaded",
+    "Program",
+    "Receipt",
+    "Refused",
+    "Request",
+    "Resource",
+    "ResourceFailed",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunReverted",
+    "RunStatus",
+    "Scheduled",
+    "Scope",
+    "Script",
+    "Sender",
+    "Sent",
+    "Settings",
+    "ShadowReport",
+    "Sinks",
+    "Started",
+    "Status",
+    "StepFailed",
+    "StoreError",
+    "StoreUncertain",
+    "Timer",
+    "TryAgain",
+    "Undeliverable",
+    "Universe",
+    "WorkState",
+    "Workflow",
+    "World",
+    "WorldMeta",
+    "after",
+    "ask",
+    "attempt",
+    "continue_as_new",
+    "emit",
+    "gather",
+    "http",
+    "log",
+    "now",
+    "on",
+    "open",
+    "patched",
+    "random",
+    "schedule",
+    "scope",
+    "send",
+    "sender",
+    "sleep",
+    "sleep_until",
+    "start",
+    "state",
+    "unschedule",
+    "use",
+    "uuid",
+    "wait",
+]
