@@ -1,4 +1,4 @@
-"""The store as it was at one moment: every read of a frozen state sees what was there when it was taken, and no more."""
+"""The store as it was at one moment: every read of a frozen state sees what was there when it was taken."""
 
 from __future__ import annotations
 

@@ -111,9 +111,6 @@ async def go_on(there: kit.Process, model: Model, file: Path) -> str:
     """Let a copy run, fork it where it was not its own history, and export it once more."""
     world = there.universe.world(model.branch.world.name)
     await world.resume()
-    for name in ("trunk",):
-        if world.name != name:
-            await there.universe.world(name).resume()
     total = await world.ask(travels.Count(1), timeout=travels.SECONDS)
     assert total == (await world.state(travels.Heard)).total
     await world.run(travels.follow([["draw"], ["sleep", 1]]), id="behind the copy", timeout=travels.SECONDS)

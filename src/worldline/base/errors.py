@@ -34,6 +34,7 @@
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
     └── Corrupt                   stored bytes are not what was written
+        ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         └── DigestMismatch        content that does not match its address
 
@@ -228,6 +229,12 @@ class Overloaded(Error):
 
 class Corrupt(Error):
     code = "corrupt"
+
+
+class BadCopy(Corrupt):
+    """An exported world or a backup is damaged, cut short or none. Nothing was made of it."""
+
+    code = "bad_copy"
 
 
 class DecodeError(Corrupt):

@@ -109,7 +109,10 @@ async def _frozen(universe: Connection) -> AsyncIterator[tuple[kv.Engine, blob_l
 @contextmanager
 def _records(file: Path) -> Iterator[Iterator[pack.Record]]:
     with _files(file), file.open("rb") as opened:
-        yield pack.records(pack.Kind.WORLD, opened.read)
+        try:
+            yield pack.records(pack.Kind.WORLD, opened.read)
+        except errors.Corrupt as error:
+            raise errors.BadCopy(f"{file}: {error}") from error
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from __future__ import annotations
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import copies, ids
+from worldline.model import ids
+from worldline.model.upkeep import copies
 
 _IMPORT = space.part(space.InUniverse.IMPORT)
 

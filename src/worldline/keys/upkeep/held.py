@@ -10,7 +10,8 @@ Present:       from the restore or import of a world until it is resumed or dele
 from __future__ import annotations
 
 from worldline.keys import space
-from worldline.model import copies, ids
+from worldline.model import ids
+from worldline.model.upkeep import copies
 
 _HELD = space.part(space.InWorld.HELD)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from worldline.keys.upkeep import held as keys
 from worldline.layers import worlds
-from worldline.model import copies, ids
+from worldline.model import ids
+from worldline.model.upkeep import copies
 from worldline.model.world import Status
 from worldline.store import kv
 

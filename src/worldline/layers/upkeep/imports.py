@@ -18,8 +18,9 @@ from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
 from worldline.layers import universes, worlds
 from worldline.layers.upkeep import held
-from worldline.model import copies, ids, journal, snapshot
+from worldline.model import ids, journal, snapshot
 from worldline.model import world as model
+from worldline.model.upkeep import copies
 from worldline.store import kv
 
 

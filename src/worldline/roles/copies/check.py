@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
+from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, lines, saved_state, segments
 from worldline.model import ids, journal, snapshot
 from worldline.model.rows import Rows
@@ -114,7 +113,7 @@ class Checking:
         for entry in step.entries():
             if entry.blob or entry.kind in journal.INPUTS:
                 self._need_all([entry.blob] if entry.blob else ())
-                self._need_all(await restore.load_referenced(self._blobs, [entry]))
+                self._need_all(await self._referenced(entry))
         if history.covered(known, loaded) != covered:
             raise errors.DecodeError(f"the changes of step {step.step} are not those that its segment says")
         self.head, before = history.link(self.head, step, covered), self.head
@@ -125,6 +124,12 @@ class Checking:
             history.follow(before, known, changed)
             self._rows.apply(changed)
 
+    async def _referenced(self, entry: journal.Entry) -> dict[bytes, bytes]:
+        try:
+            return await restore.load_referenced(self._blobs, [entry])
+        except errors.NotFound as error:
+            raise errors.DecodeError(f"the payload of height {entry.height}: {error}") from error
+
     def _need_all(self, addresses: Sequence[bytes] | dict[bytes, bytes]) -> None:
         for address in addresses:
             self.need(address)
@@ -134,11 +139,12 @@ class Checking:
         del self._waiting[record.height]
         head = self.head
         base = await saved_state.load(self._blobs, record.root)
-        if (record.step, record.chain) != (head.step, head.chain) or (head.step and base.state != head.state):
+        said, known = (record.step, record.chain), (head.step, head.chain)
+        if said != known or (head.step and (base.state, record.time_us) != (head.state, head.time_us)):
             raise errors.DecodeError(f"the snapshot of step {record.step} was taken of another history")
         if self._rows is None:
             self._rows = Rows(base.rows())
-            self.head = msgspec.structs.replace(head, state=base.state)  # at the birth, only the snapshot has it
+            self.head = snapshot_layer.head_of(record, state=base.state)  # at the birth, only the snapshot has it
             return
         made = saved_state.whole(head.state, self._rows.items())
         if made.root != record.root:

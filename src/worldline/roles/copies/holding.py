@@ -16,7 +16,7 @@ RENEW_US = holds.TTL_MS * 1000 // 4
 
 
 class Holding:
-    """Holds of some universes. Whoever copies calls `keep` often: it renews them when it is time."""
+    """Holds of some universes. A copy under way calls `keep` often: it renews them when it is time."""
 
     def __init__(self, engine: kv.Engine, env: envs.Env) -> None:
         self._engine = engine

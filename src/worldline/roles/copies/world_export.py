@@ -22,8 +22,9 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state, segments
-from worldline.model import copies, ids, journal, snapshot
+from worldline.model import ids, journal, snapshot
 from worldline.model.trie import nodes
+from worldline.model.upkeep import copies
 from worldline.roles import reader, restore
 from worldline.roles.copies.world_file import Tag, blob_records
 from worldline.store import kv

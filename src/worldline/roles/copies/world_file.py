@@ -2,7 +2,7 @@
 
 ::
 
-    WORLD     once, first: what the world is, its head, and who made its steps (`model/copies.py`)
+    WORLD     once, first: what the world is, its head, and who made its steps (`model/upkeep/copies.py`)
     PIECE     the beginning of a blob over 1 MiB, piece by piece
     BLOB      a blob, or its last piece: its address is the sha256 of its bytes. It stands before what refers to it
     SNAPSHOT  a saved state that is kept, the earliest first; its nodes stand before it

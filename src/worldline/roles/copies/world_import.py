@@ -28,8 +28,9 @@ from worldline.layers import cas, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import imports
-from worldline.model import copies, ids, inbox, journal, snapshot
+from worldline.model import ids, inbox, journal, snapshot
 from worldline.model import world as model
+from worldline.model.upkeep import copies
 from worldline.roles.copies import check, world_export, world_file
 from worldline.roles.copies.world_file import Tag
 from worldline.store import kv, transact
