@@ -22,7 +22,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, copying, held
+from worldline.keys.upkeep import collection, copying, held, quotas
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
@@ -121,6 +121,19 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         universes.GRANT_CHANGE,
         world_model.GrantChange(2, True, [GRANT], TIME_US),
     ),
+    (
+        "quotas",
+        space.ValueKind.QUOTAS,
+        quotas.QUOTAS,
+        world_model.Quotas(2, world_model.Quota(10, None, 300, 0), 7, None, 4),
+    ),
+    (
+        "quota change",
+        space.ValueKind.QUOTA_CHANGE,
+        quotas.QUOTA_CHANGE,
+        world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
+    ),
+    ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),

@@ -32,11 +32,11 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, copying, held
+from worldline.keys.upkeep import collection, copying, held, quotas
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, copying, held, inbox, journal, leases, lineage, ready, schema, segments, snapshots,
+    cas, chunks, collection, copying, held, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots,
     traces, trial, universes, work, worlds,
 )  # fmt: skip
 
@@ -79,6 +79,10 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
+    ("quotas.quotas_key", lambda: quotas.quotas_key(UNIVERSE), U + "151d" + "14"),
+    ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
+    ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
+    ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
@@ -148,6 +152,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
+    ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
@@ -490,7 +495,7 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "IMPORT": 27,
-        "GRANTS": 60, "GRANT_LOG": 61,
+        "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

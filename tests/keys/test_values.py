@@ -49,6 +49,9 @@ GOLDEN = {
         "b13dbbeeb4df8402f5818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f"
         "783a2a1b00060a24181e4000"
     ),
+    "quotas": "b13ac7147bed8502840af619012c0007f604",
+    "quota change": "b13b05c6addd8302840af619012c001b00060a24181e4000",
+    "usage": "b13ee6560df086031a0001117002011b00060a24181e40001b00060a24181e4001",
     "upload": "b11f2d4370ed821a00f424001b00060a24181e4000",
     "world meta": (
         "b108c481f2588865616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
@@ -127,8 +130,8 @@ KINDS = {
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "HELD_COPY": 55, "COPYING": 56,
-    "GRANTS": 60, "GRANT_CHANGE": 61, "DROPPED": 64,
+    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "HELD_COPY": 55, "COPYING": 56, "QUOTAS": 58, "QUOTA_CHANGE": 59,
+    "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64,
 }  # fmt: skip
 
 every_value = pytest.mark.parametrize(
@@ -314,8 +317,8 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
         height = sections[-1].height
         origins = sorted((each for each in drawn["origins"] if each.height <= height), key=lambda each: each.height)
         drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": height, "origins": origins}
-    if kind.__name__ == "Copying":
-        drawn = {**drawn, "token": bytes(limits.ID_BYTES)}
+    if kind.__name__ in ("Copying", "Collection"):
+        drawn |= dict.fromkeys({"token", "collector"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ in ("Named", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:

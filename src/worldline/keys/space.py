@@ -54,6 +54,8 @@ class InUniverse(enum.IntEnum):
     HOLDS = 18
     CONDEMNED = 19
     IMPORT = 27
+    QUOTAS = 29
+    QUOTA_LOG = 30
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -122,8 +124,11 @@ class ValueKind(enum.IntEnum):
     CONDEMNED = 43
     HELD_COPY = 55
     COPYING = 56
+    QUOTAS = 58
+    QUOTA_CHANGE = 59
     GRANTS = 60
     GRANT_CHANGE = 61
+    USAGE = 62
     DROPPED = 64
 
 

@@ -107,6 +107,7 @@ class JanitorSettings(msgspec.Struct, frozen=True):
     round_ms: Milliseconds = 600_000  # between rounds through everything
     worlds_max: ReadBatch = 256  # looked at in one turn
     backlog_ms: MillisecondsOrNone = 60_000  # between two counts of the backlog, if metrics are wanted; 0: never
+    usage_ms: MillisecondsOrNone = 60_000  # between two counts of what universes with a quota have stored; 0: never
     # Of each minute: how long a process that runs worlds runs their steps again, to prove them. 0: it does not.
     prove_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 600
 

@@ -27,6 +27,7 @@ from worldline.model import ids, inbox, journal
 from worldline.model import world as model
 from worldline.model.journal import Kind
 from worldline.roles import reader, restore
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 REACH_BYTES = 4_096  # of one page of them
@@ -63,8 +64,9 @@ async def world_fork(
 
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
-            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent)
-        )
+            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent),
+            *admission.reads(at.universe),
+        )  # fmt: skip
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
             return transact.Done(await _made_before(engine, known, asked.name, request))
@@ -83,6 +85,7 @@ async def world_fork(
             labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
         )  # fmt: skip
         batch = kv.Batch()
+        await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)
