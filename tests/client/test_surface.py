@@ -16,8 +16,8 @@ UNIVERSE = [
     "worlds",
 ]  # fmt: skip
 WORLD = [
-    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "export", "follow", "fork", "head",
-    "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
+    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "export", "follow", "fork",
+    "head", "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
     "shadow", "snapshot", "start", "state", "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
