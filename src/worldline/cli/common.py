@@ -29,7 +29,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind
-from worldline.roles.copies import chosen
+from worldline.roles.universes import served
 
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
@@ -86,7 +86,7 @@ class Desk:
         if self.place.universe_given:
             return [self.place.universe]
         async with self.open_store() as store:
-            return [name for name, _ in await chosen.universes(store.engine)]
+            return [each.name for each in await served.read_all(store.engine)]
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
