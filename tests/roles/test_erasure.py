@@ -321,3 +321,96 @@ async def test_a_guess_cannot_be_confirmed(memory_kit: Kit) -> None:
     left = b"".join(data for _, data in await secrets.everything(memory_kit))
     assert kept.salt not in left
     assert token.commitment in left
+
+
+@pytest.mark.probe("effects.answer-erased")
+async def test_an_effect_does_not_keep_what_was_erased_while_it_ran(memory_kit: Kit) -> None:
+    """Its answer was made of a value that is gone by then: the run gets a failure, and nothing is kept."""
+    app = wl.Program("p")
+    called, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.effect
+    async def shout(text: wl.Personal[str]) -> wl.Personal[str]:
+        loud = text.value.upper()
+        called.set()
+        await may_end.wait()
+        return wl.Personal(loud, of="ada")
+
+    @app.workflow
+    async def go(text: wl.Personal[str]) -> str:
+        try:
+            return (await shout(text)).value
+        except wl.EffectFailed as error:
+            return error.code
+
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    run = await world.start(go(wl.Personal(SECRET, of="ada")), id="r")
+    await asyncio.wait_for(called.wait(), 30)
+    await world.erase(key="ada")
+    may_end.set()
+    assert await run.result(30) == "erased"
+    assert await secrets.places(memory_kit, *SECRETS) == []
+
+
+async def test_an_input_sent_again_is_the_same(memory_kit: Kit) -> None:
+    """Under its id: though every value has a salt of its own. What is refused leaves nothing."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await world.send(people.ada(), id="x")
+    before = await secrets.places(memory_kit, SECRET)
+    assert (await world.send(people.ada(), id="x")).already_enqueued
+    with pytest.raises(wl.IdReused):
+        await world.send(people.ada("other@example.org"), id="x")
+    assert await world.ask(MailOf("ada"), id="ask", timeout=30) == await world.ask(MailOf("ada"), id="ask", timeout=30)
+    assert await secrets.places(memory_kit, SECRET) == before
+    greet = names["greet"]
+    first = await world.start(greet("ada", wl.Personal(SECRET, of="ada")), id="r")
+    again = await world.start(greet("ada", wl.Personal(SECRET, of="ada")), id="r")
+    assert first.id == again.id
+    await world.archive()
+    with pytest.raises(errors.Closed):
+        await world.send(people.ada("late@example.org"))
+    assert await secrets.places(memory_kit, "other@example.org", "late@example.org") == []
+
+
+async def test_a_value_that_is_damaged_or_missing_is_named(memory_kit: Kit) -> None:
+    """By `verify`: a missing value that was not erased is damage."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    found = await verified(world)
+    assert (found.personal, found.erased) == (2, 0)
+    [token, _] = sealed.find(b"".join(each.payload for each in await kits.entries(world)))
+    key = sealed_keys.value_key(await world._handle.address(), token.subject, token.value)
+    engine = await memory_kit.engine()
+    raw = (await engine.read(kv.Get(key))).value(0)
+    assert raw is not None
+    other = sealed_keys.KEPT.pack(Kept(sealed_keys.KEPT.unpack(raw).salt, b"\x63eve"))
+    await change(engine, key, raw, other)
+    with pytest.raises(verify.Damaged, match="damaged at height 1: a personal value"):
+        await verified(world)
+    await change(engine, key, other, None)
+    with pytest.raises(verify.Damaged, match="is missing, and was not erased"):
+        await verified(world)
+    await world.erase(key="ada")
+    assert (await verified(world)).erased == 2
+
+
+async def change(engine: kv.Engine, key: bytes, before: bytes, after: bytes | None) -> None:
+    batch = kv.Batch()
+    batch.expect(key, before)
+    if after is None:
+        batch.delete(key)
+    else:
+        batch.put(key, after)
+    [outcome] = await engine.commit(batch)
+    assert isinstance(outcome, kv.Ok)
+
+
+async def test_values_do_not_leave_their_universe(memory_kit: Kit) -> None:
+    """The sender is told, and nothing is written there."""
+    app, names = people.program()
+    await (await memory_kit.process(app, universe="far")).universe.ensure("w", app)
+    near = await (await memory_kit.process(app)).universe.ensure("near", app)
+    with pytest.raises(wl.RunFailed, match="stays in its universe"):
+        await near.run(names["tell"]("far/w", "ada", wl.Personal(SECRET, of="ada")), timeout=30)

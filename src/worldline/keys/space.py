@@ -33,6 +33,8 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    RESTORING = 24
+    BACKUP = 25
 
 
 class InUniverse(enum.IntEnum):
@@ -53,6 +55,7 @@ class InUniverse(enum.IntEnum):
     CONDEMNED = 19
     SEALED = 22
     SUBJECT = 23
+    IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
     GRANTS = 60
@@ -76,6 +79,7 @@ class InWorld(enum.IntEnum):
     DEAD = 14
     TRIAL = 15
     TRACE = 20
+    HELD = 31
 
 
 class InWorker(enum.IntEnum):
@@ -122,6 +126,8 @@ class ValueKind(enum.IntEnum):
     CONDEMNED = 43
     SEALED = 48
     SUBJECT = 49
+    HELD_COPY = 55
+    COPYING = 56
     QUOTAS = 58
     QUOTA_CHANGE = 59
     GRANTS = 60

@@ -1,1 +1,1 @@
-"""Records of what keeps worlds small and private for years."""
+"""Records of what keeps a store small, safe and movable."""
