@@ -169,9 +169,8 @@ class Machine:
         return now
 
     def end_step(self) -> tuple[list[change.Change], bytes, bytes]:
-        """The rows that the step has changed, their digest, and their plain form (`change.digests`).
-
-        `CannotStep` if nothing of this step may be journaled. Then the machine must not be used any more.
+        """The rows that the step has changed, their digest, and their plain form (`change.digests`). `CannotStep` if
+        nothing of this step may be journaled. Then the machine must not be used any more.
         """
         now = self.now
         if now.dropped is not None:
