@@ -22,6 +22,7 @@ from worldline.keys import (
     work,
     worlds,
 )
+from worldline.keys.upkeep import deletions, universe_deletions
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
@@ -47,7 +48,7 @@ PAYLOAD = payload.inline(b"\xa1aa\x01")
 BIG = payload.reference(DIGEST, size=70_000)
 LINEAGE = world_model.Lineage(
     counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
-    world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
+    world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)), DIGEST, bytes(32), TIME_US,
 )  # fmt: skip
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
@@ -108,6 +109,13 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.GRANT_CHANGE,
         universes.GRANT_CHANGE,
         world_model.GrantChange(2, True, [GRANT], TIME_US),
+    ),
+    ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.Deletion(TIME_US, 300)),
+    (
+        "universe deletion",
+        space.ValueKind.UNIVERSE_DELETION,
+        universe_deletions.DELETION,
+        universe_deletions.UniverseDeletion(TIME_US, 300, 7),
     ),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),

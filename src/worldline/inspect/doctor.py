@@ -28,6 +28,7 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
+from worldline.layers.stored import journal_pages
 from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
@@ -223,7 +224,7 @@ class Doctor:
         """Whether the world has ever asked for this: then its pointer is left over from work since given up."""
         top = await reader.head(self._engine, pointer.at)
         for entry in await restore.read_entries(
-            self._engine, self._universe.blobs, pointer.at, above=0, up_to=top.height
+            self._engine, self._universe.blobs, pointer.at, above=await self._kept_above(pointer.at), up_to=top.height
         ):
             if (
                 entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET)
@@ -231,6 +232,10 @@ class Doctor:
             ):
                 return True
         return False
+
+    async def _kept_above(self, at: ids.Address) -> int:
+        """The height up to which its history has gone with worlds that it was forked from."""
+        return await journal_pages.kept_above(self._engine, await reader.line_of(self._engine, at))
 
     async def _intent(self, at: ids.Address, entry: journal.Entry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload

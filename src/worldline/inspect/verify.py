@@ -53,6 +53,7 @@ class Verified(msgspec.Struct, frozen=True):
     chain: str
     state: str
     states_above: int = 0  # below, states cannot be made again: what steps changed there was dropped
+    entries_above: int = 0  # below, there are no entries: they stood in the journals of worlds that are deleted
 
 
 def no_progress(done: int, total: int) -> None:
@@ -68,8 +69,10 @@ class Walk:
 
     def __init__(
         self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head, *,
-        kept: Mapping[int, snapshot.Snapshot] | None = None,
+        kept: Mapping[int, snapshot.Snapshot] | None = None, since: journal.Head | None = None,
     ) -> None:  # fmt: skip
+        self._since = since  # instead of the snapshot: a head below it, from which the chain alone is checked
+        self._above = start.height if since is None else since.height
         self._kept = kept or {}
         self._whole = True  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
@@ -89,10 +92,8 @@ class Walk:
     async def steps(self, progress: Progress = no_progress) -> AsyncIterator[Steps]:
         """All steps up to the head, a page at a time. `Damaged` at the first thing that is wrong."""
         await self._begin()
-        total = self._head.height - self._start.height
-        pages = journal_pages.Pages(
-            self._universe.store.engine, self._universe.blobs, self._line, above=self._start.height
-        )
+        total = self._head.height - self._above
+        pages = journal_pages.Pages(self._universe.store.engine, self._universe.blobs, self._line, above=self._above)
         frames = pages.reader
         progress(0, total)
         while self._last.height < self._head.height:
@@ -109,12 +110,15 @@ class Walk:
             # What is above the head was written since the walk began.
             steps = await self._fold([each for each in ended if each.height <= self._head.height])
             self.entries += sum(map(len, steps))
-            progress(self._last.height - self._start.height, total)
+            progress(self._last.height - self._above, total)
             yield steps
         if self._last.chain != self._head.chain or (self.entries and self._last.state != self._head.state):
             raise Damaged(self._head.height, "the head does not name the journal's last entry")
 
     async def _begin(self) -> None:
+        if self._since is not None:
+            self._last, self._whole, self.states_above = self._since, False, self._above
+            return
         try:
             base = await saved_state.load(self._universe.blobs, self._start.root)
             self._last, self._rows = restore.standing(self._start, base)
@@ -235,7 +239,8 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     kept = await _readable_records(universe, line)
     await _check_pins(universe, at)
     wanted = {each.height: each for each in kept}
-    walk = Walk(universe, line, kept[0], top, kept=wanted)
+    since = await _since(universe, line)
+    walk = Walk(universe, line, kept[0], top, kept=wanted, since=since)
     async for steps in walk.steps(progress):
         for last in (step[-1] for step in steps):
             check_record(wanted.get(last.height), last)
@@ -245,8 +250,20 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     blobs = walk.blobs + len(known)
     return Verified(
         top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above,
+        walk.states_above, await journal_pages.kept_above(universe.store.engine, line),
     )  # fmt: skip
+
+
+async def _since(universe: Connection, line: lines.Line) -> journal.Head | None:
+    """Where the chain of a history begins of which a part has gone with deleted worlds: the head that the oldest world
+    of it that is left was forked at. None if nothing has gone, or that is not known.
+    """
+    engine = universe.store.engine
+    above = await journal_pages.kept_above(engine, line)
+    if not above:
+        return None
+    oldest = line.owner(above + 1)
+    return lines.forked_head(lines.decode_lineage((await engine.read(lines.get(oldest))).value(0)))
 
 
 async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:

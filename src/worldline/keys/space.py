@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1  # worlds and universes are deleted with all they have
 
 
 class Root(enum.IntEnum):
@@ -33,6 +33,7 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    UNIVERSE_DELETION = 20
 
 
 class InUniverse(enum.IntEnum):
@@ -48,6 +49,7 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -110,6 +112,8 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    DELETION = 45
+    UNIVERSE_DELETION = 46
     GRANTS = 60
     GRANT_CHANGE = 61
 

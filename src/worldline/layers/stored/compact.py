@@ -13,10 +13,9 @@ import msgspec
 
 from worldline.base import errors
 from worldline.keys import journal as journal_keys
-from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases
+from worldline.layers import leases, snapshots
 from worldline.layers.snapshots import Saved
 from worldline.model import ids, journal
 from worldline.store import kv
@@ -34,10 +33,6 @@ class Last(msgspec.Struct, frozen=True):
 
     record: journal.Segment
     raw: bytes
-
-
-def get_pin_count(at: ids.Address) -> kv.Get:
-    return kv.Get(lineage_keys.pin_count_key(at))
 
 
 def last_range(at: ids.Address) -> kv.Range:
@@ -70,11 +65,11 @@ def move(
     batch.delete_range(begin, end)
 
 
-def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Sequence[Saved]) -> None:
+def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, dropped: Sequence[Saved]) -> None:
     """Delete the records of snapshots, at least one. Guard: they are there; none is ever made again."""
-    assert snapshots
+    assert dropped
     _expect(batch, lease, expected)
-    for each in snapshots:
+    for each in dropped:
         key = snapshot_keys.snapshot_key(lease.at, each.record.step)
         batch.expect(key, each.raw)
         batch.delete(key)
@@ -83,9 +78,4 @@ def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Se
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
-    key = lineage_keys.pin_count_key(lease.at)
-    if expected.pins_raw is None:  # there never was one; from now on there is a counter
-        batch.absent(key)
-        batch.put(key, kv.counter_add(None, 0))
-    else:
-        batch.expect(key, expected.pins_raw)
+    snapshots.expect_pins(batch, lease.at, expected.pins_raw)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.codec import structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as segment_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers import worlds
 from worldline.layers.stored import history, lines, segments
 from worldline.model import ids, journal
 from worldline.model.journal import Segment
@@ -108,13 +109,39 @@ async def entries(
         if body is not None:
             page = entries_of(next(body.blocks(above=above)), above=above)
         if not page:
-            raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
+            raise await missing(engine, at, piece.at, above + 1, up_to)
         end = up_to if piece.up_to is None else min(up_to, piece.up_to)
         found += [entry for entry in page if entry.height <= end]
         above = page[-1].height
         if above >= end and end < up_to:
             above, piece = end, next(pieces or iter(()))
     return found
+
+
+async def missing(engine: kv.Engine, at: ids.Address, owner: ids.Address, height: int, up_to: int) -> errors.Error:
+    """What it means that a height is in no frame and in no segment: its world was deleted, or something is damaged."""
+    read = await engine.read(worlds.get(at), worlds.get(owner))
+    if worlds.find(at, read.value(0)) is None:
+        return worlds.gone(at, read.value(0))
+    if worlds.is_deleted(read.value(1)):
+        probes.hit("journal.owner-deleted")
+        line = lines.decode(at, (await engine.read(lines.get(at))).value(0))
+        return errors.NotRetained(
+            height,
+            f"it stood in the journal of world {owner.world.hex()}, which is deleted; "
+            f"entries are kept from height {await kept_above(engine, line) + 1} on",
+        )
+    return errors.DecodeError(f"height {height} is missing: the head says {up_to}")
+
+
+async def kept_above(engine: kv.Engine, line: lines.Line) -> int:
+    """The height up to which a history has gone with deleted worlds; 0 if it is whole."""
+    if not line.sections:
+        return 0
+    owners = [ids.Address(line.at.universe, ids.WorldId(each.world)) for each in line.sections]
+    read = await engine.read(*(worlds.get(at) for at in owners))
+    gone = [each.height for index, each in enumerate(line.sections) if worlds.is_deleted(read.value(index))]
+    return max(gone, default=0)
 
 
 def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
@@ -128,7 +155,7 @@ def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
 
 async def changes_above(engine: kv.Engine, line: lines.Line) -> int:
     """The height above which a history has what its steps changed; 0 if nothing was dropped of it."""
-    found = 0
+    found = await kept_above(engine, line)
     for piece in line.owners():
         dropped = await _dropped_up_to(engine, piece.at)
         if dropped > piece.above:

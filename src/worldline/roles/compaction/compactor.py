@@ -27,7 +27,7 @@ from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
-from worldline.model import ids
+from worldline.model import ids, journal
 from worldline.roles.compaction import retention, writing
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
@@ -56,6 +56,7 @@ class Survey(msgspec.Struct, frozen=True):
     expected: compact.Expected
     last: compact.Last | None
     line: lines.Line
+    forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
     first_us: int | None  # the time of the first entry that is in no segment
 
@@ -64,12 +65,13 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
     """Read what decides what may be compacted. The count of pins is read first: pins that come later move it."""
     last_segment = compact.last_range(at)
     read = await engine.read(
-        snapshots.get_baseline(at), compact.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
+        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
     )
     baseline_raw = read.value(0)
     baseline = snapshots.decode_baseline(baseline_raw)
     assert baseline_raw is not None
-    line = lines.decode(at, read.value(2))
+    lineage = lines.decode_lineage(read.value(2))
+    line = lines.line_of(at, lineage)
     last = compact.decode_last(at, read.page(3))
     known = Known(
         baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
@@ -77,7 +79,7 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
     )  # fmt: skip
     expected = compact.Expected(baseline_raw, read.value(1))
     first_us = await _first_us(engine, at, known.compacted)
-    return Survey(known, expected, last, line, read.value(4), first_us)
+    return Survey(known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us)
 
 
 async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
@@ -151,8 +153,10 @@ class Compactor:
             with_changes=self._policy.changes,
             is_over=self._is_over,
         )
-        head = await writing.head_at(self._engine, self._blobs, self._at, found.known.compacted)
-        while head.height < up_to:
+        head = found.forked
+        if head is None or head.height != found.known.compacted:
+            head = await self._head_at(found.known.compacted)
+        while head is not None and head.height < up_to:
             written = await writer.write(head, up_to=up_to, entries_max=max(1, self._policy.entries))
             if written is None or not await self._publish(written):
                 break
@@ -162,6 +166,14 @@ class Compactor:
                 done.frames + written.frames, done.bytes + record.size, done.snapshots, done.held_back,
             )  # fmt: skip
         return done
+
+    async def _head_at(self, height: int) -> journal.Head | None:
+        """None if that went with a deleted world: an earlier release has forked this one, and did not note its head."""
+        try:
+            return await writing.head_at(self._engine, self._blobs, self._at, height)
+        except errors.NotRetained:
+            probes.hit("compaction.parent-deleted")
+            return None
 
     async def _publish(self, written: writing.Written) -> bool:
         """Index a segment in the place of its frames. False if a fork needs these by now."""
