@@ -22,7 +22,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import deletions, universe_deletions
+from worldline.keys.upkeep import collection, deletions, universe_deletions
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
@@ -97,6 +97,15 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
     ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
+    ("marking", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300, marking=True)),
+    (
+        "collection",
+        space.ValueKind.COLLECTION,
+        collection.COLLECTION,
+        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST),
+    ),
+    ("holds", space.ValueKind.HOLDS, collection.HOLDS, blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup")])),
+    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US)),
     ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),

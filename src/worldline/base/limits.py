@@ -82,6 +82,13 @@ DELETE_KEYS_MAX = 1_000  # of a deleted world or universe, removed by one batch
 DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond it
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
+# --- Garbage collection --------------------------------------------------------------------------------
+MARKED_MAX = 16_000_000  # addresses that one collection keeps, eight bytes each; with more, it judges a part of them
+HOLDS_MAX = 64  # of a universe, at the same time
+HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
+HOLD_CHARACTERS_MAX = 200  # of what it is for
+ORPHANS_MAX = 10_000  # objects without a record that one collection deletes
+
 # --- Objects -------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX = 512
 OBJECT_LIST_MAX = 10_000
@@ -146,6 +153,7 @@ assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item m
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
+assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"

@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 1  # worlds and universes are deleted with all they have
+FORMAT_MINOR = 1  # garbage collection: publishers of references expect the generation
 
 
 class Root(enum.IntEnum):
@@ -49,6 +49,9 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    COLLECTION = 17
+    HOLDS = 18
+    CONDEMNED = 19
     DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
@@ -112,6 +115,9 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    COLLECTION = 41
+    HOLDS = 42
+    CONDEMNED = 43
     DELETION = 45
     UNIVERSE_DELETION = 46
     GRANTS = 60

@@ -57,6 +57,18 @@ def decode_generation(raw: bytes | None) -> int:
     return 0 if found is None else found.number
 
 
+def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | None) -> None:
+    """For a batch that publishes references: no collection has begun since the generation was read, which was before
+    anything that is referred to was put. `raw`: as it was read; None if there was none, and then the batch makes it.
+    """
+    key = keys.generation_key(universe)
+    if raw is not None:
+        batch.expect(key, raw)
+    elif key not in batch.puts:
+        batch.absent(key)
+        batch.put(key, keys.GENERATION.pack(blob.Generation(0)))
+
+
 # --- Who may send from other universes --------------------------------------------------------------------------------
 
 _NO_GRANTS = model.Grants(0, [])

@@ -174,16 +174,16 @@ def change(
     program: tuple[str, bytes] | None = None,
     name: str | None = None,
 ) -> World:
-    """Change what is given. A status that may not follow the present one is refused. Guard: the meta as it was read.
+    """Change what is given. A status that may not follow the present one is refused; a world is deleted by `bury`, with
+    all it has. Guard: the meta as it was read.
 
     Two who make the same change of the same meta write the same bytes: each may take the other's success for its own.
     """
     meta = world.meta
     if meta.status is model.Status.DELETED:
         raise errors.Closed(f"world {meta.name!r} is deleted; nothing of it changes any more")
-    assert status is not model.Status.DELETED, "a world is deleted by `bury`, with all it has"
     if status is not None and status is not meta.status:
-        if status not in model.TRANSITIONS[meta.status]:
+        if status not in model.TRANSITIONS[meta.status] or status is model.Status.DELETED:
             raise errors.Closed(
                 f"world {meta.name!r} is {meta.status.name.lower()}; it cannot become {status.name.lower()}"
             )
@@ -203,19 +203,21 @@ def change(
     return World(world.at, meta, raw)
 
 
-def bury(batch: kv.Batch, world: World) -> None:
+def bury(batch: kv.Batch, world: World) -> World:
     """Delete a world: from now on there is none of this id, for good. Guard: the meta as it was read.
 
     What stays of the meta says that, and when the world was made; name, program and labels go.
     """
     if model.Status.DELETED not in model.TRANSITIONS[world.meta.status]:
-        raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()}; it cannot be deleted")
+        raise errors.Closed(f"world {world.at.world.hex()} is deleted already")
     gone = model.WorldMeta(
         "", "", b"", model.Status.DELETED, {}, world.meta.created_us, revision=world.meta.revision + 1
     )
     batch.expect(keys.meta_key(world.at), world.raw)
-    batch.put(keys.meta_key(world.at), keys.META.pack(gone))
+    raw = keys.META.pack(gone)
+    batch.put(keys.meta_key(world.at), raw)
     batch.delete(keys.index_key(world.at))
+    return World(world.at, gone, raw)
 
 
 def is_deleted(raw: bytes | None) -> bool:

@@ -5,7 +5,7 @@
     ACTIVE, PAUSED, ARCHIVED --begin--> DELETED, queued --remove, again and again--> DELETED, empty --finish--> DELETED
 
 `begin` is the one batch that decides. It expects meta, epoch and the count of pins as they were read, and changes meta
-and epoch. Whoever writes a key of a world expects one of these two: producers, timers and adapters the meta, the holder
+and epoch. Each writer of a world expects one of these two: producers, timers and adapters the meta, the holder
 the epoch. So what was written before is there to be removed, and nothing is written afterwards. Open work is changed
 by adapters that expect its record alone: it is removed by expecting it, too.
 
