@@ -16,6 +16,7 @@ from tests.keys import samples
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs
 from worldline.keys import journal as journal_keys
+from worldline.keys import lineage as lineage_keys
 from worldline.keys import space
 from worldline.model import journal, world
 
@@ -122,7 +123,8 @@ KINDS = {
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "DELETION": 45, "UNIVERSE_DELETION": 46, "GRANTS": 60, "GRANT_CHANGE": 61,
+    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "DELETION": 45, "UNIVERSE_DELETION": 46, "GRANTS": 60,
+    "GRANT_CHANGE": 61,
 }  # fmt: skip
 
 every_value = pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
         "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
         "1e1f"
     )
-    found: world.Lineage = samples.lineage.LINEAGE.unpack(old)
+    found: world.Lineage = lineage_keys.LINEAGE.unpack(old)
     assert found == msgspec.structs.replace(samples.LINEAGE, chain=b"", state=b"", time_us=0)
 
 

@@ -134,7 +134,7 @@ def get_baseline(at: ids.Address) -> kv.Get:
 
 def decode_baseline(raw: bytes | None) -> snapshot.Snapshot:
     if raw is None:
-        raise errors.NotFound("no baseline: the world does not exist")
+        raise errors.NotFound("no baseline: the world does not exist, or is deleted")
     return keys.BASELINE.unpack(raw)
 
 

@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 
 async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
-    return journals.decode_head((await engine.read(journals.get_head(at))).value(0))
+    """Where its journal ends. `NotFound` if it is deleted, also while what it had is being removed."""
+    read = await engine.read(journals.get_head(at), worlds.get(at))
+    worlds.decode(at, read.value(1))
+    return journals.decode_head(read.value(0))
 
 
 async def entries(

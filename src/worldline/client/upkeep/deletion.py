@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from worldline.base import errors
-from worldline.client import no_host
+from worldline.client import listing, no_host
 from worldline.client.connection import Connection
+from worldline.keys.upkeep import deletions as deletion_keys
 from worldline.layers import snapshots, worlds
 from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.roles.deletion import worlds as deletions
+from worldline.store import kv, transact
 
 FORKS_WAIT_MS = 1_000
 PAGE = 500
@@ -44,10 +46,7 @@ async def delete(
         await universe.host.worlds.forget(at)
     begun = await deletions.begin(engine, env, at, alias=alias)
     if wait:
-        removal = deletions.Removal(engine, env, at.universe, only=at)
-        while not await removal.turn():
-            progress(removal.removed)
-        progress(removal.removed)
+        await deletions.Removal(engine, env, at.universe, only=at).run(progress)
     return begun
 
 
@@ -78,6 +77,43 @@ async def unfinished(universe: Connection, *, limit: int = PAGE) -> list[Deletio
     read = await universe.store.engine.read(deletion.unfinished(universe.id, count_max=limit))
     found = deletion.decode_unfinished(universe.id, read.page(0))
     return [Deletion(each.at.world.hex(), each.record.since_us, each.record.removed) for each in found]
+
+
+async def count(universe: Connection) -> int:
+    """How many deletions are not finished."""
+    begin, end = deletion_keys.deletions(universe.id)
+    return len([key async for key, _ in listing.items(universe, kv.Range(begin, end))])
+
+
+async def forgotten(universe: Connection) -> AsyncIterator[ids.Address]:
+    """Deleted worlds that have something left and are not queued: an earlier release has deleted them."""
+    engine = universe.store.engine
+    at: ids.Address | None = None
+    while True:
+        after = None if at is None else at.world
+        at = deletion.decode_next(
+            universe.id, (await engine.read(deletion.next_world(universe.id, after=after))).page(0)
+        )
+        if at is None:
+            return
+        read = await engine.read(worlds.get(at), deletion.get(at), *deletion.reads(at))
+        if worlds.is_deleted(read.value(0)) and read.value(1) is None and (read.page(2).items or read.page(3).items):
+            yield at
+
+
+async def queue(universe: Connection, at: ids.Address) -> None:
+    """Have such a world removed."""
+    engine = universe.store.engine
+
+    async def attempt() -> transact.Done[None] | transact.Write[None]:
+        read = await engine.read(worlds.get(at), deletion.get(at))
+        if read.value(1) is not None:
+            return transact.Done(None)
+        batch = kv.Batch()
+        deletion.queue(batch, at, meta_raw=read.value(0) or b"", time_us=read.time_us)
+        return transact.Write(batch, lambda _: None)
+
+    await transact.run(engine, universe.store.env, attempt)
 
 
 def by_id(universe: Connection, text: str) -> ids.Address | None:

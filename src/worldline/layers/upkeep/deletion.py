@@ -13,6 +13,8 @@ Everything else is done in batches of bounded size, by any process and any numbe
 the deletion and changes it. A batch that is cut off or repeated changes nothing twice. What stays is the tombstone (the
 meta, without name, program and labels) and the epoch, which is never deleted.
 
+A collection that marks what is needed must not find a part of a world: nothing is removed meanwhile (`collection.py`).
+
 Not here: blobs. What nothing refers to any more is garbage, and is collected.
 """
 
@@ -30,6 +32,7 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.keys.upkeep import deletions as keys
 from worldline.layers import leases, snapshots, worlds
+from worldline.layers.upkeep import collection
 from worldline.model import ids, snapshot
 from worldline.model import world as model
 from worldline.store import kv
@@ -66,6 +69,35 @@ def begin(
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
     return doomed
+
+
+def queue(batch: kv.Batch, at: ids.Address, *, meta_raw: bytes, time_us: int) -> None:
+    """Have removed what is left of a world that an earlier release has deleted: it did not. Guard: no deletion of it is
+    queued.
+    """
+    assert worlds.is_deleted(meta_raw)
+    batch.expect(world_keys.meta_key(at), meta_raw)
+    batch.absent(keys.deletion_key(at))
+    batch.put(keys.deletion_key(at), keys.DELETION.pack(keys.Deletion(time_us)))
+
+
+def next_world(universe: ids.UniverseId, *, after: ids.WorldId | None) -> kv.Range:
+    """The first key of the next world behind this one, deleted or not. What it has is not walked."""
+    begin, end = tuples.prefix_range(space.universe(universe) + space.part(space.InUniverse.WORLD))
+    if after is not None:
+        begin = tuples.prefix_range(space.world(ids.Address(universe, after)))[1]
+    return kv.Range(begin, end, count_max=1)
+
+
+def decode_next(universe: ids.UniverseId, page: kv.Page) -> ids.Address | None:
+    """The world of such a page; None if there is no other."""
+    prefix = space.universe(universe) + space.part(space.InUniverse.WORLD)
+    for key, _ in page.items:
+        world, *_ = space.inside(prefix, key, "a key of a world of this universe")
+        if not isinstance(world, tuples.Uuid):
+            raise errors.DecodeError("not a key of a world")
+        return ids.Address(universe, ids.WorldId(world.raw))
+    return None
 
 
 def get(at: ids.Address) -> kv.Get:
@@ -121,12 +153,15 @@ _FIRST = space.InWorld.HOLDER
 assert min(set(space.InWorld) - {space.InWorld.META, space.InWorld.EPOCH}) is _FIRST
 
 
-def remove(batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page) -> Doomed | None:
+def remove(
+    batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, marks: collection.State
+) -> Doomed | None:  # fmt: skip
     """Remove what was read. Returns the deletion as it is then; None if there was nothing. Guard: the deletion as it
-    was read.
+    was read. `marks`: no mark is under way.
     """
     if not work.items and not own.items:
         return None
+    collection.expect_no_mark(batch, marks)
     for key, raw in work.items:
         batch.expect(key, raw)
         batch.delete(key)

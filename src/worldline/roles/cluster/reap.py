@@ -107,7 +107,7 @@ class Freer:
                     log.warning("world %s cannot be freed: %s", at.world.hex(), error)
                     continue
                 except errors.NotFound:
-                    probes.hit("reap.deleted")
+                    probes.hit("reap.world-deleted")
                     continue  # it is deleted, and has no lease; the janitor drops the record of it
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])

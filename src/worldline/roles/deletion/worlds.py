@@ -15,7 +15,7 @@ from worldline.base import errors, probes
 from worldline.codec import tuples
 from worldline.layers import leases, snapshots, worlds
 from worldline.layers.stored import lines
-from worldline.layers.upkeep import deletion
+from worldline.layers.upkeep import collection, deletion
 from worldline.layers.upkeep.deletion import Doomed
 from worldline.model import ids, snapshot
 from worldline.model import world as model
@@ -24,6 +24,7 @@ from worldline.store import kv, transact
 AT_ONCE = 16  # worlds that are removed in one go
 TURNS = 8  # batches of one turn
 NAMED_MAX = 8  # forks in one message
+HELD_UP_SECONDS = 0.2
 
 
 async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str = "") -> bool:
@@ -98,23 +99,30 @@ class Removal:
         self._only = only
         self._empty: dict[ids.Address, Doomed] = {}  # nothing of their own is left; who mentions them is looked for
         self._places: list[kv.Range] = []  # where that is still to be looked for
+        self.is_held_up = False  # by a collection, which is marking what is needed
         self.seen = -1  # what the last look at the queue had seen
         self.removed = 0  # keys, by this process
         self.finished = 0
 
     async def turn(self) -> bool:
         """A bounded part of the work. Returns whether nothing is left to do."""
+        self.is_held_up = False
         for _ in range(TURNS):
             if self._empty:
                 await self._look()
             elif not await self._group():
                 return True
+            if self.is_held_up:
+                break
         return False
 
-    async def run(self) -> None:
+    async def run(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """All that there is to do."""
         while not await self.turn():
-            pass
+            progress(self.removed)
+            if self.is_held_up:
+                await self._env.sleep(HELD_UP_SECONDS)
+        progress(self.removed)
 
     async def _group(self) -> bool:
         """Remove what the next deleted worlds have. Returns whether there are any."""
@@ -125,25 +133,34 @@ class Removal:
         else:
             doomed = deletion.decode(self._only, (await self._engine.read(deletion.get(self._only))).value(0))
             group = [] if doomed is None else [doomed]
-        removed = sum([await transact.run(self._engine, self._env, self._own(each.at)) for each in group])
-        self.removed += removed
-        if group and not removed:
+        counts = [await transact.run(self._engine, self._env, self._own(each.at)) for each in group]
+        self.removed += sum(each or 0 for each in counts)
+        if group and all(each == 0 for each in counts):
             read = await self._engine.read(*(deletion.get(each.at) for each in group))
             known = [deletion.decode(each.at, read.value(index)) for index, each in enumerate(group)]
             self._empty = {each.at: each for each in known if each is not None}
             self._places = list(deletion.mentions(self._universe))
         return bool(group)
 
-    def _own(self, at: ids.Address) -> Callable[[], Awaitable[transact.Done[int] | transact.Write[int]]]:
-        """One batch of what a world has: how many keys that is."""
+    def _own(self, at: ids.Address) -> Callable[[], Awaitable[transact.Done[int | None] | transact.Write[int | None]]]:
+        """One batch of what a world has: how many keys that is. None if there are some that stay for now."""
 
-        async def attempt() -> transact.Done[int] | transact.Write[int]:
-            read = await self._engine.read(deletion.get(at), *deletion.reads(at))
+        async def attempt() -> transact.Done[int | None] | transact.Write[int | None]:
+            read = await self._engine.read(deletion.get(at), *deletion.reads(at), *collection.reads(self._universe))
             doomed = deletion.decode(at, read.value(0))
-            batch = kv.Batch()
-            after = None if doomed is None else deletion.remove(batch, doomed, read.page(1), read.page(2))
-            if doomed is None or after is None:
+            if doomed is None or not (read.page(1).items or read.page(2).items):
                 return transact.Done(0)
+            batch = kv.Batch()
+            marks = collection.decode(self._universe, read.value(3), read.value(4))
+            if marks.generation.marking:
+                self.is_held_up = marks.is_marking(read.time_us)
+                if self.is_held_up:
+                    return transact.Done(None)
+                probes.hit("deletion.mark-left-behind")
+                collection.give_up(batch, marks)
+                return transact.Write(batch, lambda _: None)
+            after = deletion.remove(batch, doomed, read.page(1), read.page(2), marks=marks)
+            assert after is not None
             count = after.record.removed - doomed.record.removed
             return transact.Write(batch, lambda _: count)
 
@@ -165,7 +182,7 @@ class Removal:
             count = deletion.forget(batch, self._universe, page, gone)
             if not count:
                 return transact.Done(page)
-            probes.hit("deletion.mentioned")
+            probes.hit("deletion.was-mentioned")
             return transact.Write(batch, lambda _: page)
 
         page = await transact.run(self._engine, self._env, attempt)
