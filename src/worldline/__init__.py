@@ -18,13 +18,15 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "NotFound NotHosted NotRetained Overloaded StepFailed StoreError StoreUncertain"
+        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
+    "client.access.quotas": "Quota QuotaChange QuotaUse",
+    "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.diff.result": "Diff",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",

@@ -16,10 +16,12 @@ from worldline.base.errors import (
     Error,
     Exists,
     IdReused,
+    InUse,
     NotFound,
     NotHosted,
     NotRetained,
     Overloaded,
+    QuotaExceeded,
     StepFailed,
     StoreError,
     StoreUncertain,
@@ -44,6 +46,8 @@ from worldline.base.failures import (
     Undeliverable,
 )
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
+from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
@@ -129,6 +133,7 @@ __all__ = [
     "Fatal",
     "Head",
     "IdReused",
+    "InUse",
     "Journaled",
     "Kind",
     "LimitExceeded",
@@ -142,6 +147,10 @@ __all__ = [
     "OutsideWorkflow",
     "Overloaded",
     "Program",
+    "Quota",
+    "QuotaChange",
+    "QuotaExceeded",
+    "QuotaUse",
     "Receipt",
     "Refused",
     "Request",
@@ -170,6 +179,7 @@ __all__ = [
     "TryAgain",
     "Undeliverable",
     "Universe",
+    "UniverseInfo",
     "WorkState",
     "Workflow",
     "World",
@@ -178,6 +188,7 @@ __all__ = [
     "ask",
     "attempt",
     "continue_as_new",
+    "create_universe",
     "emit",
     "gather",
     "http",
@@ -195,6 +206,7 @@ __all__ = [
     "sleep_until",
     "start",
     "state",
+    "universes",
     "unschedule",
     "use",
     "uuid",

@@ -22,7 +22,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, deletions, universe_deletions
+from worldline.keys.upkeep import collection, deletions, quotas, universe_deletions
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
@@ -119,6 +119,19 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         universes.GRANT_CHANGE,
         world_model.GrantChange(2, True, [GRANT], TIME_US),
     ),
+    (
+        "quotas",
+        space.ValueKind.QUOTAS,
+        quotas.QUOTAS,
+        world_model.Quotas(2, world_model.Quota(10, None, 300, 0), 7, None, 4),
+    ),
+    (
+        "quota change",
+        space.ValueKind.QUOTA_CHANGE,
+        quotas.QUOTA_CHANGE,
+        world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
+    ),
+    ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.Deletion(TIME_US, 300)),
     (
         "universe deletion",
@@ -143,6 +156,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.SEGMENT,
         segments.SEGMENT,
         journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
+    ),
+    (
+        "dropped",
+        space.ValueKind.DROPPED,
+        segments.DROPPED,
+        journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
     ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),

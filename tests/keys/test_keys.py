@@ -32,11 +32,11 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, deletions, universe_deletions
+from worldline.keys.upkeep import collection, deletions, quotas, universe_deletions
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces, trial,
+    cas, chunks, collection, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots, traces, trial,
     universes, work, worlds, deletions, universe_deletions,
 )  # fmt: skip
 
@@ -79,6 +79,10 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
+    ("quotas.quotas_key", lambda: quotas.quotas_key(UNIVERSE), U + "151d" + "14"),
+    ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
+    ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
+    ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
@@ -149,6 +153,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("deletions.deletions", lambda: deletions.deletions(UNIVERSE), U + "1514", U + "1515"),
     ("universe_deletions.deletions", universe_deletions.deletions, "1501" + "1514", "1501" + "1515"),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
+    ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
@@ -254,7 +259,7 @@ WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world",
+    "ready.hint_world", "segments.unpack",
 )  # fmt: skip
 
 
@@ -499,7 +504,7 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
-        "GRANTS": 60, "GRANT_LOG": 61,
+        "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

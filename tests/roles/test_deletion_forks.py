@@ -91,8 +91,9 @@ async def test_a_fork_goes_on_without_the_history_that_stood_elsewhere(kit: Kit)
     assert await fork.head() == top
     await fork.send(Note("k", "later"))
     assert await fork.ask(deleting.Read("k")) == "later"
-    with pytest.raises(errors.NotRetained, match=f"is deleted; entries are kept from height {forked + 1} on"):
-        await fork.journal()
+    with pytest.raises(errors.NotRetained, match=f"entries are kept above height {forked}"):
+        await fork.journal(above=0)
+    assert await fork.journal() == await fork.journal(above=forked)
     assert (await fork.journal(above=forked))[0].height == forked + 1
     with pytest.raises(errors.NotRetained, match="not kept any more"):
         await fork.state(at=1)

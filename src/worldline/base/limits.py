@@ -36,6 +36,8 @@ WEBHOOK_SECONDS = 10  # for a request to arrive, and for those under way when th
 WEBHOOK_SECRET_BYTES_MIN = 16
 GRANTS_MAX = 64  # of a universe: what others may send to it
 GRANT_CHANGES_SHOWN_MAX = 1_000
+QUOTA_MAX = 2**62  # of any quota of a universe
+QUOTA_CHANGES_SHOWN_MAX = 1_000
 HEADERS_BYTES_MAX = 8 * KIB  # of all of them, names and values
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 

@@ -29,7 +29,6 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
-from worldline.layers.stored import journal_pages
 from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
@@ -227,21 +226,20 @@ class Doctor:
             return True  # the open key is what is wrong; it was found with its world
 
     async def _was_asked_for(self, pointer: work_keys.Pointer) -> bool:
-        """Whether the world has ever asked for this: then its pointer is left over from work since given up."""
+        """Whether the world has ever asked for this: then its pointer is left over from work since given up. It may be
+        in entries that are not kept any more.
+        """
         top = await reader.head(self._engine, pointer.at)
+        above = (await reader.kept(self._engine, pointer.at)).above
         for entry in await restore.read_entries(
-            self._engine, self._universe.blobs, pointer.at, above=await self._kept_above(pointer.at), up_to=top.height
+            self._engine, self._universe.blobs, pointer.at, above=above, up_to=top.height
         ):
             if (
                 entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET)
                 and await self._intent(pointer.at, entry) == pointer.intent
             ):
                 return True
-        return False
-
-    async def _kept_above(self, at: ids.Address) -> int:
-        """The height up to which its history has gone with worlds that it was forked from."""
-        return await journal_pages.kept_above(self._engine, await reader.line_of(self._engine, at))
+        return above > 0
 
     async def _intent(self, at: ids.Address, entry: journal.Entry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload

@@ -53,7 +53,7 @@ class Verified(msgspec.Struct, frozen=True):
     chain: str
     state: str
     states_above: int = 0  # below, states cannot be made again: what steps changed there was dropped
-    entries_above: int = 0  # below, there are no entries: they stood in the journals of worlds that are deleted
+    entries_above: int = 0  # below, entries are not kept any more: the chain was checked from there on
 
 
 def no_progress(done: int, total: int) -> None:
@@ -64,17 +64,15 @@ def no_progress(done: int, total: int) -> None:
 class Walk:
     """One walk from a snapshot to the head, through everything that a fork has of its parent. Entries come in whole
     steps, their chain checked, their changes folded. Where changes were dropped, the chain alone is checked, up to the
-    next of the snapshots that are `kept`, by height.
+    next of the snapshots that are `kept`, by height. So it is if the walk starts at a head, where no state is known.
     """
 
     def __init__(
-        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head, *,
-        kept: Mapping[int, snapshot.Snapshot] | None = None, since: journal.Head | None = None,
+        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot | journal.Head, head: journal.Head, *,
+        kept: Mapping[int, snapshot.Snapshot] | None = None,
     ) -> None:  # fmt: skip
-        self._since = since  # instead of the snapshot: a head below it, from which the chain alone is checked
-        self._above = start.height if since is None else since.height
         self._kept = kept or {}
-        self._whole = True  # the rows are those of the last step
+        self._whole = isinstance(start, snapshot.Snapshot)  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
         self._universe = universe
         self._line = line
@@ -92,8 +90,10 @@ class Walk:
     async def steps(self, progress: Progress = no_progress) -> AsyncIterator[Steps]:
         """All steps up to the head, a page at a time. `Damaged` at the first thing that is wrong."""
         await self._begin()
-        total = self._head.height - self._above
-        pages = journal_pages.Pages(self._universe.store.engine, self._universe.blobs, self._line, above=self._above)
+        total = self._head.height - self._start.height
+        pages = journal_pages.Pages(
+            self._universe.store.engine, self._universe.blobs, self._line, above=self._start.height
+        )
         frames = pages.reader
         progress(0, total)
         while self._last.height < self._head.height:
@@ -110,14 +110,14 @@ class Walk:
             # What is above the head was written since the walk began.
             steps = await self._fold([each for each in ended if each.height <= self._head.height])
             self.entries += sum(map(len, steps))
-            progress(self._last.height - self._above, total)
+            progress(self._last.height - self._start.height, total)
             yield steps
         if self._last.chain != self._head.chain or (self.entries and self._last.state != self._head.state):
             raise Damaged(self._head.height, "the head does not name the journal's last entry")
 
     async def _begin(self) -> None:
-        if self._since is not None:
-            self._last, self._whole, self.states_above = self._since, False, self._above
+        if isinstance(self._start, journal.Head):
+            self._last = self._start
             return
         try:
             base = await saved_state.load(self._universe.blobs, self._start.root)
@@ -239,8 +239,8 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     kept = await _readable_records(universe, line)
     await _check_pins(universe, at)
     wanted = {each.height: each for each in kept}
-    since = await _since(universe, line)
-    walk = Walk(universe, line, kept[0], top, kept=wanted, since=since)
+    begin = await _begin(universe, line, kept)
+    walk = Walk(universe, line, begin, top, kept=wanted)
     async for steps in walk.steps(progress):
         for last in (step[-1] for step in steps):
             check_record(wanted.get(last.height), last)
@@ -250,20 +250,21 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     blobs = walk.blobs + len(known)
     return Verified(
         top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above, await journal_pages.kept_above(universe.store.engine, line),
+        walk.states_above, begin.height,
     )  # fmt: skip
 
 
-async def _since(universe: Connection, line: lines.Line) -> journal.Head | None:
-    """Where the chain of a history begins of which a part has gone with deleted worlds: the head that the oldest world
-    of it that is left was forked at. None if nothing has gone, or that is not known.
+async def _begin(
+    universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]
+) -> snapshot.Snapshot | journal.Head:
+    """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
+    than what a fork has of it, the earliest snapshot.
     """
-    engine = universe.store.engine
-    above = await journal_pages.kept_above(engine, line)
-    if not above:
-        return None
-    oldest = line.owner(above + 1)
-    return lines.forked_head(lines.decode_lineage((await engine.read(lines.get(oldest))).value(0)))
+    try:
+        found = await journal_pages.kept(universe.store.engine, line)
+    except errors.DecodeError as error:
+        raise Damaged(0, f"the index of segments: {error}") from error
+    return kept[0] if found.head is None or found.above == kept[0].height else found.head
 
 
 async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:

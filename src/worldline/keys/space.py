@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 1  # garbage collection: publishers of references expect the generation
+FORMAT_MINOR = 1  # publishers of references expect the generation; the oldest entries may be dropped
 
 
 class Root(enum.IntEnum):
@@ -52,6 +52,8 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    QUOTAS = 29
+    QUOTA_LOG = 30
     DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
@@ -118,10 +120,14 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    QUOTAS = 58
+    QUOTA_CHANGE = 59
     DELETION = 45
     UNIVERSE_DELETION = 46
     GRANTS = 60
     GRANT_CHANGE = 61
+    USAGE = 62
+    DROPPED = 64
 
 
 class Value(Generic[T]):
