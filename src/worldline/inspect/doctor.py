@@ -126,7 +126,8 @@ class Doctor:
             leases.decode(at, read.value(1), read.value(2), read.value(3))
             self.report.entries += (await verify.verify(self._universe, at)).entries
         except (errors.Corrupt, errors.NotFound) as error:
-            if await deletion.describe(self._universe, at) is None:  # else it was deleted while it was looked at
+            status = await self._status({}, at)
+            if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
                 self._find(name, "damaged", str(error), advice="restore the store from a backup")
             return
         deaths = await queries.quarantined(self._universe, at) if listed.status is world_model.Status.PAUSED else 0

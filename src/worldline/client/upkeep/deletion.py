@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
 
@@ -97,8 +98,10 @@ async def forgotten(universe: Connection) -> AsyncIterator[ids.Address]:
         if at is None:
             return
         read = await engine.read(worlds.get(at), deletion.get(at), *deletion.reads(at))
-        if worlds.is_deleted(read.value(0)) and read.value(1) is None and (read.page(2).items or read.page(3).items):
-            yield at
+        with contextlib.suppress(errors.Corrupt):  # that was found with the world itself
+            is_queued = read.value(1) is not None
+            if worlds.is_deleted(read.value(0)) and not is_queued and (read.page(2).items or read.page(3).items):
+                yield at
 
 
 async def queue(universe: Connection, at: ids.Address) -> None:

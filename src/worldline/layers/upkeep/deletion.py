@@ -63,6 +63,7 @@ def begin(
     if leans is not None:
         lineage, baseline = leans
         snapshots.unpin(batch, at, lineage, height=baseline.height)
+    batch.delete_range(*work_keys.open_work(at))  # from now on no adapter takes any of it
     for name, raw in names:
         worlds.free_name(batch, at.universe, name, raw=raw)
     doomed = _doomed(at, keys.Deletion(time_us))
