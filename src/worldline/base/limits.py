@@ -118,6 +118,20 @@ SETTING_MS_MAX = 366 * 24 * 3_600_000  # of a duration
 SETTING_COUNT_MAX = 1_000_000_000
 INBOX_BATCH_MAX = 10_000  # items of one world that one read takes
 
+# --- Flow domains: what a document may be, and what one evaluation of it may do -------------------------------
+FLOW_DEPTH_MAX = 96  # of nested expressions, nodes, calls, specs and values
+FLOW_NODES_MAX = 20_000  # expressions, nodes and specs of one document
+FLOW_WORK_MAX = 2_000_000  # expressions and items that one call of Core evaluates: about a second
+FLOW_NODE_WORK = 16  # what a node of a flow counts for, besides its expressions
+FLOW_TEXT_LENGTH_MAX = 1_000_000  # characters of a text that an expression makes
+FLOW_VALUE_ITEMS_MAX = 100_000  # elements and members of one value of a snapshot
+FLOW_ERRORS_MAX = 32  # that a snapshot keeps, the last ones; and those its host keeps
+FLOW_PATCHES_MAX = 10_000  # of one call
+FLOW_ITERATIONS_MAX = 100  # computes of one intent
+FLOW_EFFECT_TIMEOUT_MS = 30_000
+FLOW_RETRY_DELAY_MS = 1_000
+FLOW_RESULTS_KEPT_MAX = 1_024  # of intents that have ended, in one standalone host
+
 # --- Retries of the store --------------------------------------------------------------------------------
 TRANSACT_ATTEMPTS_MAX = 64
 UNKNOWN_ATTEMPTS_MAX = 64
@@ -179,3 +193,4 @@ assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
 )
 assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"
+assert 3 * FLOW_DEPTH_MAX < 500, "Python's own stack holds what a document nests, a frame or two for each level"

@@ -116,12 +116,14 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
 
 class Compactor:
     """One compaction of one world. `compute` calls a function in a thread that is for it; `is_over` is asked between
-    pages whether to go on; `ends` are the heads of segments that were read before.
+    pages whether to go on, `is_late` whether to do so without a rest; `ends` are the heads of segments
+    that were read before.
     """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policy: Policy,
-        compute: Compute, is_over: Callable[[], bool] = lambda: False, ends: dict[bytes, journal.Head] | None = None,
+        compute: Compute, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        ends: dict[bytes, journal.Head] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -131,6 +133,7 @@ class Compactor:
         self._policy = policy
         self._compute = compute
         self._is_over = is_over
+        self._is_late = is_late
         self._ends = expiring.Ends(blobs, {} if ends is None else ends)
 
     async def run(self, *, now: bool = False) -> Compacted:
@@ -166,6 +169,7 @@ class Compactor:
             self._compute,
             with_changes=self._policy.changes,
             is_over=self._is_over,
+            is_late=self._is_late,
         )
         head: journal.Head | None = found.forked
         last = found.known.last
