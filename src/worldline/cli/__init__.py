@@ -33,7 +33,7 @@ from worldline.cli.commands import (
     work,
     workers,
 )
-from worldline.cli.upkeep import deletion
+from worldline.cli.upkeep import deletion, world_files
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
@@ -46,6 +46,7 @@ SECTIONS = {
         *universes.COMMANDS,
         *upgrade.COMMANDS,
     ],
+    "Copy worlds and stores": [*world_files.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

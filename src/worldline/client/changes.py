@@ -12,6 +12,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.layers import leases, ready, trial, worlds
+from worldline.layers.upkeep import held
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -28,11 +29,13 @@ async def change(
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        read = await engine.read(worlds.get(at), *leases.reads(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at), held.get(at))
         world = worlds.decode(at, read.value(0))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
+        if status is not None:
+            held.forget(batch, at, read.value(4))
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
             trial.clear(batch, at)  # a person has decided that it is tried again

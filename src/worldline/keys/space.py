@@ -34,6 +34,8 @@ class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
     UNIVERSE_DELETION = 20
+    RESTORING = 24
+    BACKUP = 25
 
 
 class InUniverse(enum.IntEnum):
@@ -52,6 +54,7 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
     DELETION = 20
@@ -76,6 +79,7 @@ class InWorld(enum.IntEnum):
     DEAD = 14
     TRIAL = 15
     TRACE = 20
+    HELD = 31
 
 
 class InWorker(enum.IntEnum):
@@ -120,6 +124,8 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    HELD_COPY = 55
+    COPYING = 56
     QUOTAS = 58
     QUOTA_CHANGE = 59
     DELETION = 45

@@ -79,7 +79,8 @@ async def world_fork(
         lineage = model.Lineage(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            script, head.chain, head.state, head.time_us,
+            script, list(line.origins_up_to(step=head.step, height=head.height)),
+            head.chain, head.state, head.time_us,
         )  # fmt: skip
         meta = msgspec.structs.replace(
             world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
