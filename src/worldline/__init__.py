@@ -18,7 +18,7 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
+        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "

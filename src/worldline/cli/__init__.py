@@ -33,13 +33,14 @@ from worldline.cli.commands import (
     work,
     workers,
 )
-from worldline.cli.upkeep import erase, world_files
+from worldline.cli.upkeep import deletion, erase, world_files
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],
     "Tend worlds": [
         *tend.COMMANDS,
+        *deletion.COMMANDS,
         *branches.COMMANDS,
         *workers.LEASES,
         *universes.COMMANDS,
