@@ -16,6 +16,7 @@ from worldline.base.errors import (
     Error,
     Exists,
     IdReused,
+    InUse,
     NotFound,
     NotHosted,
     NotRetained,
@@ -31,6 +32,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -51,6 +53,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -87,6 +90,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -126,12 +130,15 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
     "Fatal",
     "Head",
     "IdReused",
+    "InUse",
     "Journaled",
     "Kind",
     "LimitExceeded",
@@ -144,6 +151,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Quota",
     "QuotaChange",
