@@ -18,17 +18,20 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "NotFound NotHosted NotRetained Overloaded StepFailed StoreError StoreUncertain"
+        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
+    "client.access.quotas": "Quota QuotaChange QuotaUse",
+    "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.diff.result": "Diff",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",
+    "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
     "client.world": "World",
@@ -45,6 +48,7 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",

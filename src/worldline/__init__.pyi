@@ -16,10 +16,12 @@ from worldline.base.errors import (
     Error,
     Exists,
     IdReused,
+    InUse,
     NotFound,
     NotHosted,
     NotRetained,
     Overloaded,
+    QuotaExceeded,
     StepFailed,
     StoreError,
     StoreUncertain,
@@ -30,6 +32,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -44,10 +47,13 @@ from worldline.base.failures import (
     Undeliverable,
 )
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
+from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -84,6 +90,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -123,12 +130,15 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
     "Fatal",
     "Head",
     "IdReused",
+    "InUse",
     "Journaled",
     "Kind",
     "LimitExceeded",
@@ -141,7 +151,12 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
+    "Quota",
+    "QuotaChange",
+    "QuotaExceeded",
+    "QuotaUse",
     "Receipt",
     "Refused",
     "Request",
@@ -170,6 +185,7 @@ __all__ = [
     "TryAgain",
     "Undeliverable",
     "Universe",
+    "UniverseInfo",
     "WorkState",
     "Workflow",
     "World",
@@ -178,6 +194,7 @@ __all__ = [
     "ask",
     "attempt",
     "continue_as_new",
+    "create_universe",
     "emit",
     "gather",
     "http",
@@ -195,6 +212,7 @@ __all__ = [
     "sleep_until",
     "start",
     "state",
+    "universes",
     "unschedule",
     "use",
     "uuid",

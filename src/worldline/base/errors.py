@@ -19,6 +19,7 @@
     │   │   └── NotRetained       a state of the past that is not kept any more: its changes were dropped
     │   ├── Exists                the name or id is taken
     │   ├── Closed                the world does not take this any more
+    │   ├── InUse                 it cannot be deleted: forks, worlds or processes need it
     │   └── DedupeExpired         a client id older than the window in which repeats are recognised
     ├── StoreError                an outside fault: the driver's error is kept as the cause
     │   ├── StoreUnavailable      cannot be reached now; trying again is sensible
@@ -33,7 +34,9 @@
     ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
+    ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
+        ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         └── DigestMismatch        content that does not match its address
 
@@ -142,6 +145,16 @@ class Closed(Lost):
     code = "closed"
 
 
+class InUse(Lost):
+    """Nothing was deleted. `by`: what needs it, by name, as far as it was looked for."""
+
+    code = "in_use"
+
+    def __init__(self, why: str, *, by: tuple[str, ...]) -> None:
+        super().__init__(why)
+        self.by = by
+
+
 class DedupeExpired(Lost):
     code = "dedupe_expired"
 
@@ -196,6 +209,15 @@ class CannotRead(CannotStep):
         super().__init__(why, lasting=False)
 
 
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
+
+
 class DamagedCell(CannotRead):
     """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that
     cannot be restored.
@@ -226,8 +248,30 @@ class Overloaded(Error):
         self.retry_after = retry_after
 
 
+class QuotaExceeded(Error):
+    """Nothing was taken. `quota`: which, as `worldline universe quota` names it; `used` of `limit`."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, quota: str, *, used: int, limit: int, advice: str) -> None:
+        raised = f"raise the quota with `worldline universe quota --{quota} N`"
+        super().__init__(f"this universe has {used} {QUOTA_NAMES[quota]}, its quota is {limit}; {advice}, or {raised}")
+        self.quota = quota
+        self.used = used
+        self.limit = limit
+
+
+QUOTA_NAMES = {"worlds": "worlds", "bytes": "bytes stored", "effects": "open effects", "pins": "forks that pin"}
+
+
 class Corrupt(Error):
     code = "corrupt"
+
+
+class BadCopy(Corrupt):
+    """An exported world or a backup is damaged, cut short or none. Nothing was made of it."""
+
+    code = "bad_copy"
 
 
 class DecodeError(Corrupt):

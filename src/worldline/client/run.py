@@ -12,6 +12,7 @@ from worldline.base import errors, failures
 from worldline.client import answers, delivery, listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.codec import structs
 from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.calls import Call, Seconds, to_us
@@ -144,8 +145,13 @@ async def ended(
     """
     universe, at = world.universe, await world.address()
     while standing.status not in ENDED:
-        entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
-        expected = None
+        try:
+            entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
+        except errors.NotRetained:
+            standing, since = await _now(world, standing)
+            continue
+        finally:
+            expected = None
         if entry.kind is Kind.RUN_FINISHED:
             found = structs.decode(Ended, await answers.payload_of(universe, entry))
             return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
@@ -153,6 +159,17 @@ async def ended(
             standing = await _after_revert(world, standing, entry, origin)
             since = entry.height
     return End(standing)
+
+
+async def _now(world: Handle, standing: commands.Standing) -> tuple[commands.Standing, int]:
+    """How a run stands, and at which height at least, if the entries since it was last looked at are not kept any more.
+    `NotRetained` if the state has nothing of it, either.
+    """
+    runs, height = await listing.runs(world)
+    kept = next((each for each in runs if each.id == standing.run), None)
+    if kept is None:
+        raise errors.NotRetained(height, f"run {standing.run!r} has ended, and its result is not kept any more")
+    return commands.Standing(kept.id, kept.status, attached=True, data=kept.data), height
 
 
 async def _after_revert(
@@ -175,7 +192,10 @@ async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
     """What a run that has ended returned, or raise what it ended with. Without its call, as plain data."""
     standing = end.standing
     if standing.status is RunStatus.FINISHED:
-        result: R_co = values.load(Any, standing.data) if call is None else call.target.signature.result(standing.data)
+        if call is None:
+            plain: R_co = await sealing.plain(world, standing.data)
+            return plain
+        result: R_co = await sealing.opened(world, standing.data, lambda: call.target.signature.result(standing.data))
         return result
     why = structs.decode(Failure, standing.data)
     if standing.status is RunStatus.CANCELLED:

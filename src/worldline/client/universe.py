@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
+from typing import Literal
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, listing
-from worldline.client.access import grants
+from worldline.client.access import grants, quotas
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
+from worldline.client.copies import world_files
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -21,6 +25,7 @@ from worldline.model import ids
 from worldline.model import journal as journals
 from worldline.model import snapshot as snapshot_model
 from worldline.model.world import Status, WorldMeta
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 
@@ -81,10 +86,11 @@ class Universe:
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
-            read = await store.engine.read(worlds.get_name(universe, name), generation)
+            read = await store.engine.read(worlds.get_name(universe, name), generation, *admission.reads(universe))
             if read.value(0) is not None:
                 return transact.Done(False)
             batch = kv.Batch()
+            await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
             universes.expect_generation(batch, universe, read.value(1))
             for each in state.blobs:
@@ -103,6 +109,19 @@ class Universe:
             raise errors.Exists(f"there is a world named {name!r} already")
         self._connection.knows(program)
         return made
+
+    async def import_world(
+        self, path: str | os.PathLike[str], /, *, name: str = "", effects: Literal["drop", "reissue"] = "drop",
+        live: bool | None = None,
+    ) -> World:  # fmt: skip
+        """A new world of a file that `World.export` has written. All of the file is checked first.
+
+        It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
+        than that in the file. `effects`: what becomes of those that were open. `live`: whether its effects leave it;
+        unless given, they do if those of the exported world did.
+        """
+        made = await world_files.import_world(self._connection, path, name=name, effects=effects, live=live)
+        return self.world(made.name)
 
     async def worlds(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
@@ -136,6 +155,26 @@ class Universe:
     async def allowed_changes(self) -> list[AllowedChange]:
         """What was allowed and denied when, the newest first."""
         return await grants.changes(self._connection)
+
+    async def quota(self) -> QuotaUse:
+        """What the universe has, and what it may have."""
+        return await quotas.use(self._connection.store, self._connection.id)
+
+    async def set_quota(
+        self, *, worlds: int | None = quotas.KEEP, bytes: int | None = quotas.KEEP, effects: int | None = quotas.KEEP,
+        pins: int | None = quotas.KEEP,
+    ) -> bool:  # fmt: skip
+        """Change what the universe may have; None takes a bound away. False if it was so already.
+
+        `worlds` that are not deleted, `bytes` stored, open `effects`, forks that pin a snapshot of the world they come
+        from (`pins`). Beyond it, `QuotaExceeded` refuses what comes from outside and asks for more; never receipts,
+        timers, or messages between worlds of the universe.
+        """
+        return await quotas.change(self._connection, worlds=worlds, bytes=bytes, effects=effects, pins=pins)
+
+    async def quota_changes(self) -> list[QuotaChange]:
+        """What the quota was from when on, the newest first."""
+        return await quotas.changes(self._connection)
 
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

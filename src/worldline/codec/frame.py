@@ -60,6 +60,11 @@ def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
     return body
 
 
+def kind_of(data: bytes) -> int | None:
+    """The kind that a value says it is of, unchecked; None if it is too short to say so."""
+    return data[1] if len(data) >= OVERHEAD_BYTES else None
+
+
 def _refuse_format(found: int) -> NoReturn:
     if found & 0xF0 != _MAGIC:
         raise errors.DecodeError(f"not a frame: magic {found & 0xF0:#04x} in place of {_MAGIC:#04x}")

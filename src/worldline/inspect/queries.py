@@ -30,6 +30,7 @@ from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.erasure import checking
 from worldline.store import kv
 
 PAGE = 500
@@ -99,6 +100,7 @@ class Whole(msgspec.Struct, frozen=True):
     compacted: int = 0  # the height up to which entries are in segments
     segments: int = 0
     states_above: int = 0  # the height above which every state can be read
+    entries_above: int = 0  # the height above which entries are kept
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -229,12 +231,14 @@ async def _compacted(universe: Connection, at: ids.Address) -> dict[str, int]:
     engine = universe.store.engine
     read = await engine.read(compact.last_range(at), lines.get(at))
     last = compact.decode_last(at, read.page(0))
+    line = lines.decode(at, read.value(1))
+    kept = {"entries_above": (await journal_pages.kept(engine, line)).above}
     if last is None:
-        return {}
-    return {
+        return kept
+    return kept | {
         "compacted": last.record.last_height,
         "segments": await count(universe, kv.Range(*segment_keys.segments(at))),
-        "states_above": await journal_pages.changes_above(engine, lines.decode(at, read.value(1))),
+        "states_above": await journal_pages.changes_above(engine, line),
     }
 
 
@@ -325,7 +329,8 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     work = opened.work
     args = None
     if work.kind is WorkKind.EFFECT:
-        args = render.arguments(await universe.blobs.load(work.params))
+        params = await universe.blobs.load(work.params)
+        args = render.arguments(await checking.marked(universe.store.engine, opened.at, params))
     return Work(
         opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
         work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,

@@ -8,10 +8,11 @@ The record says where a body is, so what was put in one way is read in any other
 record that is published wins. The loser's object is left for garbage collection; its chunks it deletes itself, and
 chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation.
 
-A publisher of a reference reads the `generation` first, then puts the blob, or `keep`s one that is there, and expects
-the generation in the batch that refers to it: then no collection can take it (`layers/upkeep/collection.py`). The
-record of an object is published in the generation in which its upload began: a collection deletes objects that were
-there before it began and have no record, so an upload that is overtaken by one begins again.
+A publisher of a reference reads the `generation` first, then puts the blob, or touches what is there (`touch_many`),
+and expects the generation in the batch that refers to it: then no collection can take it
+(`layers/upkeep/collection.py`). The record of an object is published in the generation in which its upload began: a
+collection deletes objects that were there before it began and have no record, so an upload that is overtaken by one
+begins again.
 
 `get` trusts nothing: bytes from the record, chunks, the cache or the object store are all checked against their address
 before they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared
@@ -75,18 +76,11 @@ class Blobs:
 
     async def generation(self) -> universes.Generation:
         """To be read before what a batch refers to is put, and to be expected by that batch."""
-        while True:
-            read = await self._engine.read(universes.get_generation(self._universe))
-            if read.value(0) is not None:
-                return universes.Generation(self._universe, read.value(0))
+        while (raw := (await self._engine.read(universes.get_generation(self._universe))).value(0)) is None:
             first = kv.Batch()
             universes.expect_generation(first, self._universe, None)
             await self._commit(first)
-
-    async def keep(self, addresses: Sequence[bytes]) -> None:
-        """Raise blobs that are there to the present generation. `NotFound` if one is not."""
-        for each in dict.fromkeys(addresses):
-            await transact.run(self._engine, self._env, functools.partial(self._attempt_keep, each))
+        return universes.Generation(self._universe, raw)
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
         """Durable and readable on return. A caller that names the address gets `DigestMismatch` if it is wrong."""
@@ -115,6 +109,24 @@ class Blobs:
                 await transact.run(self._engine, self._env, functools.partial(self._attempt_many, of, group))
             else:
                 await self.put(group[0])
+
+    async def touch_many(self, addresses: Sequence[bytes]) -> None:
+        """Raise blobs that were put before to the present generation. `NotFound` names one that is gone."""
+        for start in range(0, len(addresses), limits.BLOBS_TOUCH_MAX):
+            page = addresses[start : start + limits.BLOBS_TOUCH_MAX]
+            await transact.run(self._engine, self._env, functools.partial(self._attempt_touch, page))
+
+    async def _attempt_touch(self, addresses: Sequence[bytes]) -> transact.Done[None] | transact.Write[None]:
+        wanted = [cas.get(self._universe, of) for of in addresses]
+        read = await self._engine.read(universes.get_generation(self._universe), *wanted)
+        generation = universes.decode_generation(read.value(0))
+        batch = kv.Batch()
+        for index, of in enumerate(addresses, 1):
+            raw = read.value(index)
+            if raw is None:
+                raise errors.NotFound(f"no blob {of.hex()} in this universe")
+            cas.touch(batch, self._universe, of, raw, generation=generation)
+        return transact.Write(batch, lambda _: None) if batch.puts else transact.Done(None)
 
     async def get(self, of: bytes) -> bytes:
         """The bytes behind an address, verified. `NotFound` if there are none, `Corrupt` if they are bad or gone."""
@@ -215,16 +227,6 @@ class Blobs:
             universes.expect_generation(batch, self._universe, putting.began)
         cas.publish(batch, self._universe, of, self._record(batch, putting, generation))
         return transact.Write(batch, lambda _: True)
-
-    async def _attempt_keep(self, of: bytes) -> transact.Done[None] | transact.Write[None]:
-        read = await self._engine.read(cas.get(self._universe, of), universes.get_generation(self._universe))
-        raw = read.value(0)
-        if raw is None:
-            raise errors.NotFound(f"no blob {of.hex()} in this universe")
-        batch = kv.Batch()
-        if not cas.touch(batch, self._universe, of, raw, generation=universes.decode_generation(read.value(1))):
-            return transact.Done(None)
-        return transact.Write(batch, lambda _: None)
 
     async def _attempt_many(
         self, addresses: Sequence[bytes], bodies: Sequence[bytes]

@@ -105,6 +105,11 @@ def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.
     return kv.Stamp(found[-limits.STAMP_BYTES :])
 
 
+def seen_us(found: bytes) -> int:
+    """When an id's record was made, on the store's clock."""
+    return keys.SEEN.unpack(found[: -limits.STAMP_BYTES]).time_us
+
+
 def read_range(
     at: ids.Address, *, start: bytes = b"", count_max: int, bytes_max: int = limits.RANGE_BYTES_DEFAULT
 ) -> kv.Range:
@@ -248,6 +253,11 @@ def _check_size(raw: bytes) -> bytes:
     if len(raw) > limits.ITEM_BYTES_MAX:
         raise errors.TooLarge("inbox item", size=len(raw), limit=limits.ITEM_BYTES_MAX)
     return raw
+
+
+def item_of(raw: bytes) -> inbox.Item | None:
+    """The item that these bytes are; None if they cannot be decoded."""
+    return _unread(kv.ZERO_STAMP, raw).item
 
 
 def _unread(stamp: kv.Stamp, raw: bytes) -> Unread:

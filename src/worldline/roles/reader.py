@@ -21,6 +21,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
+from worldline.layers import worlds
 from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.known_rows import KnownRows
 from worldline.layers.stored.overlay import Overlay
@@ -40,7 +41,10 @@ T = TypeVar("T")
 
 
 async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
-    return journals.decode_head((await engine.read(journals.get_head(at))).value(0))
+    """Where its journal ends. `NotFound` if it is deleted, also while what it had is being removed."""
+    read = await engine.read(journals.get_head(at), worlds.get(at))
+    worlds.decode(at, read.value(1))
+    return journals.decode_head(read.value(0))
 
 
 async def entries(
@@ -54,8 +58,13 @@ async def entries(
                 above = entry.height
                 yield entry
         read = await engine.read(
-            journals.get_head(at), journals.read_range(at, above=above), journal_pages.segment_range(at, above=above)
+            journals.get_head(at),
+            journals.read_range(at, above=above),
+            journal_pages.segment_range(at, above=above),
+            worlds.get(at),
         )
+        if worlds.find(at, read.value(3)) is None:
+            raise worlds.gone(at, read.value(3))
         top = journals.decode_head(read.value(0))
         old = history.covering(at, read.page(2), above=above)
         if old is not None:
@@ -75,6 +84,11 @@ async def entries(
 async def line_of(engine: kv.Engine, at: ids.Address) -> lines.Line:
     """In whose journals a world's history stands."""
     return lines.decode(at, (await engine.read(lines.get(at))).value(0))
+
+
+async def kept(engine: kv.Engine, at: ids.Address) -> journal_pages.Kept:
+    """From where on the entries of a world's history are kept."""
+    return await journal_pages.kept(engine, await line_of(engine, at))
 
 
 async def saved_below(engine: kv.Engine, line: lines.Line, height: int) -> snapshot_model.Snapshot:

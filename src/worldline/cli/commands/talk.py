@@ -14,6 +14,7 @@ from worldline.client import answers, delivery
 from worldline.client import run as runs
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.client.universe import Universe
 from worldline.codec import structs
 from worldline.inspect import render
@@ -109,7 +110,7 @@ async def ask(
         payloads.check_request(program, request)
         body = payloads.event(program, request, payloads.given(fields, data))
         asked = found.ask(request, body, id=client_id)
-        answer = render.decoded(await desk.answer(found, asked, timeout))
+        answer = render.plain(await sealing.plain(found, await desk.answer(found, asked, timeout)))
     said = {"world": world, "request": request, "answer": answer}
     desk.out.one(said, [_shown(answer)])
 
@@ -192,7 +193,7 @@ def _start(universe: Connection, workflow: str, packed: bytes, run_id: str | Non
 
 async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:
     universe, data = world.universe, structs.encode(wanted)
-    item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
+    item = inbox.Control(commands.RUN, await world.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
     await delivery.enqueue(universe, at, item, data=data)

@@ -1,24 +1,30 @@
 """Journals as they are read: frames and segments, as one.
 
-Old frames are moved into segments (`worldline.roles.world.compaction`): one batch writes the index record of a segment
+Old frames are moved into segments (`worldline.roles.compaction`): one batch writes the index record of a segment
 and deletes its frames. Whatever reads a journal reads the index and the frames in one snapshot of the store, so each
 height comes from exactly one place, also while that happens. A segment's body never changes: it is read behind the
 snapshot.
+
+Where entries are not kept for ever, the index begins with a record that says which are gone: whatever reads them meets
+`NotRetained` (`gone`), and `kept` says from where on there are some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worldline.base import errors, limits
+import msgspec
+
+from worldline.base import errors, limits, probes
 from worldline.codec import structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as segment_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers import worlds
 from worldline.layers.stored import history, lines, segments
 from worldline.model import ids, journal
-from worldline.model.journal import Segment
+from worldline.model.journal import GENESIS, Dropped, Head, Segment
 from worldline.store import kv
 
 PAGE_BYTES = 4 * limits.MIB
@@ -69,8 +75,10 @@ class Pages:
         return found
 
 
-async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment) -> segments.Body:
-    """A segment, checked against its record."""
+async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment | Dropped) -> segments.Body:
+    """A segment, checked against its record. `NotRetained` if it was dropped."""
+    if isinstance(record, Dropped):
+        raise gone(record.first_height, record.last_height)
     try:
         return segments.Body(at, record, await blobs.get(record.digest))
     except (errors.Corrupt, errors.NotFound) as error:
@@ -108,13 +116,25 @@ async def entries(
         if body is not None:
             page = entries_of(next(body.blocks(above=above)), above=above)
         if not page:
-            raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
+            raise await missing(engine, at, piece.at, above + 1, up_to)
         end = up_to if piece.up_to is None else min(up_to, piece.up_to)
         found += [entry for entry in page if entry.height <= end]
         above = page[-1].height
         if above >= end and end < up_to:
             above, piece = end, next(pieces or iter(()))
     return found
+
+
+async def missing(engine: kv.Engine, at: ids.Address, owner: ids.Address, height: int, up_to: int) -> errors.Error:
+    """What it means that a height is in no frame and in no segment: its world was deleted, or something is damaged."""
+    read = await engine.read(worlds.get(at), worlds.get(owner))
+    if worlds.find(at, read.value(0)) is None:
+        return worlds.gone(at, read.value(0))
+    if worlds.is_deleted(read.value(1)):
+        probes.hit("journal.owner-deleted")
+        line = lines.decode(at, (await engine.read(lines.get(at))).value(0))
+        return gone(height, (await kept(engine, line)).above)
+    return errors.DecodeError(f"height {height} is missing: the head says {up_to}")
 
 
 def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
@@ -128,7 +148,7 @@ def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
 
 async def changes_above(engine: kv.Engine, line: lines.Line) -> int:
     """The height above which a history has what its steps changed; 0 if nothing was dropped of it."""
-    found = 0
+    found = max((piece.up_to or 0 for piece in await _deleted(engine, line)), default=0)
     for piece in line.owners():
         dropped = await _dropped_up_to(engine, piece.at)
         if dropped > piece.above:
@@ -141,7 +161,7 @@ async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
     while True:
         page = (await engine.read(kv.Range(begin, end, count_max=SEGMENTS_PAGE, reverse=True))).page(0)
         for _, raw in page.items:
-            record = segment_keys.SEGMENT.unpack(raw)
+            record = segment_keys.unpack(raw)
             if not record.changes:
                 return record.last_height
         if not page.more:
@@ -149,13 +169,56 @@ async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
         end = page.items[-1][0]
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """The height above which the entries of a history are kept, and the head there, if that is known."""
+
+    above: int
+    head: Head | None
+
+
+async def kept(engine: kv.Engine, line: lines.Line) -> Kept:
+    """From where on there are entries of a history: those of a parent may go further than where a fork begins, and go
+    with a parent that is deleted.
+    """
+    found = Kept(0, GENESIS)
+    pieces = list(line.pieces(0))
+    deleted = await _deleted(engine, line)
+    read = await engine.read(
+        *(kv.Range(*segment_keys.segments(piece.at), count_max=1) for piece in pieces),
+        *(lines.get(piece.at) for piece in pieces),
+    )
+    for index, piece in enumerate(pieces):
+        records = [segment_keys.unpack(raw) for _, raw in read.page(index).items]
+        dropped = [each for each in records if isinstance(each, Dropped) and each.last_height > piece.above]
+        if piece.up_to is not None and (piece in deleted or any(each.last_height > piece.up_to for each in dropped)):
+            fork = lines.decode_lineage(read.value(len(pieces) + index + 1))
+            found = Kept(piece.up_to, lines.forked_head(fork))
+        elif dropped:
+            found = Kept(dropped[0].last_height, dropped[0].end)
+    return found
+
+
+async def _deleted(engine: kv.Engine, line: lines.Line) -> list[lines.Piece]:
+    """The parts of a history that stood in worlds that are deleted."""
+    pieces = [piece for piece in line.pieces(0) if piece.up_to is not None]
+    read = await engine.read(*(worlds.get(piece.at) for piece in pieces)) if pieces else None
+    return [] if read is None else [each for index, each in enumerate(pieces) if worlds.is_deleted(read.value(index))]
+
+
+def gone(height: int, up_to: int) -> errors.NotRetained:
+    """The error for an entry that is not kept any more."""
+    return errors.NotRetained(height, f"its entry is not kept any more: entries are kept above height {up_to}")
+
+
 async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[tuple[bytes, bytes]]:
-    """The first frame of each journal that the changes in (above, up_to] stand in. The oldest frames are compacted
-    first, so as long as these are there, all of the changes are. `NotRetained` if some were dropped.
+    """The first frame of each journal that the changes in (above, up_to] stand in, and the first segment. The oldest
+    frames are compacted first, and the oldest segments dropped first, so as long as these are there, all of the changes
+    are. `NotRetained` if some were dropped.
     """
     found: list[tuple[bytes, bytes]] = []
     for piece in line.pieces(above):
         height = piece.above
+        needs_segment = False
         while height < (up_to if piece.up_to is None else min(up_to, piece.up_to)):
             frames = kv.Range(*journal_keys.frames(piece.at, above=height), count_max=1)
             read = await engine.read(segment_range(piece.at, above=height), frames)
@@ -165,7 +228,10 @@ async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to
                 break
             if not record.changes:
                 raise dropped(height + 1)
-            height = record.last_height  # what a segment keeps stays
+            if not needs_segment:
+                found += read.page(0).items
+                needs_segment = True
+            height = record.last_height
     return found
 
 

@@ -1,10 +1,11 @@
 """The janitor: clears away what has had its time, in small turns.
 
-A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, what dead workers have left, in the store (leases, chunks of
-uploads) and beside it (lock files, temporary files of uploads), and, if it is time, a garbage collection
-(`roles/collection`). Each turn looks at a bounded number of records, and each act is a commit of its own that expects
-what was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take up room.
+What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
+universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
+that no adapter comes across, what dead workers have left, in the store (leases, chunks of uploads) and beside it (lock
+files, temporary files of uploads), and, if it is time, a garbage collection (`roles/collection`). Each turn looks at a
+bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
+run at once. Nothing depends on one: without it, things only take up room.
 
 Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
 (`roles/compaction/turns.py`) and beside its steps (`proofs.py`).
@@ -24,11 +25,13 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
+from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
 from worldline.roles.collection.turns import Collecting
+from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")
@@ -76,7 +79,9 @@ class Janitor:
         self._collecting: Collecting | None = None
         if blobs is not None:
             self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
-        self._watch = wakeup.Watch(engine, [])
+        self._removal = deletions.Removal(engine, env, universe)
+        self._watch = wakeup.Watch(engine, [deletion.prefix(universe)])
+        self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
@@ -87,6 +92,8 @@ class Janitor:
         self.cleared = 0
 
     def wake(self) -> None:
+        """The next turn is now."""
+        self._next_us = self._env.monotonic_us()
         self._watch.wake()
 
     async def close(self) -> None:
@@ -95,14 +102,31 @@ class Janitor:
         await self._watch.close()
 
     async def tick(self) -> None:
-        """One turn, and a rest: a short one within a round, a long one after it."""
+        """One turn, and a rest: a short one within a round, a long one after it. What was deleted does not wait."""
         self._watch.clear()
-        over = await self.turn()
+        removed = await self.remove()
+        if self._env.monotonic_us() >= self._next_us:
+            over = await self.turn()
+            pause_ms = self._settings.round_ms if over else self._within_ms
+            self._next_us = self._env.monotonic_us() + pause_ms * 1000
+            if over:
+                self._began_us = self._next_us
+        rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
+        await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
+
+    @property
+    def _within_ms(self) -> int:
+        """The rest between two turns of a round."""
         collecting = self._collecting is not None and self._collecting.is_under_way
-        within_ms = self._settings.collect_rest_ms if collecting else self._settings.turn_ms
-        await self._watch.rest(self._settings.round_ms if over else within_ms)
-        if over:
-            self._began_us = self._env.monotonic_us()
+        return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
+
+    async def remove(self) -> bool:
+        """Some of what deleted worlds have left. Returns whether that was all."""
+        before = self._removal.removed
+        over = await self._removal.turn()
+        self._watch.looked(self._removal.seen)
+        self._count("deleted", self._removal.removed - before)
+        return over
 
     async def turn(self) -> bool:
         """One part of a round. Returns whether that was the last."""

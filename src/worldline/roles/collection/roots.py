@@ -99,8 +99,9 @@ def _snapshots(items: Items) -> Iterator[Reference]:
 
 def _segments(items: Items) -> Iterator[Reference]:
     for _, raw in items:
-        record = segment_keys.SEGMENT.unpack(raw)
-        yield Reference(Kind.SEGMENT, record.digest, record)
+        record = segment_keys.unpack(raw)
+        if isinstance(record, journal.Segment):  # and not what stands for those that were dropped
+            yield Reference(Kind.SEGMENT, record.digest, record)
 
 
 def _open_work(items: Items) -> Iterator[Reference]:
@@ -214,6 +215,7 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InWorld.SEEN, "digests of items"),
     (InWorld.TRIAL, "counts, and the digest of an input"),
     (InWorld.TRACE, "tracebacks, as text"),
+    (InWorld.HELD, "a status, and where a copy came from"),
     (InUniverse.META, "a name"),
     (InUniverse.GENERATION, "a number"),
     (InUniverse.NAME, "worlds"),
@@ -231,6 +233,12 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InUniverse.COLLECTION, "where a collection begins"),
     (InUniverse.HOLDS, "no address"),
     (InUniverse.CONDEMNED, "addresses of what goes"),
+    (InUniverse.SEALED, "personal values themselves"),
+    (InUniverse.SUBJECT, "counts"),
+    (InUniverse.IMPORT, "an import under way: what it has written of its world is read as that world's"),
+    (InUniverse.QUOTAS, "numbers"),
+    (InUniverse.QUOTA_LOG, "numbers"),
+    (InUniverse.DELETION, "counts"),
     (InUniverse.GRANTS, "names"),
     (InUniverse.GRANT_LOG, "names"),
 )

@@ -9,7 +9,8 @@ An answer is the receipt of the effect that brought the question. The question's
 and only that world's answer settles it: a world that asks needs no grant for the answer.
 
 A store that is out of reach is tried again, with growing pauses. What will not become right by itself is an error
-receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to.
+receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to, a universe
+that has all that it may have.
 """
 
 from __future__ import annotations
@@ -21,19 +22,24 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, failures
+from worldline.codec import sealed
+from worldline.kernel import runs
 from worldline.kernel.authoring import messages as calls
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, messages, ready, universes, worlds
 from worldline.layers import work as works
+from worldline.layers.upkeep import quotas
 from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.world import TAKES_INPUT
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import parking
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
+_PERSONAL = "a wl.Personal stays in its universe; send what the other side may keep as a plain value"
 TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
 
@@ -110,6 +116,8 @@ class Carrier:
 
     async def send(self, claim: works.Open, to: str, content: calls.Content, *, ask: bool) -> Any:
         """Enqueue a message, or find that it was. Returns its receipt; of a question, where it was put to."""
+        if sealed.MAGIC in content.data:
+            _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {_PERSONAL}")
         goes = calls.destination(to)
         name = goes.peer
         try:
@@ -154,7 +162,10 @@ class Carrier:
                 _check_allowed(universes.decode_grants(universe, named.value(1)), letter, letter.world)
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
-            read = await engine.read(worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe))
+            read = await engine.read(
+                worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe),
+                *admission.reads(universe),
+            )  # fmt: skip
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
                 return transact.Done((messages.seen_stamp(seen, message), True))
@@ -164,6 +175,8 @@ class Carrier:
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
+            if universe != message.from_universe:
+                _check_quota(universe, letter, read.value(3), read.value(4))
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -185,6 +198,8 @@ class Carrier:
         self, claim: works.Open, asker: ids.Address, question: ids.IntentId, status: ReceiptStatus, data: bytes
     ) -> bool:
         """Give a question its answer, as its one receipt. False if no run waits for it any more."""
+        if sealed.MAGIC in data:
+            status, data = ReceiptStatus.ERROR, runs.failure(calls.UNDELIVERABLE, f"the answer: {_PERSONAL}")
         name, place = await self._place_of(asker.universe)
         try:
             receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)
@@ -246,6 +261,14 @@ def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> No
     if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=label):
         who = f"world {message.world!r} of universe {message.universe!r} ({message.from_universe.hex()})"
         _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {label} there")
+
+
+def _check_quota(universe: ids.UniverseId, letter: Letter, quota: bytes | None, usage: bytes | None) -> None:
+    """For the universe that it goes to, a message from another one comes from outside."""
+    try:
+        admission.check_message(quotas.decode(universe, quota).quota, quotas.decode_usage(usage))
+    except errors.QuotaExceeded as error:
+        _refuse(calls.OVER_QUOTA, f"message to {letter.to!r}: that universe is over its quota of {error.quota}")
 
 
 def _hint(goes: calls.Destination) -> str:
