@@ -52,7 +52,6 @@ MODULES = (
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
 U = "1502" + "30101112131415161718191a1b1c1d1e1f"
 W = U + "1506" + "30202122232425262728292a2b2c2d2e2f"
-BEHIND = U + "1506" + "30202122232425262728292a2b2c2d2e30"
 WORKER_HEX = "1503" + "30303132333435363738393a3b3c3d3e3f"
 WORLD_ID = "30202122232425262728292a2b2c2d2e2f"
 INTENT_ID = "30404142434445464748494a4b4c4d4e4f"
@@ -110,7 +109,6 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
     ("collection.condemned_key", lambda: collection.condemned_key(UNIVERSE, DIGEST), U + "1513" + DIGEST_HEX),
-    ("worlds.behind", lambda: worlds.behind(AT), BEHIND),
     ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
     ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
     ("leases.holder_key", lambda: leases.holder_key(AT), W + "1503"),
@@ -300,7 +298,7 @@ WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world", "segments.unpack",
+    "ready.hint_world", "segments.unpack", "worlds.behind",
 )  # fmt: skip
 
 
