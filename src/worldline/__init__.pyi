@@ -9,13 +9,17 @@ from worldline.base.errors import (
     BadInput,
     CellUnfit,
     Closed,
+    CodecFailed,
+    CodecMismatch,
     Conflicted,
     Corrupt,
     DedupeExpired,
     DurabilityWarning,
+    Erased,
     Error,
     Exists,
     IdReused,
+    KeyMissing,
     NotFound,
     NotHosted,
     NotRetained,
@@ -23,6 +27,7 @@ from worldline.base.errors import (
     StepFailed,
     StoreError,
     StoreUncertain,
+    WrongKey,
 )
 from worldline.base.failures import (
     CancelKind,
@@ -95,10 +100,14 @@ from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
+from worldline.store.encryption.interface import Codec
+from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str
 
 __all__ = [
+    "AesGcm",
     "Allowed",
     "AllowedChange",
     "Attempt",
@@ -109,6 +118,10 @@ __all__ = [
     "CellUnfit",
     "Chunk",
     "Closed",
+    "Codec",
+    "CodecContext",
+    "CodecFailed",
+    "CodecMismatch",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -123,6 +136,7 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
     "Error",
     "Exists",
     "Failed",
@@ -130,6 +144,7 @@ __all__ = [
     "Head",
     "IdReused",
     "Journaled",
+    "KeyMissing",
     "Kind",
     "LimitExceeded",
     "Measure",
@@ -174,6 +189,7 @@ __all__ = [
     "Workflow",
     "World",
     "WorldMeta",
+    "WrongKey",
     "after",
     "ask",
     "attempt",

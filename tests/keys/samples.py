@@ -22,7 +22,9 @@ from worldline.keys import (
     work,
     worlds,
 )
+from worldline.keys.upkeep import data_keys, encryption
 from worldline.model import blob, ids, lease, payload, snapshot, trace
+from worldline.model import encryption as encryption_model
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
@@ -149,6 +151,24 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.WORKER,
         leases.WORKER,
         lease.Worker(counted(0x70), 9, TIME_US, 10_000_000, 64, {"zone": "a"}, draining=True),
+    ),
+    (
+        "encryption",
+        space.ValueKind.ENCRYPTION,
+        encryption.VALUE,
+        encryption_model.Encryption("aes-gcm", 3, [encryption_model.MasterKey("2026", counted(0x70), True)], b"probe"),
+    ),
+    (
+        "data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        encryption_model.DataKey("2026", counted(0x60, 60), TIME_US),
+    ),
+    (
+        "destroyed data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        encryption_model.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
 ]

@@ -33,11 +33,19 @@ from worldline.cli.commands import (
     work,
     workers,
 )
+from worldline.cli.upkeep import keys
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],
-    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *universes.COMMANDS, *upgrade.COMMANDS],
+    "Tend worlds": [
+        *tend.COMMANDS,
+        *branches.COMMANDS,
+        *workers.LEASES,
+        *universes.COMMANDS,
+        *upgrade.COMMANDS,
+        *keys.COMMANDS,
+    ],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1  # encrypted stores
 
 
 class Root(enum.IntEnum):
@@ -33,6 +33,7 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    ENCRYPTION = 22
 
 
 class InUniverse(enum.IntEnum):
@@ -48,6 +49,8 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    DATA_KEY = 25
+    WORLD_KEY = 26
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -110,6 +113,8 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    ENCRYPTION = 52
+    DATA_KEY = 53
     GRANTS = 60
     GRANT_CHANGE = 61
 
