@@ -18,7 +18,7 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
-        "Erased Error Exists IdReused KeyMissing NotFound NotHosted NotRetained Overloaded StepFailed "
+        "Erased Error Exists IdReused KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed "
         "StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
@@ -26,6 +26,8 @@ _DECLARED = {
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
+    "client.access.quotas": "Quota QuotaChange QuotaUse",
+    "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.diff.result": "Diff",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",

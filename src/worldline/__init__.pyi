@@ -24,6 +24,7 @@ from worldline.base.errors import (
     NotHosted,
     NotRetained,
     Overloaded,
+    QuotaExceeded,
     StepFailed,
     StoreError,
     StoreUncertain,
@@ -49,6 +50,8 @@ from worldline.base.failures import (
     Undeliverable,
 )
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
+from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
@@ -157,6 +160,10 @@ __all__ = [
     "OutsideWorkflow",
     "Overloaded",
     "Program",
+    "Quota",
+    "QuotaChange",
+    "QuotaExceeded",
+    "QuotaUse",
     "Receipt",
     "Refused",
     "Request",
@@ -185,6 +192,7 @@ __all__ = [
     "TryAgain",
     "Undeliverable",
     "Universe",
+    "UniverseInfo",
     "WorkState",
     "Workflow",
     "World",
@@ -194,6 +202,7 @@ __all__ = [
     "ask",
     "attempt",
     "continue_as_new",
+    "create_universe",
     "emit",
     "gather",
     "http",
@@ -211,6 +220,7 @@ __all__ = [
     "sleep_until",
     "start",
     "state",
+    "universes",
     "unschedule",
     "use",
     "uuid",

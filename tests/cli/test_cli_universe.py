@@ -1,4 +1,4 @@
-"""universe allow, deny, allowed."""
+"""universe list, create, quota; allow, deny, allowed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def test_allowing_and_denying(store: Path) -> None:
     assert run("universe", "deny", "city", "--to", "nothing", *here).code == 1
     assert len(run("universe", "deny", "city", *here).json["taken"]) == 2
     assert run("universe", "allowed", *here).lines == []
+    assert "city" in run("universe", "allowed", "--log", "--store", store).out
     log = run("universe", "allowed", "--log", *here).lines
     assert [(each["change"], each["allowed"]) for each in log] == [(3, False), (3, False), (2, True), (1, True)]
 
@@ -48,3 +49,45 @@ def test_a_project_names_its_peers(store: Path, tmp_path: Path) -> None:
     assert run("universe", "allow", "far:city", cwd=tmp_path).code == 0
     [found] = run("universe", "allowed", "--json", cwd=tmp_path).lines
     assert (found["universe"], found["universe_id"]) == ("far:city", made)
+
+
+def test_listing_making_and_bounding(store: Path) -> None:
+    here = ["--store", store, "--json"]
+    said = run("universe", "create", "city", *here)
+    assert (said.code, said.json["created"]) == (0, True)
+    assert run("universe", "create", "city", *here).code == 1
+    assert run("universe", "create", "", *here).code == 2
+    assert [each["name"] for each in run("universe", "list", *here).lines] == ["city", "default"]
+    city = [*here, "--universe", "city"]
+    said = run("universe", "quota", "--worlds", "2", "--bytes", "20G", "--effects", "none", *city)
+    assert said.json["changed"] is True
+    assert said.json["quota"] == {"worlds": 2, "bytes": 20 * 1024**3, "effects": None, "pins": None}
+    assert run("universe", "quota", "--bytes", "none", *city).json["quota"]["bytes"] is None
+    assert run("universe", "quota", *city).json["changed"] is False
+    log = run("universe", "quota", "--log", *city).lines
+    assert [(each["change"], each["worlds"], each["bytes"]) for each in log] == [(2, 2, None), (1, 2, 20 * 1024**3)]
+    table = run("universe", "list", "--store", store).out
+    assert "worlds 0 of 2" in table
+    counted = run("universe", "list", "--count", *here).lines
+    assert all(each["bytes"] > 0 and each["counted"] for each in counted)
+
+
+def test_a_quota_that_is_used_up(store: Path) -> None:
+    here = ["--store", store, "--json"]
+    assert run("universe", "quota", "--bytes", "10", "--count", *here).json["exceeded"] == ["bytes"]
+    refused = run("send", "alice", "Deposited", "cents=1", *here)
+    assert (refused.code, refused.error["code"]) == (4, "quota_exceeded")
+    assert "its quota is 10" in refused.error["message"]
+    assert "over its quota of bytes" in run("universe", "quota", "--store", store).out
+    assert any(each["kind"] == "quota" for each in run("why", "alice", *here).json["reasons"])
+    assert run("universe", "quota", "--bytes", "none", *here).json["exceeded"] == []
+    assert run("send", "alice", "Deposited", "cents=1", *here).code == 0
+
+
+def test_what_is_no_quota(store: Path) -> None:
+    here = ["--store", store, "--json"]
+    for wrong in ("-1", "lots", "1.5", "1P", ""):
+        assert run("universe", "quota", "--worlds", wrong, *here).code == 2, wrong
+    assert run("universe", "quota", "--worlds", str(2**63), *here).code == 2
+    assert run("universe", "quota", "--universe", "nowhere", *here).code == 3
+    assert run("universe", "quota", "--log", *here).lines == []

@@ -15,7 +15,7 @@ import worldline as wl
 from tests.host import encrypted
 from tests.host.encrypted import SECRET, Note, Notes, app, codec
 from tests.servers import postgres
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.client.upkeep import destruction
 from worldline.host import compose
 from worldline.host import encryption as host_encryption
@@ -300,6 +300,27 @@ async def test_a_key_that_wraps_something_new_is_not_retired(tmp_path: Path) -> 
         assert (done.retired, done.kept) == ([], ["old"])
         [use] = [each for each in await rotation.in_use(ring) if each.id == "old"]
         assert use.data_keys >= 1
+
+
+@pytest.mark.probe("encryption.translated-again")
+async def test_a_data_key_that_was_wrapped_anew_is_read_again(tmp_path: Path) -> None:
+    async with opened(tmp_path, codec("old", "old", "new"), host=app) as universe:
+        world = await universe.ensure("w", app)
+        await (await world.send(Note("1"))).applied()
+        async with opened(tmp_path, codec("new", "old", "new")) as other:
+            await rotation.rotate(rotation.ring_of(other._connection.store.vault))
+        await (await world.send(Note("2"))).applied()
+        assert (await world.state(Notes)).texts == ["1", "2"]
+
+
+@pytest.mark.probe("encryption.known-full")
+async def test_more_worlds_than_keys_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DATA_KEYS_KNOWN_MAX", 2)
+    async with opened(tmp_path, host=app) as universe:
+        worlds = [await universe.ensure(f"w{n}", app) for n in range(5)]
+        for text in ("1", "2"):
+            await asyncio.gather(*(world.send(Note(text)) for world in worlds))
+        assert [(await world.state(Notes)).texts for world in worlds] == [["1", "2"]] * 5
 
 
 async def test_a_rotation_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,8 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import data_keys, encryption
+from worldline.keys.upkeep import collection, data_keys, encryption, quotas
 from worldline.model import blob, ids, lease, payload, snapshot, trace
-from worldline.model import encryption as encryption_model
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
@@ -98,6 +97,15 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
     ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
+    ("marking", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300, marking=True)),
+    (
+        "collection",
+        space.ValueKind.COLLECTION,
+        collection.COLLECTION,
+        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST),
+    ),
+    ("holds", space.ValueKind.HOLDS, collection.HOLDS, blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup")])),
+    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US)),
     ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
@@ -111,6 +119,19 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         universes.GRANT_CHANGE,
         world_model.GrantChange(2, True, [GRANT], TIME_US),
     ),
+    (
+        "quotas",
+        space.ValueKind.QUOTAS,
+        quotas.QUOTAS,
+        world_model.Quotas(2, world_model.Quota(10, None, 300, 0), 7, None, 4),
+    ),
+    (
+        "quota change",
+        space.ValueKind.QUOTA_CHANGE,
+        quotas.QUOTA_CHANGE,
+        world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
+    ),
+    ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
@@ -128,6 +149,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.SEGMENT,
         segments.SEGMENT,
         journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
+    ),
+    (
+        "dropped",
+        space.ValueKind.DROPPED,
+        segments.DROPPED,
+        journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
     ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
@@ -156,19 +183,19 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "encryption",
         space.ValueKind.ENCRYPTION,
         encryption.VALUE,
-        encryption_model.Encryption("aes-gcm", 3, [encryption_model.MasterKey("2026", counted(0x70), True)], b"probe"),
+        encryption.Encryption("aes-gcm", 3, [encryption.MasterKey("2026", counted(0x70), True)], b"probe"),
     ),
     (
         "data key",
         space.ValueKind.DATA_KEY,
         data_keys.VALUE,
-        encryption_model.DataKey("2026", counted(0x60, 60), TIME_US),
+        data_keys.DataKey("2026", counted(0x60, 60), TIME_US),
     ),
     (
         "destroyed data key",
         space.ValueKind.DATA_KEY,
         data_keys.VALUE,
-        encryption_model.DataKey("", b"", TIME_US, TIME_US + 1),
+        data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
 ]

@@ -32,12 +32,12 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import data_keys, encryption
+from worldline.keys.upkeep import collection, data_keys, encryption, quotas
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, data_keys, encryption, inbox, journal, leases, lineage, ready, schema, segments, snapshots, traces,
-    trial, universes, work, worlds,
+    cas, chunks, collection, data_keys, encryption, inbox, journal, leases, lineage, quotas, ready, schema, segments,
+    snapshots, traces, trial, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -76,7 +76,14 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
+    ("quotas.quotas_key", lambda: quotas.quotas_key(UNIVERSE), U + "151d" + "14"),
+    ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
+    ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
+    ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
+    ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
+    ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
+    ("collection.condemned_key", lambda: collection.condemned_key(UNIVERSE, DIGEST), U + "1513" + DIGEST_HEX),
     ("worlds.meta_key", lambda: worlds.meta_key(AT), W + "1501"),
     ("leases.epoch_key", lambda: leases.epoch_key(AT), W + "1502"),
     ("leases.holder_key", lambda: leases.holder_key(AT), W + "1503"),
@@ -142,7 +149,9 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
+    ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
+    ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
@@ -220,6 +229,13 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         chunks.upload_key(UNIVERSE, DIGEST, NONCE),
         (DIGEST, NONCE),
     ),
+    ("cas.blob_address", lambda key: cas.blob_address(UNIVERSE, key), cas.blob_key(UNIVERSE, DIGEST), DIGEST),
+    (
+        "collection.condemned_address",
+        lambda key: collection.condemned_address(UNIVERSE, key),
+        collection.condemned_key(UNIVERSE, DIGEST),
+        DIGEST,
+    ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
@@ -231,6 +247,7 @@ NOT_KEYS = (
     "cas.object_folder", "cas.object_name", "ready.hint_value",
     "ready.hint_world", "data_keys.is_world", "data_keys.is_unstamped", "data_keys.of_object", "data_keys.sealing",
     "data_keys.whose", "data_keys.whose_object",
+    "segments.unpack",
 )  # fmt: skip
 
 
@@ -317,6 +334,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return work.open_key(AT, intent)
         case "work.pointer", work.Pointer(queue, due_us, at, intent):
             return work.due_key(at, intent, queue=queue, due_us=due_us)
+        case "cas.blob_address", of:
+            return cas.blob_key(UNIVERSE, of)
+        case "collection.condemned_address", of:
+            return collection.condemned_key(UNIVERSE, of)
         case "chunks.chunk_number", number:
             return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
         case "chunks.upload_name", (of, nonce):
@@ -391,6 +412,7 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: worlds.meta_key(ids.Address(ids.UniverseId(bytes(17)), samples.WORLD)),
         lambda: cas.blob_key(UNIVERSE, bytes(31)),
         lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
+        lambda: collection.condemned_key(UNIVERSE, bytes(31)),
         lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
@@ -469,7 +491,8 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "ENCRYPTION": 22},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "DATA_KEY": 25, "WORLD_KEY": 26, "GRANTS": 60, "GRANT_LOG": 61,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DATA_KEY": 25,
+        "WORLD_KEY": 26, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

@@ -28,6 +28,7 @@ from worldline.keys import (
     work,
     worlds,
 )
+from worldline.keys.upkeep import collection, quotas
 from worldline.model import ids
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -126,7 +127,13 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "chunk": chunks.chunk_key(at.universe, other * 2, other, number),
         "grants": universes.grants_key(at.universe),
         "grant change": universes.grant_log_key(at.universe, stamp),
+        "quotas": quotas.quotas_key(at.universe),
+        "usage": quotas.usage_key(at.universe),
+        "quota change": quotas.log_key(at.universe, stamp),
         "upload": chunks.upload_key(at.universe, other * 2, other),
+        "collection": collection.collection_key(at.universe),
+        "holds": collection.holds_key(at.universe),
+        "condemned": collection.condemned_key(at.universe, other * 2),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),
         "hint": ready.hint_key(at.universe, number, stamp),

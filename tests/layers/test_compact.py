@@ -15,14 +15,14 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases
 from worldline.layers.snapshots import Saved
 from worldline.layers.stored import compact
-from worldline.model.journal import Segment
+from worldline.model.journal import Dropped, Head, Segment
 from worldline.model.snapshot import Snapshot
 from worldline.store import kv
 
 LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
 FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
-LAST = compact.Last(FIRST, keys.SEGMENT.pack(FIRST))
+LAST = compact.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
 
 
 @pytest.mark.parametrize("pins", [None, kv.counter_add(None, 3)])
@@ -67,6 +67,38 @@ def test_snapshots_are_dropped_as_they_were_read() -> None:
     }
     assert list(batch.deletes) == [snapshot_keys.snapshot_key(AT, 3), snapshot_keys.snapshot_key(AT, 5)]
     assert not batch.puts
+
+
+def test_the_oldest_segments_are_dropped() -> None:
+    """One record stands for them, with the head that the chain goes on from. Snapshots below go with them."""
+    before = compact.Indexed(gone := Dropped(1, Head(1, 3, bytes(32), bytes(32), 5)), keys.DROPPED.pack(gone))
+    first = compact.Indexed(record := Segment(4, 7, 2, 3, bytes(32), 100, False), keys.SEGMENT.pack(record))
+    second = compact.Indexed(SECOND, keys.SEGMENT.pack(SECOND))
+    end = Head(5, 9, b"c" * 32, b"s" * 32, 77)
+    saved = Saved(Snapshot(3, 7, bytes(32), bytes(32), 1, b"", 0), b"raw")
+    batch = kv.Batch()
+    expected = compact.Expected(b"baseline", kv.counter_add(None, 1))
+    compact.expire(batch, LEASE, expected, [before, first, second], end, snapshots=[saved])
+    kv.check(batch)
+    assert batch.expects == {
+        lease_keys.epoch_key(AT): b"epoch",
+        snapshot_keys.baseline_key(AT): b"baseline",
+        lineage_keys.pin_count_key(AT): kv.counter_add(None, 1),
+        keys.segment_key(AT, 3): before.raw,
+        keys.segment_key(AT, 7): first.raw,
+        keys.segment_key(AT, 9): second.raw,
+        snapshot_keys.snapshot_key(AT, 3): b"raw",
+    }
+    assert [*batch.deletes] == [keys.segment_key(AT, 3), keys.segment_key(AT, 7), snapshot_keys.snapshot_key(AT, 3)]
+    assert {key: put.value for key, put in batch.puts.items()} == {
+        keys.segment_key(AT, 9): keys.DROPPED.pack(Dropped(1, end))
+    }
+    for wrong in ([before], [before, first]):
+        with pytest.raises(AssertionError):
+            compact.expire(kv.Batch(), LEASE, expected, wrong, end, snapshots=[])
+    at_end = Saved(Snapshot(5, 9, bytes(32), bytes(32), 1, b"", 0), b"raw")
+    with pytest.raises(AssertionError, match="states above stay"):
+        compact.expire(kv.Batch(), LEASE, expected, [second], end, snapshots=[at_end])
 
 
 def test_the_last_segment() -> None:

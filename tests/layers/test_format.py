@@ -14,7 +14,7 @@ from worldline.layers import format as formats
 from worldline.model import world
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b10183be1cb0820200")
+MARKER = bytes.fromhex("b101f4b92c26820201")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 0)
+    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 1)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,11 +47,11 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 1), (2, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 2), (2, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.0"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.1"):
         ensure(store, create=create)
     assert store.everything() == before
 

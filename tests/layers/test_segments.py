@@ -131,7 +131,7 @@ def read(made: History, record: Segment, body: bytes, *, above: int) -> list[his
     while True:
         page, wanted = _page(index, reader.wanted_segment()), reader.wanted()
         covering = reader.covering(page)
-        if covering is not None:
+        if isinstance(covering, Segment):
             found += reader.take(segments.Body(AT, covering, body).blocks(above=reader.height))
             continue
         frames = [each for each in items if wanted.begin <= each[0] < wanted.end][:1]

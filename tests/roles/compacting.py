@@ -114,8 +114,11 @@ class Stored:
             found += [structs.decode(journal.Entry, each).height for each in journal_keys.unpack_frame(raw).entries]
         return found
 
+    async def index(self) -> list[journal.Segment | journal.Dropped]:
+        return [segment_keys.unpack(raw) for _, raw in await self._page(segment_keys.segments(self._at))]
+
     async def segments(self) -> list[journal.Segment]:
-        return [segment_keys.SEGMENT.unpack(raw) for _, raw in await self._page(segment_keys.segments(self._at))]
+        return [each for each in await self.index() if isinstance(each, journal.Segment)]
 
     async def snapshots(self) -> list[int]:
         """Their heights."""
@@ -127,6 +130,6 @@ class Stored:
         return snapshot_layer.decode_baseline(raw).height
 
     async def check(self, top: int, *, above: int = 0) -> None:
-        """Each height is in exactly one place."""
-        moved = [height for each in await self.segments() for height in range(each.first_height, each.last_height + 1)]
+        """Each height is in exactly one place, or the index says that it is gone."""
+        moved = [height for each in await self.index() for height in range(each.first_height, each.last_height + 1)]
         assert moved + await self.frames() == list(range(above + 1, top + 1))

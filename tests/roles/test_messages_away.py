@@ -28,6 +28,7 @@ from worldline.model.inbox import Message, ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 from worldline.roles.effects import deliver
+from worldline.roles.quotas import usage
 from worldline.store import kv, transact
 
 
@@ -216,6 +217,29 @@ async def test_who_may_not_send_stores_nothing_there(memory_kit: Kit) -> None:
         before = (await engine.read(everything)).page(0).items
         assert (await kits.run(world, once("shop/keeper", "x" * 100_000), id="r")).startswith("not_allowed")
         assert (await engine.read(everything)).page(0).items == before
+        await client.close()
+
+
+async def test_a_universe_over_its_quota_takes_no_messages_from_others(memory_kit: Kit) -> None:
+    """For that universe they come from outside. Its own worlds still send to each other."""
+    async with memory_kit.hosting(sender) as here:
+        client = await memory_kit.process(universe="shop")
+        there = client.universe
+        await there.create("keeper", keeper)
+        await there.allow("default")
+        await there.set_quota(bytes=1)
+        store = there._connection.store
+        await usage.count_now(store.engine, store.env, there._connection.id)
+        world = await here.ensure("sender", sender)
+        engine, prefix = await memory_kit.engine(), space.universe(there._connection.id)
+        everything = kv.Range(prefix, prefix + b"\xff", count_max=10_000)
+        before = (await engine.read(everything)).page(0).items
+        said = await kits.run(world, once("shop/keeper", "x" * 100_000), id="r")
+        assert said.startswith("quota_exceeded: ")
+        assert "over its quota of bytes" in said
+        assert (await engine.read(everything)).page(0).items == before
+        await there.set_quota(bytes=None)
+        assert not (await kits.run(world, once("shop/keeper", "y"), id="s")).startswith("quota_exceeded")
         await client.close()
 
 

@@ -87,6 +87,26 @@ def test_snapshots_that_go() -> None:
     assert [each.record.step for each in retention.droppable(nothing, policy(), compacted=4)] == [1]
 
 
+def test_entries_that_may_go() -> None:
+    """If the policy says so, and no state below their end is kept: the last snapshots, the baseline, what is pinned."""
+    keeping = Policy(10, 10**9, 0, 1, journal_us=5)
+    for steps, kept, pinned, last, expected in (
+        ([0, 5, 9], 1, (), 9, True),
+        ([0, 5, 9], 2, (), 9, False),
+        ([0, 5, 9], 2, (), 5, True),
+        ([0, 5, 9], 1, (5,), 9, False),
+        ([0, 5, 9], 1, (9,), 9, True),
+        ([0, 5], 1, (), 9, False),
+    ):
+        wanted = Policy(10, 10**9, 0, kept, journal_us=5)
+        assert retention.may_expire(known(steps, pinned=pinned), segment(last), wanted) == expected, (steps, kept, last)
+    assert not retention.may_expire(known([0, 5, 9]), segment(9), policy())
+    assert retention.may_expire(known([0, 5, 9]), segment(9), keeping)
+    saved = known([0, 5, 9])
+    behind = Known(saved.snapshots[1].record, saved.snapshots, None, 0, ())  # the baseline is not the last
+    assert not retention.may_expire(behind, segment(9), keeping)
+
+
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True), st.lists(st.integers(0, 40), max_size=3),
     st.integers(1, 5), st.integers(0, 30), st.integers(0, 40),

@@ -37,6 +37,7 @@
     ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
+    ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         │   └── Erased            bytes whose key was destroyed
@@ -261,6 +262,22 @@ class Overloaded(Error):
     def __init__(self, why: str, *, retry_after: float) -> None:
         super().__init__(f"{why}; try again in {retry_after:.1f} s")
         self.retry_after = retry_after
+
+
+class QuotaExceeded(Error):
+    """Nothing was taken. `quota`: which, as `worldline universe quota` names it; `used` of `limit`."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, quota: str, *, used: int, limit: int, advice: str) -> None:
+        raised = f"raise the quota with `worldline universe quota --{quota} N`"
+        super().__init__(f"this universe has {used} {QUOTA_NAMES[quota]}, its quota is {limit}; {advice}, or {raised}")
+        self.quota = quota
+        self.used = used
+        self.limit = limit
+
+
+QUOTA_NAMES = {"worlds": "worlds", "bytes": "bytes stored", "effects": "open effects", "pins": "forks that pin"}
 
 
 class Corrupt(Error):

@@ -31,6 +31,7 @@ TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
 KEY_ID_BYTES_MAX = 64  # of a master key
 KEY_BYTES = 32  # of a master key, and of a data key
+KEY_CHECK_BYTES = 16  # by which a master key is told from every other
 MASTER_KEYS_MAX = 64  # that a store is encrypted with at a time
 DATA_KEYS_KNOWN_MAX = 65_536  # that a process remembers
 DATA_KEYS_PAGE = 100  # looked at together when keys are changed
@@ -43,6 +44,8 @@ WEBHOOK_SECONDS = 10  # for a request to arrive, and for those under way when th
 WEBHOOK_SECRET_BYTES_MIN = 16
 GRANTS_MAX = 64  # of a universe: what others may send to it
 GRANT_CHANGES_SHOWN_MAX = 1_000
+QUOTA_MAX = 2**62  # of any quota of a universe
+QUOTA_CHANGES_SHOWN_MAX = 1_000
 HEADERS_BYTES_MAX = 8 * KIB  # of all of them, names and values
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
 
@@ -86,6 +89,13 @@ SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; th
 SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
+
+# --- Garbage collection --------------------------------------------------------------------------------
+MARKED_MAX = 16_000_000  # addresses that one collection keeps, eight bytes each; with more, it judges a part of them
+HOLDS_MAX = 64  # of a universe, at the same time
+HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
+HOLD_CHARACTERS_MAX = 200  # of what it is for
+ORPHANS_MAX = 10_000  # objects without a record that one collection deletes
 
 # --- Objects -------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX = 512
@@ -152,6 +162,7 @@ assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item m
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
+assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"

@@ -28,7 +28,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
     ((errors.BadInput,), USAGE),
     ((errors.NotFound,), NOT_FOUND),
-    ((errors.Lost, failures.Refused, errors.Overloaded), REFUSED),
+    ((errors.Lost, failures.Refused, errors.Overloaded, errors.QuotaExceeded), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
     ((TimeoutError, errors.NotHosted), TIMEOUT),
@@ -101,13 +101,13 @@ class Out:
                 self.json(record)
         elif self.quiet:
             for record in records:
-                self.line(str(getattr(record, key)))
+                self.line(str(_field(record, key)))
         elif not records:
             self.note(none)
         else:
             from worldline.cli import terminal  # noqa: PLC0415 - loads rich, which most commands do without
 
-            rows = [[cell(getattr(record, field)) for field in columns.values()] for record in records]
+            rows = [[cell(_field(record, field)) for field in columns.values()] for record in records]
             terminal.print_table(list(columns), rows)
 
     def json(self, record: Any) -> None:
@@ -142,6 +142,11 @@ class Progress:
     def __call__(self, done: int, total: int, what: str = "") -> None:
         if self._update is not None:
             self._update(done, total, what)
+
+
+def _field(record: Any, name: str) -> Any:
+    """A field of a record, or of one that was put together as a dict."""
+    return record[name] if isinstance(record, dict) else getattr(record, name)
 
 
 def cell(value: Any) -> str:

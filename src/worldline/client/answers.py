@@ -18,6 +18,7 @@ from worldline.client.connection import Connection
 from worldline.codec import structs
 from worldline.kernel.events import Answer
 from worldline.kernel.rows.records import Failure
+from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
@@ -32,7 +33,8 @@ async def applied(universe: Connection, sending: delivery.Sending) -> int:
     """The height at which an input was taken."""
     if sending.applied is not None:
         return sending.applied.height
-    async for each in _entries(universe, sending.at, above=sending.since):
+    since = await _since(universe, sending, sending.id)
+    async for each in _entries(universe, sending.at, above=since):
         if each.stamp == sending.stamp:
             return each.height
     raise AssertionError("following a journal does not end")
@@ -49,7 +51,8 @@ async def ask(
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
                 found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since - 1, expected=expected)
             else:
-                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since)
+                since = await _since(universe, sending, client_id)
+                found = await entry(universe, at, Kind.ANSWERED, correlation, since)
             answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
@@ -57,6 +60,25 @@ async def ask(
     if isinstance(error, failures.RunFailed):
         await add_trace(universe, at, error, Source.HANDLER, step=found.step)
     raise error
+
+
+async def _since(universe: Connection, sending: delivery.Sending, client_id: bytes | str | None) -> int:
+    """The height above which an input is looked for. One that was sent before may have been taken long ago:
+    `NotRetained` if that can have been in entries that are not kept any more.
+    """
+    if not sending.repeated or client_id is None:
+        return sending.since
+    engine = universe.store.engine
+    kept = await reader.kept(engine, sending.at)
+    if not kept.above or kept.head is None:
+        return kept.above
+    seen = (await engine.read(inboxes.get_seen(sending.at, client_id))).value(0)
+    if seen is None or inboxes.seen_us(seen) <= kept.head.time_us:
+        raise errors.NotRetained(
+            kept.above, f"id {sending.id} was used before, and what came of it may be in entries up to here, which are "
+            "not kept any more; send again under a new id if that is safe"
+        )  # fmt: skip
+    return kept.above
 
 
 async def add_trace(

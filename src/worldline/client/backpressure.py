@@ -6,25 +6,30 @@ over to worlds of this process and wait for their step. Inputs that are in the b
 requests and new runs. Messages between worlds, receipts, timers and all other control pass, or a full system could not
 reduce its backlog.
 
+The same inputs are refused, with `QuotaExceeded`, while the universe has more bytes stored or more open effects than
+its quota allows (`layers/upkeep/quotas.py`).
+
 Estimates are sampled from the store, never read for every input: the inbox's with a read that happens anyway, once per
-sample period or number of inputs; the effects' after an input was taken, once per sample period, less often the more
-there are. Between samples a process counts what it adds to an inbox itself. So several processes may exceed a bound by
-a part of it each.
+sample period or number of inputs; the effects', and the quota, after an input was taken, once per sample period, less
+often the more effects there are. Between samples a process counts what it adds to an inbox itself. So several processes
+may exceed a bound by a part of it each.
 """
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.codec import tuples
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
-from worldline.layers import work as works
-from worldline.model import ids, inbox
+from worldline.layers.upkeep import quotas
+from worldline.model import ids, inbox, world
 from worldline.model.settings import PressureSettings
-from worldline.roles import queue_names, telemetry
+from worldline.roles import telemetry
+from worldline.roles.quotas import admission
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
@@ -55,8 +60,12 @@ class Pressure:
         self._telemetry = telemetry
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
-        self._effects_us: int | None = None  # when they were counted
-        self._count_again_us = 0
+        self._quota = world.UNBOUNDED
+        self._usage: world.Usage | None = None
+        self._begun = False  # the quota was looked at
+        self._full = False  # by what is known, the universe has too many open effects, or all that it may have
+        self._sampled_us: int | None = None  # when this was last looked at
+        self._sample_again_us = 0
         self.waiting = 0  # inputs that were handed over to worlds of this process
 
     # --- Handed over in this process ---------------------------------------------------------------------------
@@ -114,64 +123,92 @@ class Pressure:
             raise self._refuse(at, "inbox", why, self._settings.sample_ms * 1000)
         known.added += 1
 
-    # --- The effects of the universe ---------------------------------------------------------------------------
+    # --- The effects of the universe, and its quota ---------------------------------------------------------------
 
-    def effects_doubtful(self, item: inbox.Item) -> bool:
-        """Whether the universe has too many open effects, by what is known."""
-        return 0 < self._settings.open_effects_max <= self._effects and is_refusable(item)
+    async def begin(self) -> None:
+        """Know the quota from the first input on."""
+        read = await self._engine.read(*admission.reads(self._universe))
+        self._note(read.value(0), read.value(1))
 
-    async def check_effects(self, at: ids.Address, item: inbox.Item, *, sure: bool = False) -> None:
-        """Refuse the input if the universe has too many open effects, by what is known.
+    def doubtful(self, item: inbox.Item) -> bool:
+        """Whether the universe has too much for such an input, by what is known."""
+        return self._full and is_refusable(item)
 
-        An input that passes does not wait for a count: inputs that were given one after the other must not overtake
+    async def check(self, at: ids.Address, item: inbox.Item, *, sure: bool = False) -> None:
+        """Refuse the input if the universe has too many open effects or all that it may have, by what is known.
+
+        An input that passes does not wait for a look: inputs that were given one after the other must not overtake
         each other. `sure`: except for the first input of a process, which may be its only one.
         """
-        bound = self._settings.open_effects_max
-        if not bound or not is_refusable(item):
+        if not is_refusable(item):
             return
-        if self._effects >= bound or (sure and self._effects_us is None):
-            await self.count_effects(item)
-        if self._effects >= bound:
-            why = f"{self._effects} effects or more are open in this universe"
-            raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
+        if self._full or (sure and self._sampled_us is None):
+            await self.sample(item)
+        if self._full:
+            self._refuse_full(at)
 
-    def effects_stale(self, item: inbox.Item) -> bool:
-        """Whether it is time to count open effects."""
-        if self._effects_us is not None and self._env.monotonic_us() < self._count_again_us:
-            return False
-        return self._settings.open_effects_max > 0 and is_refusable(item)
+    async def check_body(self, at: ids.Address) -> None:
+        """Refuse an input before its large payload is stored, if the universe has all the bytes that it may have."""
+        if self._over_bytes or not self._begun:
+            await self.begin()
+        if self._over_bytes:
+            self._refuse_full(at)
 
-    async def count_effects(self, item: inbox.Item) -> None:
-        """Count open effects, if it is time to: after an input was taken, so that the next ones are judged by it."""
-        if not self.effects_stale(item):
-            return
-        self._effects_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
-        self._plan_count()
+    @property
+    def _over_bytes(self) -> bool:
+        bound, used = self._quota.bytes, None if self._usage is None else self._usage.bytes
+        return bound is not None and used is not None and used >= bound
+
+    def _refuse_full(self, at: ids.Address) -> NoReturn:
         try:
-            self._effects = await self._count_effects(self._settings.open_effects_max)
-            self._plan_count()
+            admission.check_bytes(self._quota, self._usage)
+            admission.check_effects(self._quota, self._effects)
+        except errors.QuotaExceeded:
+            self._telemetry.tell(telemetry.Refused(at, "quota", 0))
+            raise
+        why = f"{self._effects} effects or more are open in this universe"
+        raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
+
+    def stale(self, item: inbox.Item) -> bool:
+        """Whether it is time to look at the open effects and the quota again."""
+        if self._sampled_us is not None and self._env.monotonic_us() < self._sample_again_us:
+            return False
+        return is_refusable(item)
+
+    async def sample(self, item: inbox.Item) -> None:
+        """Look, if it is time to: after an input was taken, so that the next ones are judged by it."""
+        if not self.stale(item):
+            return
+        self._sampled_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
+        self._plan_sample()
+        try:
+            read = await self._engine.read(*admission.reads(self._universe))
+            self._note(read.value(0), read.value(1))
+            bounds = [each for each in (self._settings.open_effects_max, self._quota.effects) if each]
+            self._effects = await self._count_effects(min(bounds)) if bounds else 0
+            self._judge()
+            self._plan_sample()
         except errors.StoreError:
             return  # the last sample stays; the input itself reports that the store cannot be reached
 
-    def _plan_count(self) -> None:
-        """The more there are, the less often they are counted."""
-        assert self._effects_us is not None
-        self._count_again_us = self._effects_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
+    def _note(self, quota: bytes | None, usage: bytes | None) -> None:
+        self._begun = True
+        self._quota = quotas.decode(self._universe, quota).quota
+        self._usage = quotas.decode_usage(usage)
+        self._judge()
+
+    def _judge(self) -> None:
+        bound, quota = self._settings.open_effects_max, self._quota.effects
+        crowded = 0 < bound <= self._effects or (quota is not None and self._effects >= quota)
+        self._full = crowded or self._over_bytes
+
+    def _plan_sample(self) -> None:
+        """The more effects there are, the less often they are counted."""
+        assert self._sampled_us is not None
+        self._sample_again_us = self._sampled_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
 
     async def _count_effects(self, bound: int) -> int:
-        count = 0
-        ranges = works.effects_ranges(self._universe, timers=queue_names.TIMER_QUEUE, count_max=min(bound, PAGE))
-        while ranges and count < bound:
-            read = await self._engine.read(*ranges)
-            following: list[kv.Range] = []
-            for index, each in enumerate(ranges):
-                page = read.page(index)
-                count += len(page.items)
-                if page.more:
-                    begin = tuples.successor(page.items[-1][0])
-                    following.append(msgspec.structs.replace(each, begin=begin))
-            ranges = following
-        return count
+        return await admission.count_effects(self._engine, self._universe, count_max=bound)
 
     def _refuse(self, at: ids.Address, why: telemetry.Why, message: str, after_us: int) -> errors.Overloaded:
         """The error to raise. The time is drawn, so that callers refused together do not retry together."""

@@ -172,6 +172,7 @@ async def open(
             )
             for program in known:
                 opened.knows(program)
+            await opened.pressure.begin()
             opened.start()
             with ctrl_c.second_ends() if hosted else nullcontext():
                 try:
@@ -200,7 +201,9 @@ async def find_universe(store: compose.Store, name: str, *, create: bool) -> ids
         if found is not None:
             return transact.Done(found)
         if not create:
-            raise errors.NotFound(f"no universe {name!r} in this store")
+            raise errors.NotFound(
+                f"no universe {name!r} in this store; `worldline universe list` names those there are"
+            )
         made = ids.UniverseId(envs.new_id(store.env))
         batch = kv.Batch()
         universes.create(batch, made, name=name, time_us=read.time_us)

@@ -93,8 +93,8 @@ async def _deliver(
             held = await _take(universe, at, place, is_foreign=not attempt)
             if held is None:
                 break
-        if universe.pressure.effects_doubtful(item):
-            await universe.pressure.check_effects(at, item)
+        if universe.pressure.doubtful(item):
+            await universe.pressure.check(at, item)
         if place is not None and place.may_be_blocked:
             await place.wait_straight()
         try:
@@ -156,8 +156,8 @@ async def _hand_over(
         universe.pressure.leave(held)
     if universe.telemetry.on:
         _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handover.stamp, since=began_us)
-    if universe.pressure.effects_stale(handover.item):
-        await universe.pressure.count_effects(handover.item)
+    if universe.pressure.stale(handover.item):
+        await universe.pressure.sample(handover.item)
     stamp = kv.Stamp(handover.stamp)
     return Sending(held.at, applied, stamp, applied.height, _text(handover.client_id, stamp))
 
@@ -181,7 +181,7 @@ async def enqueue(
 ) -> Sending:
     """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload, for telemetry."""
     began_us = universe.store.env.wall_us()
-    await universe.pressure.check_effects(at, item, sure=True)
+    await universe.pressure.check(at, item, sure=True)
     look = universe.pressure.wants(at, item)
     engine, env = universe.store.engine, universe.store.env
     used = client_id or envs.new_id(env)
@@ -222,5 +222,5 @@ async def enqueue(
         universe.host.worlds.poke(at)
     if universe.telemetry.on:
         _tell_entered(universe, at, item, data=data, stamp=stamp, since=began_us)
-    await universe.pressure.count_effects(item)
+    await universe.pressure.sample(item)
     return Sending(at, None, stamp, since, _text(used, stamp), repeated=repeated)

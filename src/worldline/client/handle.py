@@ -11,6 +11,7 @@ from worldline.base import errors
 from worldline.client import answers, delivery
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
+from worldline.kernel import commands
 from worldline.kernel.state import Machine
 from worldline.layers import cas, worlds
 from worldline.model import ids, inbox, payload, row_keys
@@ -44,7 +45,7 @@ class Handle:
         """Send an event. Durable on return."""
         if id is not None:
             ids.check_client_id(id)
-        carried = payload.inline(data) if cas.is_small(data) else await self.universe.blobs.carry(data)
+        carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         item = inbox.Event(schema, carried, to or "")
         return await delivery.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
 
@@ -52,7 +53,7 @@ class Handle:
         """Send a request and wait for its answer."""
         if id is not None:
             ids.check_client_id(id)
-        carried = await self.universe.blobs.carry(data)
+        carried = await self.carry(data)
         correlation = id or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
         answer, _ = await answers.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
@@ -61,10 +62,16 @@ class Handle:
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""
         data = structs.encode(wanted)
-        carried = await self.universe.blobs.carry(data)
+        carried = await (self.carry if name == commands.RUN else self.universe.blobs.carry)(data)
         correlation = self.universe.store.env.random_bytes(16).hex()
         item = inbox.Control(name, carried, correlation)
         return await answers.ask(self.universe, await self.address(), item, data, correlation)
+
+    async def carry(self, data: bytes) -> payload.Payload:
+        """The payload of an input that asks for work. A large one is stored now, if the universe may have more."""
+        if not cas.is_small(data):
+            await self.universe.pressure.check_body(await self.address())
+        return await self.universe.blobs.carry(data)
 
     # --- Looking at it -------------------------------------------------------------------------------------------
 
@@ -76,10 +83,12 @@ class Handle:
     async def head(self) -> journals.Head:
         return await readers.head(self.universe.store.engine, await self.address())
 
-    async def journal(self, *, above: int = 0, limit: int = 1_000) -> list[journals.Entry]:
-        """Entries above a height."""
+    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
+        """Entries above a height; without one, from the first that is kept on."""
         engine, where = self.universe.store.engine, await self.address()
         top = await readers.head(engine, where)
+        if above is None:
+            above = (await readers.kept(engine, where)).above
         found = await restore.read_entries(
             engine, self.universe.blobs, where, above=above, up_to=min(top.height, above + limit)
         )

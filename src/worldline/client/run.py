@@ -144,8 +144,13 @@ async def ended(
     """
     universe, at = world.universe, await world.address()
     while standing.status not in ENDED:
-        entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
-        expected = None
+        try:
+            entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
+        except errors.NotRetained:
+            standing, since = await _now(world, standing)
+            continue
+        finally:
+            expected = None
         if entry.kind is Kind.RUN_FINISHED:
             found = structs.decode(Ended, await answers.payload_of(universe, entry))
             return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
@@ -153,6 +158,17 @@ async def ended(
             standing = await _after_revert(world, standing, entry, origin)
             since = entry.height
     return End(standing)
+
+
+async def _now(world: Handle, standing: commands.Standing) -> tuple[commands.Standing, int]:
+    """How a run stands, and at which height at least, if the entries since it was last looked at are not kept any more.
+    `NotRetained` if the state has nothing of it, either.
+    """
+    runs, height = await listing.runs(world)
+    kept = next((each for each in runs if each.id == standing.run), None)
+    if kept is None:
+        raise errors.NotRetained(height, f"run {standing.run!r} has ended, and its result is not kept any more")
+    return commands.Standing(kept.id, kept.status, attached=True, data=kept.data), height
 
 
 async def _after_revert(

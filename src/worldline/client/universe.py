@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, listing
-from worldline.client.access import grants
+from worldline.client.access import grants, quotas
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.world import World
@@ -21,6 +22,7 @@ from worldline.model import ids
 from worldline.model import journal as journals
 from worldline.model import snapshot as snapshot_model
 from worldline.model.world import Status, WorldMeta
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 
@@ -81,10 +83,11 @@ class Universe:
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
-            read = await store.engine.read(worlds.get_name(universe, name), generation)
+            read = await store.engine.read(worlds.get_name(universe, name), generation, *admission.reads(universe))
             if read.value(0) is not None:
                 return transact.Done(False)
             batch = kv.Batch()
+            await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
             for each in state.blobs:
                 cas.put_inline(batch, universe, each, generation=number)
@@ -135,6 +138,26 @@ class Universe:
     async def allowed_changes(self) -> list[AllowedChange]:
         """What was allowed and denied when, the newest first."""
         return await grants.changes(self._connection)
+
+    async def quota(self) -> QuotaUse:
+        """What the universe has, and what it may have."""
+        return await quotas.use(self._connection.store, self._connection.id)
+
+    async def set_quota(
+        self, *, worlds: int | None = quotas.KEEP, bytes: int | None = quotas.KEEP, effects: int | None = quotas.KEEP,
+        pins: int | None = quotas.KEEP,
+    ) -> bool:  # fmt: skip
+        """Change what the universe may have; None takes a bound away. False if it was so already.
+
+        `worlds` that are not deleted, `bytes` stored, open `effects`, forks that pin a snapshot of the world they come
+        from (`pins`). Beyond it, `QuotaExceeded` refuses what comes from outside and asks for more; never receipts,
+        timers, or messages between worlds of the universe.
+        """
+        return await quotas.change(self._connection, worlds=worlds, bytes=bytes, effects=effects, pins=pins)
+
+    async def quota_changes(self) -> list[QuotaChange]:
+        """What the quota was from when on, the newest first."""
+        return await quotas.changes(self._connection)
 
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

@@ -204,8 +204,8 @@ class World:
         """All schedules, with when each is due next."""
         return schedules.listed(await self._handle.machine())
 
-    async def journal(self, *, above: int = 0, limit: int = 1_000) -> list[journals.Entry]:
-        """Entries above a height."""
+    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
+        """Entries above a height; without one, from the first that is kept on."""
         return await self._handle.journal(above=above, limit=limit)
 
     async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]:

@@ -67,6 +67,11 @@ def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
     return body
 
 
+def kind_of(data: bytes) -> int | None:
+    """The kind that a value says it is of, unchecked; None if it is too short to say so."""
+    return data[1] if len(data) >= OVERHEAD_BYTES else None
+
+
 def _refuse_short(data: bytes) -> NoReturn:
     if isinstance(data, Unreadable):
         raise data.why

@@ -32,6 +32,8 @@ from worldline.roles import watchdog as watchdogs
 from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
+from worldline.roles.quotas import usage
+from worldline.roles.universes import served
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
 from worldline.roles.world.cycle import no_asyncio, step_batch
@@ -95,9 +97,11 @@ class Host:
         self._janitor = self._make_janitor() if Role.JANITOR in roles else None
         counting = Role.JANITOR in roles and telemetry.counts and settings.janitor.backlog_ms > 0
         self._backlog = self._make_backlog() if counting else None
+        self._usage = self._make_usage() if Role.JANITOR in roles and settings.janitor.usage_ms > 0 else None
         made = (
             ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
             ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
+            ("quotas", self._usage),
         )  # fmt: skip
         self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
@@ -173,6 +177,13 @@ class Host:
         return backlog.Backlog(
             self._store.engine, self._store.env, self._universe, name=self._universe_name,
             settings=self._settings.janitor, telemetry=self._telemetry, is_dead=self._is_dead(),
+        )  # fmt: skip
+
+    def _make_usage(self) -> usage.UsageCounter:
+        universes = [served.Served(self._universe, self._universe_name)]
+        return usage.UsageCounter(
+            self._store.engine, self._store.env, lambda: universes, settings=self._settings.janitor,
+            telemetry=self._telemetry,
         )  # fmt: skip
 
     def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
@@ -282,7 +293,7 @@ class Host:
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
         await self._peers.close()
-        for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._proofs):
+        for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._usage, self._proofs):
             if each is not None:
                 await each.close()
 

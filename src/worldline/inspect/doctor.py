@@ -220,17 +220,20 @@ class Doctor:
             return True  # the open key is what is wrong; it was found with its world
 
     async def _was_asked_for(self, pointer: work_keys.Pointer) -> bool:
-        """Whether the world has ever asked for this: then its pointer is left over from work since given up."""
+        """Whether the world has ever asked for this: then its pointer is left over from work since given up. It may be
+        in entries that are not kept any more.
+        """
         top = await reader.head(self._engine, pointer.at)
+        above = (await reader.kept(self._engine, pointer.at)).above
         for entry in await restore.read_entries(
-            self._engine, self._universe.blobs, pointer.at, above=0, up_to=top.height
+            self._engine, self._universe.blobs, pointer.at, above=above, up_to=top.height
         ):
             if (
                 entry.kind in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET)
                 and await self._intent(pointer.at, entry) == pointer.intent
             ):
                 return True
-        return False
+        return above > 0
 
     async def _intent(self, at: ids.Address, entry: journal.Entry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload

@@ -19,10 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from worldline.base import errors
+from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, saved_state
+from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.model import ids, journal
 from worldline.roles import reader, restore
 
@@ -78,9 +79,7 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
             raise errors.BadInput(f"world {world.name!r} has no entry {wanted}: its heights are 1 to {top}")
     end = top if up_to is None else up_to
     line = await reader.line_of(engine, await world.address())
-    saved = await reader.saved_below(engine, line, height - 1)
-    header = await saved_state.header_of(universe.blobs, saved.root)
-    walk = _Walk(height, snapshot_layer.head_of(saved, state=header.state))
+    walk = _Walk(height, await _head_below(universe, line, height))
     pages = restore.step_pages(engine, universe.blobs, line, above=walk.head.height, up_to=end, changes=False)
     async for page in pages:
         loaded: dict[bytes, bytes] = {}
@@ -94,6 +93,22 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     return Inclusion(
         height, place, entry.step, walk.previous, walk.entries, walk.changes, walk.later, payload, walk.head.chain
     )  # fmt: skip
+
+
+async def _head_below(universe: Connection, line: lines.Line, height: int) -> journal.Head:
+    """That of a snapshot below an entry, or that from which on entries are kept. `NotRetained` if this one is not."""
+    engine = universe.store.engine
+    kept = await journal_pages.kept(engine, line)
+    if height <= kept.above:
+        raise journal_pages.gone(height, kept.above)
+    try:
+        saved = await reader.saved_below(engine, line, height - 1)
+    except errors.NotRetained:
+        if kept.head is None or not kept.above:
+            raise
+        return kept.head
+    header = await saved_state.header_of(universe.blobs, saved.root)
+    return snapshot_layer.head_of(saved, state=header.state)
 
 
 class _Walk:

@@ -45,6 +45,7 @@ class Proof(msgspec.Struct, frozen=True):
     chain: str
     state: str
     unverifiable: list[Span] = []
+    start: int = 0  # the height of the snapshot that it begins at: entries below were not run, or are not kept
     difference: replay.Difference | None = None
 
     @property
@@ -96,9 +97,10 @@ async def prove(
             taken = await _take(universe, prover, chosen, walk.loaded)
             if taken < len(walk.stored):
                 if prover.difference is not None:
-                    return _proof(prover, await _explained(universe, line, prover, walk.stored[taken], walk.loaded))
+                    why = await _explained(universe, line, prover, walk.stored[taken], walk.loaded)
+                    return _proof(prover, start, why)
                 break
-        return _proof(prover)
+        return _proof(prover, start)
     finally:
         await _in_thread(universe, prover.close)
 
@@ -154,11 +156,11 @@ async def _explained(
     return msgspec.structs.replace(difference, field=differing_row(changed, prover.derived))
 
 
-def _proof(prover: Prover, difference: replay.Difference | None = None) -> Proof:
+def _proof(prover: Prover, start: snapshot.Snapshot, difference: replay.Difference | None = None) -> Proof:
     head = prover.head
     return Proof(
         head.height, prover.steps, prover.proved, prover.entries, prover.snapshots, head.chain.hex(), head.state.hex(),
-        prover.spans, difference,
+        prover.spans, start.height, difference,
     )  # fmt: skip
 
 

@@ -99,6 +99,7 @@ class Whole(msgspec.Struct, frozen=True):
     compacted: int = 0  # the height up to which entries are in segments
     segments: int = 0
     states_above: int = 0  # the height above which every state can be read
+    entries_above: int = 0  # the height above which entries are kept
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -229,12 +230,14 @@ async def _compacted(universe: Connection, at: ids.Address) -> dict[str, int]:
     engine = universe.store.engine
     read = await engine.read(compact.last_range(at), lines.get(at))
     last = compact.decode_last(at, read.page(0))
+    line = lines.decode(at, read.value(1))
+    kept = {"entries_above": (await journal_pages.kept(engine, line)).above}
     if last is None:
-        return {}
-    return {
+        return kept
+    return kept | {
         "compacted": last.record.last_height,
         "segments": await count(universe, kv.Range(*segment_keys.segments(at))),
-        "states_above": await journal_pages.changes_above(engine, lines.decode(at, read.value(1))),
+        "states_above": await journal_pages.changes_above(engine, line),
     }
 
 

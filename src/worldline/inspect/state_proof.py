@@ -28,7 +28,7 @@ from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.trie import nodes, paths, update
 from worldline.model.world import Status
-from worldline.roles import restore
+from worldline.roles import reader, restore
 
 STATE: Final = "state"
 
@@ -69,7 +69,7 @@ async def last_witnessed(world: Handle) -> Witnessed | None:
     """The root that the world has said in its last step, if it has."""
     engine, at = world.universe.store.engine, await world.address()
     top = await world.head()
-    above = max(0, top.height - _LAST_MAX)
+    above = max((await reader.kept(engine, at)).above, top.height - _LAST_MAX)
     last = await restore.read_entries(engine, world.universe.blobs, at, above=above, up_to=top.height)
     return _witnessed([each for each in last if each.step == top.step])
 

@@ -53,6 +53,7 @@ class Verified(msgspec.Struct, frozen=True):
     chain: str
     state: str
     states_above: int = 0  # below, states cannot be made again: what steps changed there was dropped
+    entries_above: int = 0  # below, entries are not kept any more: the chain was checked from there on
 
 
 def no_progress(done: int, total: int) -> None:
@@ -63,15 +64,15 @@ def no_progress(done: int, total: int) -> None:
 class Walk:
     """One walk from a snapshot to the head, through everything that a fork has of its parent. Entries come in whole
     steps, their chain checked, their changes folded. Where changes were dropped, the chain alone is checked, up to the
-    next of the snapshots that are `kept`, by height.
+    next of the snapshots that are `kept`, by height. So it is if the walk starts at a head, where no state is known.
     """
 
     def __init__(
-        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot, head: journal.Head, *,
+        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot | journal.Head, head: journal.Head, *,
         kept: Mapping[int, snapshot.Snapshot] | None = None,
     ) -> None:  # fmt: skip
         self._kept = kept or {}
-        self._whole = True  # the rows are those of the last step
+        self._whole = isinstance(start, snapshot.Snapshot)  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
         self._universe = universe
         self._line = line
@@ -115,6 +116,9 @@ class Walk:
             raise Damaged(self._head.height, "the head does not name the journal's last entry")
 
     async def _begin(self) -> None:
+        if isinstance(self._start, journal.Head):
+            self._last = self._start
+            return
         try:
             base = await saved_state.load(self._universe.blobs, self._start.root)
             self._last, self._rows = restore.standing(self._start, base)
@@ -235,7 +239,8 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     kept = await _readable_records(universe, line)
     await _check_pins(universe, at)
     wanted = {each.height: each for each in kept}
-    walk = Walk(universe, line, kept[0], top, kept=wanted)
+    begin = await _begin(universe, line, kept)
+    walk = Walk(universe, line, begin, top, kept=wanted)
     async for steps in walk.steps(progress):
         for last in (step[-1] for step in steps):
             check_record(wanted.get(last.height), last)
@@ -245,8 +250,21 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     blobs = walk.blobs + len(known)
     return Verified(
         top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above,
+        walk.states_above, begin.height,
     )  # fmt: skip
+
+
+async def _begin(
+    universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]
+) -> snapshot.Snapshot | journal.Head:
+    """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
+    than what a fork has of it, the earliest snapshot.
+    """
+    try:
+        found = await journal_pages.kept(universe.store.engine, line)
+    except errors.DecodeError as error:
+        raise Damaged(0, f"the index of segments: {error}") from error
+    return kept[0] if found.head is None or found.above == kept[0].height else found.head
 
 
 async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:

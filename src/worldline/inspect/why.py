@@ -13,6 +13,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.client import listing
+from worldline.client.access import quotas
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import holders
@@ -107,7 +108,7 @@ async def why(world: Handle, *, option: str = "") -> Why:
         found += await _trial(asking, at)
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
     kept = await traces.of_world(universe.store.engine, at)
-    found += await _unproved(asking, at) + await _dead(asking, at, kept)
+    found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
     found += [] if machine is None else _runs(asking, machine)
     found += [_open(asking, each) for each in opened[:OPEN_SHOWN_MAX]]
     if unread:
@@ -125,6 +126,21 @@ class Asking(msgspec.Struct, frozen=True):
 
     def command(self, text: str) -> str:
         return f"worldline {text}{self.option}"
+
+
+_REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
+
+
+async def _quota(asking: Asking) -> list[Reason]:
+    """What this universe has too much of: what runs goes on, what asks for more is refused."""
+    use = await quotas.use(asking.universe.store, asking.universe.id)
+    found: list[Reason] = []
+    for name in use.exceeded:
+        what = f"{getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
+        refused = _REFUSED.get(name, "inputs from outside are refused")
+        command = asking.command(f"universe quota --{name} N")
+        found.append(Reason("quota", f"the universe has {what}: {refused}", True, command=command))
+    return found
 
 
 async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[Reason], str]:

@@ -25,6 +25,15 @@ def blob_key(universe: ids.UniverseId, digest: bytes) -> bytes:
     return space.universe(universe) + _CAS + tuples.pack((digest,))
 
 
+def blob_address(universe: ids.UniverseId, key: bytes) -> bytes:
+    """The address of the blob that this is the key of."""
+    match space.inside(space.universe(universe) + _CAS, key, "a blob of this universe"):
+        case (bytes(digest),) if len(digest) == limits.DIGEST_BYTES:
+            return digest
+        case _:
+            raise errors.DecodeError("not a blob of this universe")
+
+
 def blobs(universe: ids.UniverseId) -> tuple[bytes, bytes]:
     return tuples.prefix_range(space.universe(universe) + _CAS)
 

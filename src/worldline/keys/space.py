@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 1  # encrypted stores
+FORMAT_MINOR = 1  # publishers of references expect the generation; the oldest entries may be dropped
 
 
 class Root(enum.IntEnum):
@@ -49,8 +49,13 @@ class InUniverse(enum.IntEnum):
     HINT = 10
     CHUNK = 15
     UPLOAD = 16
+    COLLECTION = 17
+    HOLDS = 18
+    CONDEMNED = 19
     DATA_KEY = 25
     WORLD_KEY = 26
+    QUOTAS = 29
+    QUOTA_LOG = 30
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -113,10 +118,17 @@ class ValueKind(enum.IntEnum):
     CHUNK = 30
     UPLOAD = 31
     TRACE = 40
+    COLLECTION = 41
+    HOLDS = 42
+    CONDEMNED = 43
     ENCRYPTION = 52
     DATA_KEY = 53
+    QUOTAS = 58
+    QUOTA_CHANGE = 59
     GRANTS = 60
     GRANT_CHANGE = 61
+    USAGE = 62
+    DROPPED = 64
 
 
 class Value(Generic[T]):

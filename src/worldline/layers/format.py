@@ -13,9 +13,9 @@ from __future__ import annotations
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.keys import schema, space
+from worldline.keys.upkeep.encryption import Encryption
 from worldline.layers.upkeep import encryption
 from worldline.model import world
-from worldline.model.encryption import Encryption
 from worldline.store import kv, transact
 
 CURRENT = world.Schema(space.FORMAT_MAJOR, space.FORMAT_MINOR)

@@ -105,6 +105,11 @@ def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.
     return kv.Stamp(found[-limits.STAMP_BYTES :])
 
 
+def seen_us(found: bytes) -> int:
+    """When an id's record was made, on the store's clock."""
+    return keys.SEEN.unpack(found[: -limits.STAMP_BYTES]).time_us
+
+
 def read_range(
     at: ids.Address, *, start: bytes = b"", count_max: int, bytes_max: int = limits.RANGE_BYTES_DEFAULT
 ) -> kv.Range:

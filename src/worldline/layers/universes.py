@@ -39,6 +39,29 @@ def name_of(raw: bytes | None) -> str:
     return "" if found is None else found.name
 
 
+def created_us(raw: bytes | None) -> int:
+    """When a universe was made, by its record."""
+    found = keys.META.get(raw)
+    return 0 if found is None else found.created_us
+
+
+def names_range(*, count_max: int) -> kv.Range:
+    """All universes of a store, by name."""
+    begin, end = keys.names()
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def decode_names(page: kv.Page) -> list[tuple[str, ids.UniverseId]]:
+    """The names of such a page. One that cannot be read is left out: `doctor` reports it."""
+    found: list[tuple[str, ids.UniverseId]] = []
+    for key, raw in page.items:
+        try:
+            found.append((keys.name_of(key), ids.UniverseId(keys.NAME.unpack(raw).universe)))
+        except errors.Corrupt:
+            continue
+    return found
+
+
 def create(batch: kv.Batch, universe: ids.UniverseId, *, name: str, time_us: int) -> None:
     """A new universe. Guards: the name is free, and the id was never used."""
     batch.absent(keys.name_key(name))
@@ -55,6 +78,18 @@ def decode_generation(raw: bytes | None) -> int:
     """The garbage-collection generation; a universe never collected is at 0."""
     found: blob.Generation | None = keys.GENERATION.get(raw)
     return 0 if found is None else found.number
+
+
+def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | None) -> None:
+    """For a batch that publishes references: no collection has begun since the generation was read, which was before
+    anything that is referred to was put. `raw`: as it was read; None if there was none, and then the batch makes it.
+    """
+    key = keys.generation_key(universe)
+    if raw is not None:
+        batch.expect(key, raw)
+    elif key not in batch.puts:
+        batch.absent(key)
+        batch.put(key, keys.GENERATION.pack(blob.Generation(0)))
 
 
 # --- Who may send from other universes --------------------------------------------------------------------------------

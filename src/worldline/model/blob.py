@@ -1,4 +1,4 @@
-"""Blobs: bytes under their sha256, and the generation that garbage collection counts by."""
+"""Blobs: bytes under their sha256, the generation that garbage collection counts by, and what it keeps of its work."""
 
 from __future__ import annotations
 
@@ -47,6 +47,65 @@ class Upload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Generation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The universe's garbage-collection generation: raised before each mark."""
+    """The universe's garbage-collection generation: raised before each mark. `marking`: a mark is under way."""
 
     number: int
+    marking: bool = False
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("a generation is not negative")
+
+
+class Collection(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The last garbage collection of a universe. All times are the store's.
+
+    `collector` has begun the mark of `generation`, and says with `renewed_us` that it goes on. `ended_us` is when the
+    mark ended; 0 while it is under way, or if it was given up. `above`: where the addresses begin that the next
+    collection judges, if there were too many to keep at once; empty: at the first.
+    """
+
+    generation: int
+    collector: bytes
+    began_us: int
+    renewed_us: int
+    ended_us: int = 0
+    above: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.collector) != limits.ID_BYTES:
+            raise ValueError(f"the id of a collector has {limits.ID_BYTES} bytes")
+        if len(self.above) not in (0, limits.DIGEST_BYTES):
+            raise ValueError("an address is a sha256")
+
+
+class Hold(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """As long as this stands, nothing is collected: something copies what is there. `what`: for people."""
+
+    id: bytes
+    expires_us: int  # by the store's clock
+    what: str
+
+    def __post_init__(self) -> None:
+        if len(self.id) != limits.ID_BYTES:
+            raise ValueError(f"the id of a hold has {limits.ID_BYTES} bytes")
+
+
+class Holds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """All holds of a universe, one record. `changes` counts how often it was changed: no two have the same bytes."""
+
+    changes: int
+    holds: list[Hold]
+
+    def __post_init__(self) -> None:
+        if len(self.holds) > limits.HOLDS_MAX:
+            raise ValueError(f"a universe has at most {limits.HOLDS_MAX} holds")
+
+
+class Condemned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A blob that nothing referred to. `generation`: that of its record then; a blob that is used again has a greater
+    one. `since_us`: when it was condemned, by the store's clock.
+    """
+
+    generation: int
+    since_us: int

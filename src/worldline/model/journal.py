@@ -1,4 +1,4 @@
-"""The journal's vocabulary: entries, their kinds, the head that names the last of them, and segments."""
+"""The journal's vocabulary: entries, their kinds, the head that names the last of them, and the index of segments."""
 
 from __future__ import annotations
 
@@ -136,3 +136,27 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
             raise ValueError("a digest has 32 bytes")
         if self.size < 1:
             raise ValueError("a body is not empty")
+
+
+class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The entries from `first_height` on, up to the head `end`, are not kept any more. The chain goes on from there."""
+
+    first_height: int
+    end: Head
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first_height <= self.end.height:
+            raise ValueError("heights count from 1, and at least one entry was dropped")
+
+    @property
+    def last_height(self) -> int:
+        return self.end.height
+
+    @property
+    def last_step(self) -> int:
+        return self.end.step
+
+    @property
+    def changes(self) -> bool:
+        """As of a segment: nothing of it is kept."""
+        return False

@@ -55,6 +55,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     segment_margin: CountOrNone = 1_000
     segment_changes: bool = False  # segments also keep what steps changed: every state of the past can be read
     snapshots_kept: Count = 3  # and what steps changed above the oldest of them
+    # How long entries are kept; then whole segments are dropped. 0: for ever. Twice `dedupe_window_ms` at least.
+    journal_kept_ms: MillisecondsOrNone = 0
     run_outcomes_warn: Count = 10_000
     step_timeout_ms: Milliseconds = (
         30_000  # a step that takes longer is interrupted, and counts as a death over its input
@@ -105,6 +107,7 @@ class JanitorSettings(msgspec.Struct, frozen=True):
     round_ms: Milliseconds = 600_000  # between rounds through everything
     worlds_max: ReadBatch = 256  # looked at in one turn
     backlog_ms: MillisecondsOrNone = 60_000  # between two counts of the backlog, if metrics are wanted; 0: never
+    usage_ms: MillisecondsOrNone = 60_000  # between two counts of what universes with a quota have stored; 0: never
     # Of each minute: how long a process that runs worlds runs their steps again, to prove them. 0: it does not.
     prove_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 600
 
@@ -158,6 +161,12 @@ class Settings(msgspec.Struct, frozen=True):
         _check(self)
         if self.on_hang not in ON_HANG:
             raise errors.BadInput(f'Settings.on_hang is {self.on_hang!r}; use "report" or "exit"')
+        least = 2 * self.dedupe_window_ms
+        if 0 < self.worker.journal_kept_ms < least:
+            raise errors.BadInput(
+                f"WorkerSettings.journal_kept_ms is {self.worker.journal_kept_ms}; use 0, or twice dedupe_window_ms at "
+                f"least ({least}): a repeated id finds its answer in the journal"
+            )
 
 
 def given(settings: Settings | None) -> Settings:

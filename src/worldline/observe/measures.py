@@ -9,6 +9,7 @@ Everything is updated on the event loop; a reader in another thread may be one u
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -235,6 +236,7 @@ def _compacted(meter: Meter, fact: telemetry.Compacted) -> None:
     meter.add("worldline_segment_bytes_total", fact.bytes)
     meter.add("worldline_frames_deleted_total", fact.frames)
     meter.add("worldline_snapshots_dropped_total", fact.snapshots)
+    meter.add("worldline_entries_dropped_total", fact.expired)
 
 
 def _compact_failed(meter: Meter, fact: telemetry.CompactFailed) -> None:
@@ -335,6 +337,13 @@ def _due_counted(meter: Meter, fact: telemetry.DueCounted) -> None:
     meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "due")
 
 
+def _usage_counted(meter: Meter, fact: telemetry.UsageCounted) -> None:
+    for name, count in fact.used.items():
+        meter.set("worldline_quota_used", count, fact.universe, name)
+    for name, limit in fact.limits.items():
+        meter.set("worldline_quota_limit", math.inf if limit is None else limit, fact.universe, name)
+
+
 # --- The store and the process ----------------------------------------------------------------------------------
 
 
@@ -429,6 +438,7 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.WorldsCounted: _worlds_counted,
     telemetry.OpenCounted: _open_counted,
     telemetry.DueCounted: _due_counted,
+    telemetry.UsageCounted: _usage_counted,
     telemetry.StoreRead: _store_read,
     telemetry.Stored: _stored,
     telemetry.StoreFailed: _store_failed,

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from worldline.base import errors
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import INPUTS, Kind
 from worldline.roles import telemetry
@@ -95,6 +96,7 @@ METRICS: dict[str, Metric] = {
     "worldline_segment_bytes_total": _counter("Bytes of segments written."),
     "worldline_frames_deleted_total": _counter("Frames whose entries are in segments now."),
     "worldline_snapshots_dropped_total": _counter("Snapshots that nothing needed any more."),
+    "worldline_entries_dropped_total": _counter("Entries that are not kept any more."),
     "worldline_compactions_failed_total": _counter("Compactions that could not be done."),
     # Proofs in the background.
     "worldline_proved_steps_total": _counter("Steps that were run again and came out the same."),
@@ -136,6 +138,8 @@ METRICS: dict[str, Metric] = {
     "worldline_backlog_overdue_age_seconds": _gauge("How long the oldest of those is due.", "universe", "kind"),
     "worldline_backlog_workers": _gauge("Workers with a heartbeat.", "universe", "state"),
     "worldline_backlog_measured_timestamp_seconds": _gauge("When this part was last measured.", "universe", "part"),
+    "worldline_quota_used": _gauge("What a universe with a quota has, as it was last counted.", "universe", "quota"),
+    "worldline_quota_limit": _gauge("What it may have.", "universe", "quota"),
     # The store and the process.
     "worldline_store_read_seconds": _histogram("One read call to the store.", "engine", bounds=FINE_SECONDS),
     "worldline_store_commit_seconds": _histogram("One commit call to the store.", "engine"),
@@ -186,6 +190,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("worldline_backlog_overdue_age_seconds", "kind"): backlog.KINDS,
     ("worldline_backlog_workers", "state"): ("alive", "draining", "dead"),
     ("worldline_backlog_measured_timestamp_seconds", "part"): ("worlds", "open", "due"),
+    ("worldline_quota_used", "quota"): tuple(errors.QUOTA_NAMES),
+    ("worldline_quota_limit", "quota"): tuple(errors.QUOTA_NAMES),
     ("worldline_store_batches_total", "outcome"): ("ok", "conflict", "unknown"),
     ("worldline_store_errors_total", "call"): get_args(telemetry.StoreCall),
     ("worldline_object_seconds", "call"): get_args(telemetry.ObjectCall),

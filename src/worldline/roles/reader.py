@@ -77,6 +77,11 @@ async def line_of(engine: kv.Engine, at: ids.Address) -> lines.Line:
     return lines.decode(at, (await engine.read(lines.get(at))).value(0))
 
 
+async def kept(engine: kv.Engine, at: ids.Address) -> journal_pages.Kept:
+    """From where on the entries of a world's history are kept."""
+    return await journal_pages.kept(engine, await line_of(engine, at))
+
+
 async def saved_below(engine: kv.Engine, line: lines.Line, height: int) -> snapshot_model.Snapshot:
     """The latest snapshot at or below a height: the world's own, or one of those that it comes from."""
     return (await owned_below(engine, line, height))[0].record

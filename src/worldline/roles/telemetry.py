@@ -44,11 +44,11 @@ class Entered(msgspec.Struct, frozen=True, gc=False):
     ended_wall_us: int
 
 
-Why = Literal["inbox", "effects", "world", "process"]
+Why = Literal["inbox", "effects", "world", "process", "quota"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """An input from outside was not taken, because there is too much to do already."""
+    """An input from outside was not taken, because there is too much to do already, or the universe has all it may."""
 
     at: ids.Address
     why: Why
@@ -172,6 +172,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     snapshots: int
     us: int
+    expired: int = 0  # entries that are not kept any more
 
 
 class CompactFailed(msgspec.Struct, frozen=True, gc=False):
@@ -330,6 +331,14 @@ class DueCounted(msgspec.Struct, frozen=True):
     overdue_age_us: dict[str, int]  # of what is due for longest
 
 
+class UsageCounted(msgspec.Struct, frozen=True):
+    """What a universe has was counted, because its quota bounds some of it. By quota; a limit of None is no bound."""
+
+    universe: str
+    used: dict[str, int]
+    limits: dict[str, int | None]
+
+
 # --- The process -----------------------------------------------------------------------------------------------
 
 
@@ -406,7 +415,7 @@ Fact = (
     Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
     | CompactFailed | Proved
     | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
-    | Placed | Orchestrated | Reaped | Cleared | Swept | WorldsCounted | OpenCounted | DueCounted
+    | Placed | Orchestrated | Reaped | Cleared | Swept | WorldsCounted | OpenCounted | DueCounted | UsageCounted
     | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ def _proof(proof: proofs.Proof) -> dict[str, Any]:
 
 
 def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
-    lines = []
+    lines = [f"begins at the snapshot of height {proof.start}: earlier steps are not run"] if proof.start else []
     for span in proof.unverifiable:
         lines.append(
             f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
@@ -171,7 +171,8 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
             return _say_damaged(desk, name, error)
     said = {"world": name, "holds": True, **render.plain(found)}
     line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
-    desk.out.one(said, [line])
+    gone = [f"entries up to height {found.entries_above} are not kept any more"] if found.entries_above else []
+    desk.out.one(said, [line, *gone])
     return 0
 
 

@@ -18,6 +18,7 @@ from worldline.client.handle import Handle
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.model.world import Status
+from worldline.roles import reader as readers
 from worldline.roles.hub import Chunk
 
 STATUSES = [status.name.lower() for status in Status if status is not Status.DELETED]
@@ -66,8 +67,10 @@ async def show(desk: Desk, world: str) -> None:
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
-    del said["segments"], said["states_above"]
-    said["compacted"] = f"up to height {found.compacted}, states are kept above {found.states_above}"
+    del said["segments"], said["states_above"], said["entries_above"]
+    said["compacted"] = (
+        f"up to height {found.compacted}, states are kept above {found.states_above}, entries {found.entries_above}"
+    )
     if not found.segments:
         del said["compacted"]
     desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
@@ -120,6 +123,9 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
             return
         head = await found.head()
         start = max(0, head.height - limit) if above is None else above
+        if above is None:
+            kept = await readers.kept(universe.store.engine, await found.address())
+            start = max(start, kept.above)
         entries = await found.journal(above=start, limit=limit)
         names = Names(await found.address())
         await names.learn(universe, entries)

@@ -192,7 +192,7 @@ def _start(universe: Connection, workflow: str, packed: bytes, run_id: str | Non
 
 async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:
     universe, data = world.universe, structs.encode(wanted)
-    item = inbox.Control(commands.RUN, await universe.blobs.carry(data))
+    item = inbox.Control(commands.RUN, await world.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
     await delivery.enqueue(universe, at, item, data=data)

@@ -1,15 +1,20 @@
-"""Who may send messages to the worlds of a universe: allow, deny, allowed. Each change is kept."""
+"""The universes of a store: list, create; what one may have: quota; who may send messages to its worlds: allow, deny,
+allowed. Each change of a quota and of what is allowed is kept.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
+from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client.access import grants
+from worldline.client.access import grants, quotas, store_universes
 from worldline.inspect.render import rfc3339, when
 
 Function = Callable[..., Any]
@@ -84,6 +89,119 @@ def _fields(what: grants.Allowed) -> dict[str, str]:
     }  # fmt: skip
 
 
-COMMANDS: list[click.Command] = [
-    click.Group("universe", commands=[allow, deny, allowed], help="Which other universes may send messages here.")
-]
+# --- Which there are, and what they may have --------------------------------------------------------------------------
+
+
+@common.command("list", many=True)
+@click.option("--count", is_flag=True, help="Count the bytes now: reads all of the store.")
+async def list_universes(desk: Desk, *, count: bool, limit: int) -> None:
+    """List the universes of the store: worlds, bytes, and how much of its quota each uses.
+
+    Bytes are as they were last counted.
+    """
+    async with desk.open_store() as store:
+        found = await store_universes.listed(store, count=count)
+    rows = [_row(each) for each in found[:limit]]
+    columns = {"NAME": "name", "WORLDS": "worlds", "BYTES": "bytes", "EFFECTS": "effects", "PINS": "pins",
+               "QUOTA": "uses", "ID": "id"}  # fmt: skip
+    desk.out.many(rows, columns, none="no universe in this store", key="name")
+
+
+@common.command("create")
+@click.argument("name")
+async def create(desk: Desk, *, name: str) -> int:
+    """Make a universe.
+
+    Workers that serve its name, or all universes, find it by themselves.
+    """
+    async with desk.open_store() as store:
+        made = await store_universes.create(store, name)
+    said = f"universe {name!r} is made" if made else f"there is a universe {name!r} already"
+    desk.out.one({"universe": name, "created": made}, [said])
+    return 0 if made else output.NEGATIVE
+
+
+def _amount(text: str) -> int | None:
+    """A number, with K, M, G or T behind it for powers of 1024; or `none`."""
+    found = _AMOUNT.fullmatch(text.strip().lower())
+    if found is None:
+        raise errors.BadInput(f"{text!r} is no quota; use a number like 500 or 20G, or none")
+    if found["none"]:
+        return None
+    scale: int = 1024 ** " kmgt".index(found["unit"] or " ")
+    return int(found["number"]) * scale
+
+
+_AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]+)(?P<unit>[kmgt]?)b?")
+
+
+def _quotas(function: Function) -> Function:
+    for name, what in (
+        ("pins", "Forks that pin a snapshot of the world they come from."),
+        ("effects", "Open effects."),
+        ("bytes", "Bytes stored; K, M, G and T are powers of 1024."),
+        ("worlds", "Worlds."),
+    ):
+        function = click.option(f"--{name}", metavar="N|none", help=what)(function)
+    return function
+
+
+@common.command("quota")
+@_quotas
+@click.option("--count", is_flag=True, help="Count the bytes now: reads all of the universe.")
+@click.option("--log", "shows_changes", is_flag=True, help="What the quota was from when on, the newest first.")
+async def quota(desk: Desk, *, count: bool, shows_changes: bool, **given: str | None) -> None:
+    """Show what the universe has and may have, or change what it may have.
+
+    Beyond its quota, what comes from outside and asks for more is refused; what runs already goes on.
+    """
+    wanted = {name: _amount(value) for name, value in given.items() if value is not None}
+    async with desk.open(programs=[]) as universe:
+        if shows_changes:
+            _show_changes(desk, await quotas.changes(universe))
+            return
+        changed = await quotas.change(universe, **wanted) if wanted else False
+        found = await quotas.use(universe.store, universe.id, count=count)
+    lines = [f"{name:8} {_of(found, name)}" for name in errors.QUOTA_NAMES]
+    if found.counted_us is not None:
+        lines.append(f"bytes were counted at {rfc3339(when(found.counted_us))}")
+    lines += [f"over its quota of {name}: what asks for more is refused" for name in found.exceeded]
+    desk.out.one({"universe": universe.name, **_use(found), "changed": changed}, lines)
+
+
+def _show_changes(desk: Desk, found: list[quotas.QuotaChange]) -> None:
+    rows = [
+        {"change": each.change, "time": rfc3339(when(each.time_us)), **msgspec.structs.asdict(each.quota)}
+        for each in found
+    ]
+    columns = {"CHANGE": "change", "TIME": "time", **{name.upper(): name for name in errors.QUOTA_NAMES}}
+    desk.out.many(rows, columns, none="this universe never had a quota", key="change")
+
+
+def _use(found: quotas.QuotaUse) -> dict[str, Any]:
+    return {
+        **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
+        "quota": msgspec.structs.asdict(found.quota),
+        "counted": None if found.counted_us is None else rfc3339(when(found.counted_us)),
+        "exceeded": found.exceeded,
+    }
+
+
+def _row(each: store_universes.UniverseInfo) -> dict[str, Any]:
+    bounded = [name for name in errors.QUOTA_NAMES if getattr(each.use.quota, name) is not None]
+    uses = ", ".join(f"{name} {_of(each.use, name)}" for name in bounded) or "-"
+    created = rfc3339(when(each.created_us))
+    return {"name": each.name, "id": each.id, "created": created, **_use(each.use), "uses": uses}
+
+
+def _of(found: quotas.QuotaUse, name: str) -> str:
+    used, limit = getattr(found, name), getattr(found.quota, name)
+    return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
+
+
+# `worldline universe ...`; other files add their commands to it.
+GROUP = click.Group(
+    "universe", commands=[list_universes, create, quota, allow, deny, allowed],
+    help="The universes of a store: what they have and may have, and who may send messages to one.",
+)  # fmt: skip
+COMMANDS: list[click.Command] = [GROUP]

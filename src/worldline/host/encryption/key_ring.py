@@ -9,13 +9,12 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
-import msgspec
-
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.keys.upkeep import data_keys as keys
+from worldline.keys.upkeep.data_keys import DataKey
+from worldline.keys.upkeep.encryption import MasterKey
 from worldline.layers.upkeep import data_keys, encryption
-from worldline.model.encryption import DataKey
 from worldline.store import kv, transact
 from worldline.store.encryption import aes_gcm
 from worldline.store.encryption.interface import Cipher, Known
@@ -54,7 +53,7 @@ class KeyRing:
                 if not missing:
                     return transact.Done(None)
                 marker, batch = self._marker(read.value(0)), kv.Batch()
-                encryption.use(batch, marker, self.codec.checked(self.codec.current))
+                encryption.use(batch, marker, self._current())
                 for scope in missing:
                     made = self._wrapped(scope, self.env.random_bytes(limits.KEY_BYTES), made_us=read.time_us)
                     data_keys.make(batch, scope, made, marker=marker)
@@ -70,10 +69,10 @@ class KeyRing:
             found = encryption.decode(raw)
             assert found is not None
             for each in found.masters:
-                if msgspec.structs.replace(self.codec.checked(each.id), retiring=each.retiring) != each:
+                if self.codec.check(each.id) != each.check:
                     raise errors.WrongKey(each.id)
             batch = kv.Batch()
-            changed = encryption.use(batch, raw, self.codec.checked(self.codec.current))
+            changed = encryption.use(batch, raw, self._current())
             return transact.Write(batch, lambda _: None) if changed else transact.Done(None)
 
         await transact.run(self.engine, self.env, attempt)
@@ -81,6 +80,9 @@ class KeyRing:
     def rewrapped(self, scope: bytes, found: DataKey) -> DataKey:
         """The same data key under the current master key."""
         return self._wrapped(scope, self._unwrap(scope, found), made_us=found.made_us)
+
+    def _current(self) -> MasterKey:
+        return MasterKey(self.codec.current, self.codec.check(self.codec.current))
 
     def _unwrap(self, scope: bytes, found: DataKey) -> bytes:
         master = self.codec.key(found.master)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.host.encryption import user_codec
+from worldline.keys.upkeep.encryption import Encryption, MasterKey
 from worldline.layers.upkeep import encryption
-from worldline.model.encryption import Encryption
 from worldline.store import kv
 from worldline.store.encryption.interface import Codec, Context, Vault
 from worldline.store.encryption.master_keys import AesGcm
@@ -19,7 +19,7 @@ _NOWHERE = Context(b"", b"", b"")
 def marker(codec: AnyCodec) -> Encryption:
     """What a new store says of itself."""
     if isinstance(codec, AesGcm):
-        return Encryption(codec.name, 0, [codec.checked(codec.current)])
+        return Encryption(codec.name, 0, [MasterKey(codec.current, codec.check(codec.current))])
     given = user_codec.check(codec)
     return Encryption(given.name, 0, [], user_codec.encode(given, user_codec.PROBE, _NOWHERE))
 

@@ -26,7 +26,8 @@ REPLY: Final = "worldline.reply"  # the effect that brings the answer to a quest
 UNDELIVERABLE: Final = "undeliverable"  # no such world, or it takes no input
 NOT_ALLOWED: Final = "not_allowed"  # its universe does not take this from here
 EXPIRED: Final = "expired"  # it was on its way for too long
-NOT_TAKEN: Final = (UNDELIVERABLE, NOT_ALLOWED, EXPIRED)
+OVER_QUOTA: Final = "quota_exceeded"  # its universe has all that it may have
+NOT_TAKEN: Final = (UNDELIVERABLE, NOT_ALLOWED, EXPIRED, OVER_QUOTA)
 _PEER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 

@@ -13,11 +13,27 @@ digests of such data that could be guessed. Plain is what says where things are:
 
 from __future__ import annotations
 
+import msgspec
+
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.keys.space import InUniverse, InWorld
-from worldline.model import encryption, ids
+from worldline.model import ids
+
+
+class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A data key, wrapped by the master key of this id. Without `wrapped`: destroyed, at `destroyed_us`."""
+
+    master: str
+    wrapped: bytes
+    made_us: int
+    destroyed_us: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.wrapped) == bool(self.destroyed_us):
+            raise ValueError("a data key is wrapped, or destroyed")
+
 
 # Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
 SHARED_IN_UNIVERSE = (InUniverse.INDEX, InUniverse.CAS, InUniverse.CHUNK, InUniverse.GRANTS, InUniverse.GRANT_LOG)
@@ -31,7 +47,8 @@ OWN_IN_WORLD = (
 # Plain.
 PLAIN_IN_UNIVERSE = (
     InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
-    InUniverse.UPLOAD, InUniverse.DATA_KEY, InUniverse.WORLD_KEY,
+    InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DATA_KEY,
+    InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
 )  # fmt: skip
 PLAIN_IN_WORLD = (
     InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN,
@@ -55,7 +72,7 @@ _OWN_OF_WORLD = frozenset(map(space.part, OWN_IN_WORLD))
 _STAMPED_OF_WORLD = frozenset(map(space.part, (InWorld.INBOX, InWorld.SEEN)))
 _STAMPED = frozenset(map(space.part, (InUniverse.GRANT_LOG,)))
 
-VALUE = space.Value(space.ValueKind.DATA_KEY, encryption.DataKey)
+VALUE = space.Value(space.ValueKind.DATA_KEY, DataKey)
 
 
 def universe_key(universe: ids.UniverseId) -> bytes:

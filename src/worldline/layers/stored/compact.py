@@ -1,8 +1,9 @@
-"""Moving frames into a segment, as a batch, and dropping old snapshots.
+"""Moving frames into a segment, as a batch, and dropping old snapshots and old segments.
 
-Both expect the epoch, the baseline and the count of pins as they were read: a fork that was made since needs what would
-be deleted. The body of a segment is in the CAS before its record is written, read back and checked. The record and the
-deletes of its frames are one batch: each height is in exactly one place, whatever is cut off and whenever.
+All of these expect the epoch, the baseline and the count of pins as they were read: a fork that was made since needs
+what would be deleted. The body of a segment is in the CAS before its record is written, read back and checked. The
+record and the deletes of its frames are one batch: each height is in exactly one place, whatever is cut off and
+whenever. So is what drops segments: a height is in one place, or is gone, and the index says so.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Expected(msgspec.Struct, frozen=True):
     pins_raw: bytes | None
 
 
-class Last(msgspec.Struct, frozen=True):
-    """The last segment of a world, as it was read."""
+class Indexed(msgspec.Struct, frozen=True):
+    """A segment of a world, as it was read; or what stands for those that were dropped."""
 
-    record: journal.Segment
+    record: journal.Segment | journal.Dropped
     raw: bytes
 
 
@@ -45,17 +46,26 @@ def last_range(at: ids.Address) -> kv.Range:
     return kv.Range(begin, end, count_max=1, reverse=True)
 
 
-def decode_last(at: ids.Address, page: kv.Page) -> Last | None:
+def first_range(at: ids.Address, *, count_max: int) -> kv.Range:
+    return kv.Range(*keys.segments(at), count_max=count_max)
+
+
+def decode(at: ids.Address, page: kv.Page) -> list[Indexed]:
+    found: list[Indexed] = []
     for key, raw in page.items:
-        record = keys.SEGMENT.unpack(raw)
+        record = keys.unpack(raw)
         if keys.segment_height(at, key) != record.last_height:
             raise errors.DecodeError(f"the segment up to height {record.last_height} is filed elsewhere")
-        return Last(record, raw)
-    return None
+        found.append(Indexed(record, raw))
+    return found
+
+
+def decode_last(at: ids.Address, page: kv.Page) -> Indexed | None:
+    return next(iter(decode(at, page)), None)
 
 
 def move(
-    batch: kv.Batch, lease: leases.Lease, expected: Expected, record: journal.Segment, *, last: Last | None
+    batch: kv.Batch, lease: leases.Lease, expected: Expected, record: journal.Segment, *, last: Indexed | None
 ) -> None:
     """Index a segment that follows the last one, and delete its frames. Guard: there is none up to its height yet."""
     at = lease.at
@@ -74,8 +84,33 @@ def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Se
     """Delete the records of snapshots, at least one. Guard: they are there; none is ever made again."""
     assert snapshots
     _expect(batch, lease, expected)
+    _delete(batch, lease.at, snapshots)
+
+
+def expire(
+    batch: kv.Batch, lease: leases.Lease, expected: Expected, oldest: Sequence[Indexed], end: journal.Head, *,
+    snapshots: Sequence[Saved],
+) -> None:  # fmt: skip
+    """Delete the oldest records of the index, and these snapshots: their entries are not kept any more. What stands in
+    their place has the head that they end with. Guard: they are there; none is ever made again.
+    """
+    at, last = lease.at, oldest[-1].record
+    assert isinstance(last, journal.Segment), "something is dropped"
+    assert last.last_height == end.height, "the head is that of the last"
+    assert all(each.record.height < end.height for each in snapshots), "states above stay"
+    _expect(batch, lease, expected)
+    for each in oldest:
+        key = keys.segment_key(at, each.record.last_height)
+        batch.expect(key, each.raw)
+        if each.record is not last:
+            batch.delete(key)
+    batch.put(keys.segment_key(at, end.height), keys.DROPPED.pack(journal.Dropped(oldest[0].record.first_height, end)))
+    _delete(batch, at, snapshots)
+
+
+def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved]) -> None:
     for each in snapshots:
-        key = snapshot_keys.snapshot_key(lease.at, each.record.step)
+        key = snapshot_keys.snapshot_key(at, each.record.step)
         batch.expect(key, each.raw)
         batch.delete(key)
 

@@ -30,7 +30,7 @@ from worldline.layers.stored.overlay import Overlay
 from worldline.layers.stored.segments import Block
 from worldline.model import ids, journal, row_keys
 from worldline.model.change import Change, digests
-from worldline.model.journal import Segment
+from worldline.model.journal import Dropped, Segment
 from worldline.model.rows import Rows
 from worldline.store import kv
 
@@ -135,9 +135,10 @@ class Reader:
         """Where it shows whether what comes next is in a segment."""
         return kv.Range(*segment_keys.segments(self._piece.at, above=self._given), count_max=1)
 
-    def covering(self, page: kv.Page) -> Segment | None:
+    def covering(self, page: kv.Page) -> Segment | Dropped | None:
         """The segment that has what comes next, if there is one: its blocks are to be taken, behind the last step that
-        was given out. What was read of a step that has not ended is forgotten: its frames are gone.
+        was given out. What was read of a step that has not ended is forgotten: its frames are gone. `Dropped` if what
+        comes next is not kept any more.
         """
         record = covering(self._piece.at, page, above=self._given)
         if record is not None:
@@ -287,10 +288,12 @@ class Reader:
             self._enter(next(self._pieces))
 
 
-def covering(at: ids.Address, page: kv.Page, *, above: int) -> Segment | None:
-    """The segment that has the height above this one, if the first segment behind it has."""
+def covering(at: ids.Address, page: kv.Page, *, above: int) -> Segment | Dropped | None:
+    """The segment that has the height above this one, if the first segment behind it has; or what says that this height
+    is not kept any more.
+    """
     for key, raw in page.items:
-        record = segment_keys.SEGMENT.unpack(raw)
+        record = segment_keys.unpack(raw)
         if segment_keys.segment_height(at, key) != record.last_height:
             raise errors.DecodeError(f"the segment up to height {record.last_height} is filed elsewhere")
         if record.first_height <= above + 1:

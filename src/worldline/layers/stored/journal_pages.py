@@ -1,14 +1,19 @@
 """Journals as they are read: frames and segments, as one.
 
-Old frames are moved into segments (`worldline.roles.world.compaction`): one batch writes the index record of a segment
+Old frames are moved into segments (`worldline.roles.compaction`): one batch writes the index record of a segment
 and deletes its frames. Whatever reads a journal reads the index and the frames in one snapshot of the store, so each
 height comes from exactly one place, also while that happens. A segment's body never changes: it is read behind the
 snapshot.
+
+Where entries are not kept for ever, the index begins with a record that says which are gone: whatever reads them meets
+`NotRetained` (`gone`), and `kept` says from where on there are some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import structs
@@ -18,7 +23,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers.stored import history, lines, segments
 from worldline.model import ids, journal
-from worldline.model.journal import Segment
+from worldline.model.journal import GENESIS, Dropped, Head, Segment
 from worldline.store import kv
 
 PAGE_BYTES = 4 * limits.MIB
@@ -69,8 +74,10 @@ class Pages:
         return found
 
 
-async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment) -> segments.Body:
-    """A segment, checked against its record."""
+async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment | Dropped) -> segments.Body:
+    """A segment, checked against its record. `NotRetained` if it was dropped."""
+    if isinstance(record, Dropped):
+        raise gone(record.first_height, record.last_height)
     try:
         return segments.Body(at, record, await blobs.get(record.digest))
     except (errors.Corrupt, errors.NotFound) as error:
@@ -141,7 +148,7 @@ async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
     while True:
         page = (await engine.read(kv.Range(begin, end, count_max=SEGMENTS_PAGE, reverse=True))).page(0)
         for _, raw in page.items:
-            record = segment_keys.SEGMENT.unpack(raw)
+            record = segment_keys.unpack(raw)
             if not record.changes:
                 return record.last_height
         if not page.more:
@@ -149,13 +156,42 @@ async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
         end = page.items[-1][0]
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """The height above which the entries of a history are kept, and the head there, if that is known."""
+
+    above: int
+    head: Head | None
+
+
+async def kept(engine: kv.Engine, line: lines.Line) -> Kept:
+    """From where on there are entries of a history: those of a parent may go further than where a fork begins."""
+    found = Kept(0, GENESIS)
+    pieces = list(line.pieces(0))
+    read = await engine.read(*(kv.Range(*segment_keys.segments(piece.at), count_max=1) for piece in pieces))
+    for index, piece in enumerate(pieces):
+        for _, raw in read.page(index).items:
+            record = segment_keys.unpack(raw)
+            if not isinstance(record, Dropped) or record.last_height <= piece.above:
+                continue
+            whole = piece.up_to is not None and record.last_height > piece.up_to
+            found = Kept(piece.up_to or 0, None) if whole else Kept(record.last_height, record.end)
+    return found
+
+
+def gone(height: int, up_to: int) -> errors.NotRetained:
+    """The error for an entry that is not kept any more."""
+    return errors.NotRetained(height, f"its entry is not kept any more: entries are kept above height {up_to}")
+
+
 async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[tuple[bytes, bytes]]:
-    """The first frame of each journal that the changes in (above, up_to] stand in. The oldest frames are compacted
-    first, so as long as these are there, all of the changes are. `NotRetained` if some were dropped.
+    """The first frame of each journal that the changes in (above, up_to] stand in, and the first segment. The oldest
+    frames are compacted first, and the oldest segments dropped first, so as long as these are there, all of the changes
+    are. `NotRetained` if some were dropped.
     """
     found: list[tuple[bytes, bytes]] = []
     for piece in line.pieces(above):
         height = piece.above
+        needs_segment = False
         while height < (up_to if piece.up_to is None else min(up_to, piece.up_to)):
             frames = kv.Range(*journal_keys.frames(piece.at, above=height), count_max=1)
             read = await engine.read(segment_range(piece.at, above=height), frames)
@@ -165,7 +201,10 @@ async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to
                 break
             if not record.changes:
                 raise dropped(height + 1)
-            height = record.last_height  # what a segment keeps stays
+            if not needs_segment:
+                found += read.page(0).items
+                needs_segment = True
+            height = record.last_height
     return found
 
 

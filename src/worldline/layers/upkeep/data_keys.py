@@ -8,9 +8,9 @@ from __future__ import annotations
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys.upkeep import data_keys as keys
+from worldline.keys.upkeep.data_keys import DataKey
 from worldline.layers.upkeep import encryption
 from worldline.model import ids
-from worldline.model.encryption import DataKey
 from worldline.store import kv
 
 

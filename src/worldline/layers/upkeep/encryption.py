@@ -11,7 +11,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.keys.upkeep import encryption as keys
-from worldline.model.encryption import Encryption, MasterKey
+from worldline.keys.upkeep.encryption import Encryption, MasterKey
 from worldline.store import kv
 
 _PLAIN = "this store is not encoded; open it without a codec (codec=, --keys, WORLDLINE_KEYS)"

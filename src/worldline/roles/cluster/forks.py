@@ -27,6 +27,7 @@ from worldline.model import ids, inbox, journal
 from worldline.model import world as model
 from worldline.model.journal import Kind
 from worldline.roles import reader, restore
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 REACH_BYTES = 4_096  # of one page of them
@@ -63,8 +64,9 @@ async def world_fork(
 
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
-            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent)
-        )
+            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent),
+            *admission.reads(at.universe),
+        )  # fmt: skip
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
             return transact.Done(await _made_before(engine, known, asked.name, request))
@@ -83,6 +85,7 @@ async def world_fork(
             labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
         )  # fmt: skip
         batch = kv.Batch()
+        await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)
@@ -176,14 +179,16 @@ async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: world
     """The end of the step before the last one in which this happened: "effect charge", "event Approved"."""
     kind, name = named_before(what)
     above = (await reader.head(engine, world.at)).height
-    while above > 0:
-        top, above = above, max(0, above - PAGE)
+    kept = (await reader.kept(engine, world.at)).above
+    while above > kept:
+        top, above = above, max(kept, above - PAGE)
         found = await restore.read_entries(engine, blobs, world.at, above=above, up_to=top)
         loaded = await restore.load_referenced(blobs, found)
         for entry in reversed([restore.filled(each, loaded) for each in found]):
             if happened(entry, kind, name):
-                return await _first_of_step(engine, blobs, world.at, entry) - 1
-    raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history")
+                return await _first_of_step(engine, blobs, world.at, entry, kept=kept) - 1
+    since = f" above height {kept}; earlier entries are not kept" if kept else ""
+    raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history{since}")
 
 
 def named_before(what: object) -> tuple[str, str]:
@@ -194,9 +199,11 @@ def named_before(what: object) -> tuple[str, str]:
     return kind, name.strip()
 
 
-async def _first_of_step(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, entry: journal.Entry) -> int:
+async def _first_of_step(
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, entry: journal.Entry, *, kept: int
+) -> int:
     """The height at which the step of an entry begins. A step's entries are few."""
-    above = max(0, entry.height - limits.STEP_ENTRIES_MAX - 1)
+    above = max(kept, entry.height - limits.STEP_ENTRIES_MAX - 1)
     around = await restore.read_entries(engine, blobs, at, above=above, up_to=entry.height)
     return next(each.height for each in around if each.step == entry.step)
 

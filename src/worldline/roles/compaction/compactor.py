@@ -6,6 +6,7 @@
     write    frames -> body -> CAS -> read back, checked (`writing.py`)       nothing of the world has changed
     move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
     drop     expect the same; delete old snapshots' records                   one batch
+    expire   expect the same; delete old segments' records (`expiring.py`)    one batch, if they are not kept for ever
 
 It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
 that conflicts with a fork's pin is given up, and decided anew behind the next snapshot.
@@ -27,18 +28,19 @@ from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
-from worldline.model import ids
-from worldline.roles.compaction import retention, writing
+from worldline.model import ids, journal
+from worldline.roles.compaction import expiring, retention, writing
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
 
 PINS_PAGE = 1_000
 SNAPSHOTS_PAGE = 1_000
-DROPS_MAX = 500  # snapshots in one batch
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on."""
+    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on;
+    `expired`: entries that are not kept any more.
+    """
 
     height: int
     segments: int = 0
@@ -47,6 +49,7 @@ class Compacted(msgspec.Struct, frozen=True):
     bytes: int = 0
     snapshots: int = 0
     held_back: bool = False
+    expired: int = 0
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -54,10 +57,11 @@ class Survey(msgspec.Struct, frozen=True):
 
     known: Known
     expected: compact.Expected
-    last: compact.Last | None
+    last: compact.Indexed | None
     line: lines.Line
     epoch_raw: bytes | None
     first_us: int | None  # the time of the first entry that is in no segment
+    now_us: int
 
 
 async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
@@ -77,7 +81,7 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
     )  # fmt: skip
     expected = compact.Expected(baseline_raw, read.value(1))
     first_us = await _first_us(engine, at, known.compacted)
-    return Survey(known, expected, last, line, read.value(4), first_us)
+    return Survey(known, expected, last, line, read.value(4), first_us, read.time_us)
 
 
 async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
@@ -110,12 +114,14 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
 
 class Compactor:
     """One compaction of one world. `compute` calls a function in a thread that is for it; `is_over` is asked between
-    pages whether to go on.
+    pages whether to go on, `is_late` whether to do so without a rest; `ends` are the heads of segments
+    that were read before.
     """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policy: Policy,
-        compute: Compute, is_over: Callable[[], bool] = lambda: False,
+        compute: Compute, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        ends: dict[bytes, journal.Head] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -125,9 +131,20 @@ class Compactor:
         self._policy = policy
         self._compute = compute
         self._is_over = is_over
+        self._is_late = is_late
+        self._ends = expiring.Ends(blobs, {} if ends is None else ends)
 
     async def run(self, *, now: bool = False) -> Compacted:
         """Compact what there is, if it is enough, or if it is wanted `now`. `Fenced` if the lease is another's."""
+        done = await self._compact(now=now)
+        while self._policy.journal_us and not self._is_over():
+            expired = await transact.run(self._engine, self._env, self._expire)
+            if not expired:
+                break
+            done = msgspec.structs.replace(done, expired=done.expired + expired)
+        return done
+
+    async def _compact(self, *, now: bool) -> Compacted:
         found = await survey(self._engine, self._at)
         done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, self._policy))
         target = retention.limit(found.known, self._policy)
@@ -136,7 +153,7 @@ class Compactor:
                 return done
             done = await self._segments(found, target.height, done)
         dropped = await transact.run(self._engine, self._env, self._drop)
-        while dropped == DROPS_MAX:
+        while dropped == retention.DROPS_MAX:
             done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
             dropped = await transact.run(self._engine, self._env, self._drop)
         return msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
@@ -150,8 +167,13 @@ class Compactor:
             self._compute,
             with_changes=self._policy.changes,
             is_over=self._is_over,
+            is_late=self._is_late,
         )
-        head = await writing.head_at(self._engine, self._blobs, self._at, found.known.compacted)
+        last = found.known.last
+        if isinstance(last, journal.Dropped):
+            head = last.end
+        else:
+            head = await writing.head_at(self._engine, self._blobs, self._at, found.known.compacted)
         while head.height < up_to:
             written = await writer.write(head, up_to=up_to, entries_max=max(1, self._policy.entries))
             if written is None or not await self._publish(written):
@@ -159,7 +181,7 @@ class Compactor:
             record, head = written.record, written.head
             done = Compacted(
                 record.last_height, done.segments + 1, done.entries + record.last_height - record.first_height + 1,
-                done.frames + written.frames, done.bytes + record.size, done.snapshots, done.held_back,
+                done.frames + written.frames, done.bytes + record.size, held_back=done.held_back,
             )  # fmt: skip
         return done
 
@@ -188,12 +210,20 @@ class Compactor:
     async def _drop(self) -> transact.Done[int] | transact.Write[int]:
         """How many snapshots were dropped."""
         found = await self._survey()
-        old = retention.droppable(found.known, self._policy)[:DROPS_MAX]
+        old = retention.droppable(found.known, self._policy)[: retention.DROPS_MAX]
         if not old:
             return transact.Done(0)
         batch = kv.Batch()
         compact.drop(batch, self._lease, found.expected, old)
         return transact.Write(batch, lambda _: len(old))
+
+    async def _expire(self) -> transact.Done[int] | transact.Write[int]:
+        """How many entries were dropped."""
+        found = await self._survey()
+        old = await expiring.oldest(self._engine, self._ends, self._at, found.known, self._policy, now_us=found.now_us)
+        if old is None:
+            return transact.Done(0)
+        return expiring.write(self._lease, found.expected, found.known, old)
 
     async def _survey(self) -> Survey:
         found = await survey(self._engine, self._at)

@@ -1,7 +1,7 @@
 """What of a world's past is kept as it is: pure rules over what was read.
 
-Entries are kept for ever, in frames or in segments. What steps changed, and saved states, are kept as far as something
-needs them:
+Entries are kept in frames or in segments: for ever, or for as long as the policy says, and in any case as long as a
+state below them is kept. What steps changed, and saved states, are kept as far as something needs them:
 
 * The last so many snapshots, and what steps changed above the oldest of these: a state there can be read, forked and
   gone back to at any step.
@@ -18,13 +18,16 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.layers.snapshots import Saved
-from worldline.model.journal import Segment
+from worldline.model.journal import Dropped, Segment
 from worldline.model.snapshot import Snapshot
+
+DROPS_MAX = 500  # snapshots in one batch
 
 
 class Policy(msgspec.Struct, frozen=True):
     """`entries`, `age_us`: when there is enough to compact; `margin`: entries below the baseline that stay; `kept`: the
-    snapshots; `changes`: whether segments keep what steps changed.
+    snapshots; `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept at
+    least, 0: for ever.
     """
 
     entries: int
@@ -32,6 +35,7 @@ class Policy(msgspec.Struct, frozen=True):
     margin: int
     kept: int
     changes: bool = False
+    journal_us: int = 0
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ class Known(msgspec.Struct, frozen=True):
 
     baseline: Snapshot
     snapshots: Sequence[Saved]
-    last: Segment | None
+    last: Segment | Dropped | None
     forked_at: int
     pinned: tuple[int, ...]
 
@@ -97,3 +101,13 @@ def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> 
         ):
             found.append(each)
     return found
+
+
+def may_expire(known: Known, segment: Segment, policy: Policy) -> bool:
+    """Whether the entries of a segment may go, if they are old enough: no state that is kept lies below its end, but
+    the first ones of programs that have written nothing above it.
+    """
+    latest = known.snapshots[max(0, len(known.snapshots) - policy.kept) :]
+    kept = [known.baseline.height, *(each.record.height for each in latest)]
+    pinned = any(step < segment.last_step for step in known.pinned)
+    return bool(policy.journal_us) and segment.last_height <= min(kept) and not pinned

@@ -17,7 +17,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
-from worldline.model import ids
+from worldline.model import ids, journal
 from worldline.model.settings import WorkerSettings
 from worldline.model.snapshot import Snapshot
 from worldline.roles import telemetry
@@ -28,6 +28,7 @@ from worldline.store import kv
 log = logging.getLogger("worldline.compaction")
 
 NAME = "compaction"  # of the task
+WAITING_MAX = 4  # worlds; with more of them, compaction does not rest
 KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
 
 
@@ -64,6 +65,7 @@ class Compactions:
         self._policy = policy_of(settings)
         self._waiting: dict[ids.Address, Held] = {}
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
+        self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
         self._stopping = False
         self._one = asyncio.Lock()
 
@@ -114,16 +116,19 @@ class Compactions:
         done = await compactor.Compactor(
             self._engine, self._env, held.blobs, held.lease, policy=self._policy,
             compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
+            is_late=lambda: len(self._waiting) > WAITING_MAX, ends=self._ends,
         ).run(now=now)  # fmt: skip
         self._remember(held.at, done.height)
-        if done.segments or done.snapshots:
+        if done.segments or done.snapshots or done.expired:
             us = self._env.monotonic_us() - began_us
             self._telemetry.tell(
-                telemetry.Compacted(held.at, done.segments, done.entries, done.frames, done.bytes, done.snapshots, us)
+                telemetry.Compacted(
+                    held.at, done.segments, done.entries, done.frames, done.bytes, done.snapshots, us, done.expired
+                )
             )
             log.info(
-                "world %s: %d entries moved into %d segments, %d snapshots dropped", held.at.world.hex(), done.entries,
-                done.segments, done.snapshots, extra=telemetry.about(held.at),
+                "world %s: %d entries moved into %d segments, %d snapshots and %d entries dropped", held.at.world.hex(),
+                done.entries, done.segments, done.snapshots, done.expired, extra=telemetry.about(held.at),
             )  # fmt: skip
         return done
 
@@ -137,5 +142,5 @@ class Compactions:
 def policy_of(settings: WorkerSettings) -> Policy:
     return Policy(
         entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
-        kept=settings.snapshots_kept, changes=settings.segment_changes,
+        kept=settings.snapshots_kept, changes=settings.segment_changes, journal_us=settings.journal_kept_ms * 1000,
     )  # fmt: skip

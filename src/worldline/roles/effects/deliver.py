@@ -9,7 +9,8 @@ An answer is the receipt of the effect that brought the question. The question's
 and only that world's answer settles it: a world that asks needs no grant for the answer.
 
 A store that is out of reach is tried again, with growing pauses. What will not become right by itself is an error
-receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to.
+receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to, a universe
+that has all that it may have.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, messages, ready, universes, worlds
 from worldline.layers import work as works
+from worldline.layers.upkeep import quotas
 from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.world import TAKES_INPUT
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import parking
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
@@ -154,7 +157,10 @@ class Carrier:
                 _check_allowed(universes.decode_grants(universe, named.value(1)), letter, letter.world)
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
-            read = await engine.read(worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe))
+            read = await engine.read(
+                worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe),
+                *admission.reads(universe),
+            )  # fmt: skip
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
                 return transact.Done((messages.seen_stamp(seen, message), True))
@@ -164,6 +170,8 @@ class Carrier:
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
+            if universe != message.from_universe:
+                _check_quota(universe, letter, read.value(3), read.value(4))
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -246,6 +254,14 @@ def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> No
     if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=label):
         who = f"world {message.world!r} of universe {message.universe!r} ({message.from_universe.hex()})"
         _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {label} there")
+
+
+def _check_quota(universe: ids.UniverseId, letter: Letter, quota: bytes | None, usage: bytes | None) -> None:
+    """For the universe that it goes to, a message from another one comes from outside."""
+    try:
+        admission.check_message(quotas.decode(universe, quota).quota, quotas.decode_usage(usage))
+    except errors.QuotaExceeded as error:
+        _refuse(calls.OVER_QUOTA, f"message to {letter.to!r}: that universe is over its quota of {error.quota}")
 
 
 def _hint(goes: calls.Destination) -> str:

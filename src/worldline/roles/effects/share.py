@@ -15,7 +15,9 @@ from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers import work as works
 from worldline.layers import worlds
+from worldline.layers.stored import journal_pages, lines
 from worldline.model import ids, journal
 from worldline.roles import restore
 from worldline.roles.effects import shared_answers
@@ -44,6 +46,11 @@ def share(engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId) 
         for _ in range(LOOKS_MAX):
             read = await engine.read(journals.get_head(at), worlds.get(at))
             top = journals.decode_head(read.value(0))
+            kept = (await journal_pages.kept(engine, lines.Line(at))).above
+            if height < kept:
+                if (await engine.read(works.get(at, ids.IntentId(intent)))).value(0) is None:
+                    return shared_answers.cancelled("the parent's entries since the fork are not kept any more")
+                height = kept
             for step in _by_step(await restore.read_entries(engine, blobs, at, above=height, up_to=top.height)):
                 loaded = await restore.load_referenced(blobs, step)
                 whole = [restore.filled(each, loaded) for each in step]

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.model import encryption
 
 NAME = "aes-gcm"
 
@@ -65,10 +64,9 @@ class AesGcm:
             raise errors.KeyMissing(key_id)
         return found
 
-    def checked(self, key_id: str) -> encryption.MasterKey:
-        """A key as a store keeps it: by what tells it from every other, and is of no other use."""
-        check = hmac.digest(self.key(key_id), b"worldline: check", "sha256")[: encryption.CHECK_BYTES]
-        return encryption.MasterKey(key_id, check)
+    def check(self, key_id: str) -> bytes:
+        """What a store keeps of a key: it tells the key from every other, and is of no other use."""
+        return hmac.digest(self.key(key_id), b"worldline: check", "sha256")[: limits.KEY_CHECK_BYTES]
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

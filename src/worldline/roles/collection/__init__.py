@@ -1,0 +1,1 @@
+"""Garbage collection of one universe, in turns: what is referred to, and what goes."""

@@ -1,0 +1,1 @@
+"""What a universe may have: what refuses outside producers, and what counts."""
