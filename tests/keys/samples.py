@@ -22,12 +22,13 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, data_keys, encryption, quotas
+from worldline.keys.upkeep import collection, copying, data_keys, encryption, held, quotas
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
 from worldline.model import world as world_model
+from worldline.model.upkeep import copies
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -49,6 +50,7 @@ BIG = payload.reference(DIGEST, size=70_000)
 LINEAGE = world_model.Lineage(
     counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
     world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
+    [world_model.Origin(UNIVERSE, WORLD, 1, 2)],
 )  # fmt: skip
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
@@ -198,4 +200,11 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
+    (
+        "held copy",
+        space.ValueKind.HELD_COPY,
+        held.HELD,
+        copies.Held(world_model.Status.PAUSED, "the file a.world", TIME_US),
+    ),
+    ("copying", space.ValueKind.COPYING, copying.COPYING, copies.Copying(WORKER, "the file a.world", TIME_US, 7)),
 ]

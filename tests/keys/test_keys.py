@@ -32,12 +32,12 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, data_keys, encryption, quotas
+from worldline.keys.upkeep import collection, copying, data_keys, encryption, held, quotas
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, data_keys, encryption, inbox, journal, leases, lineage, quotas, ready, schema, segments,
-    snapshots, traces, trial, universes, work, worlds,
+    cas, chunks, collection, copying, data_keys, encryption, held, inbox, journal, leases, lineage, quotas, ready,
+    schema, segments, snapshots, traces, trial, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -60,6 +60,12 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
     ("worlds.name_key", lambda: worlds.name_key(UNIVERSE, "zoë/1"), U + "1503" + "027a6fc3ab2f3100"),
+    ("copying.restoring_key", copying.restoring_key, "1501" + "1518"),
+    ("copying.backup_key", copying.backup_key, "1501" + "1519"),
+    ("copying.import_key", lambda: copying.import_key(AT), U + "151b" + WORLD_ID),
+    ("held.held_key", lambda: held.held_key(AT), W + "151f"),
+    ("inbox.seen_prefix", lambda: inbox.seen_prefix(AT), W + "150d"),
+    ("inbox.dead_prefix", lambda: inbox.dead_prefix(AT), W + "150e" + "33"),
     ("worlds.index_key", lambda: worlds.index_key(AT), U + "1504" + WORLD_ID),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, DIGEST), U + "1505" + DIGEST_HEX),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, bytes(32)), U + "1505" + "01" + "00ff" * 32 + "00"),
@@ -149,6 +155,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
+    ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
@@ -235,6 +242,12 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         lambda key: collection.condemned_address(UNIVERSE, key),
         collection.condemned_key(UNIVERSE, DIGEST),
         DIGEST,
+    ),
+    (
+        "copying.import_world",
+        lambda key: copying.import_world(UNIVERSE, key),
+        copying.import_key(AT),
+        AT,
     ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
@@ -340,6 +353,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return collection.condemned_key(UNIVERSE, of)
         case "chunks.chunk_number", number:
             return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
+        case "copying.import_world", imported:
+            return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
         case "leases.held_address", at:
@@ -488,15 +503,16 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "ENCRYPTION": 22},
+    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DATA_KEY": 25,
-        "WORLD_KEY": 26, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19,
+        "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
         "SEGMENT": 9, "LINEAGE": 10, "RETAIN": 11, "INBOX": 12, "SEEN": 13, "DEAD": 14, "TRIAL": 15, "TRACE": 20,
+        "HELD": 31,
     },
     space.InWorker: {"LIFE": 1, "WORLD": 2},
 }  # fmt: skip

@@ -64,10 +64,14 @@ GOLDEN = {
     "assignment": "b10b778cb3448450303132333435363738393a3b3c3d3e3f01656d6f76656402",
     "trial": "b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201",
     "lineage": (
-        "b11a2dd402828a50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
+        "b11a60feaf158b50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
         "2f02058350808182838485868788898a8b8c8d8e8f030703f51b00060a24181e40005820606162636465666768696a6b6c6d"
         "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
-        "1e1f"
+        "1e1f818450101112131415161718191a1b1c1d1e1f50202122232425262728292a2b2c2d2e2f0102"
+    ),
+    "held copy": "b1373d4c9d5e8302707468652066696c6520612e776f726c641b00060a24181e4000",
+    "copying": (
+        "b13860ef68be8450303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e400007"
     ),
     "pin": "b11b3b650fa9820307",
     "head": (
@@ -132,7 +136,8 @@ KINDS = {
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "ENCRYPTION": 52, "DATA_KEY": 53, "QUOTAS": 58, "QUOTA_CHANGE": 59,
+    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "ENCRYPTION": 52, "DATA_KEY": 53,
+    "HELD_COPY": 55, "COPYING": 56, "QUOTAS": 58, "QUOTA_CHANGE": 59,
     "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64,
 }  # fmt: skip
 
@@ -312,11 +317,15 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
             drawn = {**drawn, name: bytes(range(limits.DIGEST_BYTES))}
     if "stamp" in drawn:
         drawn = {**drawn, "stamp": bytes(limits.STAMP_BYTES)}
-    if kind.__name__ == "Section":
-        drawn = {**drawn, "world": bytes(limits.ID_BYTES)}
+    if kind.__name__ in ("Section", "Origin"):
+        drawn |= dict.fromkeys({"world", "universe"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ == "Lineage":
         sections = sorted(drawn["sections"], key=lambda each: each.height) or [world.Section(bytes(16), 1, 1)]
-        drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": sections[-1].height}
+        height = sections[-1].height
+        origins = sorted((each for each in drawn["origins"] if each.height <= height), key=lambda each: each.height)
+        drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": height, "origins": origins}
+    if kind.__name__ in ("Copying", "Collection"):
+        drawn |= dict.fromkeys({"token", "collector"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ in ("Named", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:

@@ -39,6 +39,7 @@
     ├── Overloaded                there is too much to do already; try again after a while
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
+        ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         │   └── Erased            bytes whose key was destroyed
         └── DigestMismatch        content that does not match its address
@@ -282,6 +283,12 @@ QUOTA_NAMES = {"worlds": "worlds", "bytes": "bytes stored", "effects": "open eff
 
 class Corrupt(Error):
     code = "corrupt"
+
+
+class BadCopy(Corrupt):
+    """An exported world or a backup is damaged, cut short or none. Nothing was made of it."""
+
+    code = "bad_copy"
 
 
 class DecodeError(Corrupt):

@@ -29,6 +29,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind
+from worldline.roles.universes import served
 
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
@@ -82,6 +83,13 @@ class Desk:
         codec = self.place.codec()
         async with compose.store(self.place.store, create=False, objects=self.place.objects, codec=codec) as store:
             yield store
+
+    async def universes(self) -> list[str]:
+        """The one that was asked for, or all there are."""
+        if self.place.universe_given:
+            return [self.place.universe]
+        async with self.open_store() as store:
+            return [each.name for each in await served.read_all(store.engine)]
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""

@@ -16,6 +16,7 @@ from worldline.keys import traces as trace_keys
 from worldline.keys import work as work_keys
 from worldline.layers import leases, ready, snapshots, trial, worlds
 from worldline.layers.stored import lines
+from worldline.layers.upkeep import held
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -31,11 +32,13 @@ async def change(
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        read = await engine.read(worlds.get(at), *leases.reads(at), lines.get(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at), lines.get(at), held.get(at))
         world = worlds.decode(at, read.value(0))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
+        if status is not None:
+            held.forget(batch, at, read.value(5))
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
             trial.clear(batch, at)  # a person has decided that it is tried again

@@ -7,6 +7,7 @@ survive the process that waits for them.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -17,6 +18,7 @@ from worldline.client.branches import revert as reverts
 from worldline.client.branches import rules
 from worldline.client.branches.revert import Reverted
 from worldline.client.connection import Connection
+from worldline.client.copies import world_files
 from worldline.client.diff import reading
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
@@ -38,6 +40,7 @@ from worldline.model import journal as journals
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 from worldline.model.world import Lineage, Status, WorldMeta
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.hub import Chunk
 from worldline.roles.shadow import try_out
 
@@ -270,6 +273,10 @@ class World:
         left the world since then: that has happened. To keep both histories, `fork` it there instead.
         """
         return await reverts.revert_to(self._handle, to, effects)
+
+    async def export(self, path: str | os.PathLike[str], /) -> Exported:
+        """Write all of it into a file, as it is at this moment: `Universe.import_world` makes a world of that."""
+        return await world_files.export(self._handle, path)
 
     async def lineage(self) -> Lineage | None:
         """Where it was forked, and how; None if it was not."""

@@ -323,10 +323,10 @@ def check_record(record: snapshot.Snapshot | None, last: journal.Entry) -> None:
 
 async def _readable_records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
     try:
-        kept = await records(universe, line)
         baseline = snapshot_layer.decode_baseline(
             (await universe.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)
         )
+        kept = await records(universe, line)  # read later: a world that runs may save another state meanwhile
     except errors.DecodeError as error:
         raise Damaged(0, f"a snapshot's record: {error}") from error
     if baseline not in kept:

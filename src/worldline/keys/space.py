@@ -34,6 +34,8 @@ class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
     ENCRYPTION = 22
+    RESTORING = 24
+    BACKUP = 25
 
 
 class InUniverse(enum.IntEnum):
@@ -54,6 +56,7 @@ class InUniverse(enum.IntEnum):
     CONDEMNED = 19
     DATA_KEY = 25
     WORLD_KEY = 26
+    IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
     GRANTS = 60
@@ -77,6 +80,7 @@ class InWorld(enum.IntEnum):
     DEAD = 14
     TRIAL = 15
     TRACE = 20
+    HELD = 31
 
 
 class InWorker(enum.IntEnum):
@@ -123,6 +127,8 @@ class ValueKind(enum.IntEnum):
     CONDEMNED = 43
     ENCRYPTION = 52
     DATA_KEY = 53
+    HELD_COPY = 55
+    COPYING = 56
     QUOTAS = 58
     QUOTA_CHANGE = 59
     GRANTS = 60

@@ -134,6 +134,21 @@ def fork(
     forked. The caller pins what the fork needs (`snapshots.pin`).
     """
     batch.expect(keys.meta_key(parent.at), parent.raw)
+    return imported(batch, at, meta=meta, lineage=lineage, head=head, baseline=baseline)
+
+
+def imported(
+    batch: kv.Batch,
+    at: ids.Address,
+    *,
+    meta: model.WorldMeta,
+    lineage: model.Lineage,
+    head: journal.Head,
+    baseline: snapshot.Snapshot,
+) -> World:
+    """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
+    are free.
+    """
     _check_labels(meta.labels)
     made = _new(batch, at, meta)
     batch.put(lineage_keys.lineage_key(at), lineage_keys.LINEAGE.pack(lineage))

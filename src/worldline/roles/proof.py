@@ -70,7 +70,7 @@ class Prover:
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold
         self._line = line
-        self._at = line.owner(head.height + 1)  # the world whose steps are run: intents are named by it
+        self._at = line.identity(head.height + 1)  # the world whose steps are run: intents are named by it
         self._programs = programs
         self._saved = saved or {}
         self._folded_to = folded_to
@@ -113,7 +113,7 @@ class Prover:
     def _one(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
         entries = [restore.filled(entry, loaded) for entry in step.entries()]
         changed = _changed_to(entries)
-        owner = self._line.owner(step.height)
+        owner = self._line.identity(step.height)
         if changed is not None or owner != self._at:
             self._continue_as(owner, changed or self._hash)
         if step.height > self._folded_to:

@@ -11,14 +11,13 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
+from worldline.cli.upkeep import world_files
 from worldline.client.connection import Connection
 from worldline.host import program_files
 from worldline.inspect import doctor, inclusion, lint, queries, render, state_proof
 from worldline.inspect import prove as proofs
 from worldline.inspect import verify as verification
-from worldline.keys import universes as universe_keys
 from worldline.model import row_keys
-from worldline.store import kv
 
 
 @common.command("replay", app=True)
@@ -148,10 +147,13 @@ def _write(file: Path, text: str) -> None:
 @common.command("verify")
 @click.argument("world", required=False)
 @click.option("--all", "every", is_flag=True, help="All worlds.")
-async def verify(desk: Desk, *, world: str | None, every: bool) -> int:
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="An exported world, without a store.")
+async def verify(desk: Desk, *, world: str | None, every: bool, file: Path | None) -> int:
     """Check every stored byte of a world's history. No code is needed or run."""
-    if every == (world is not None):
-        raise errors.BadInput("name a world, or all with --all")
+    if file is not None and not every and world is None:
+        return await world_files.verify_file(desk, file)
+    if every == (world is not None) or file is not None:
+        raise errors.BadInput("name a world, or all with --all, or an exported one with --file")
     async with desk.open(programs=[]) as universe:
         names = [world] if world is not None else [each.name for each in await _all(universe)]
         codes = [await _verify(desk, universe, name) for name in names]
@@ -210,22 +212,13 @@ async def doctor_(desk: Desk, *, repair: bool) -> int:
     Records, history, leases, and derived queues against journals.
     """
     reports: list[doctor.Report] = []
-    for name in await _universes(desk):
+    for name in await desk.universes():
         with desk.out.progress("looking") as progress:
             async with desk.open(universe=name) as universe:
                 reports.append(await doctor.examine(universe, repair=repair, progress=progress))
     for report in reports:
         _say_report(desk, report)
     return 0 if all(report.healthy for report in reports) else output.NEGATIVE
-
-
-async def _universes(desk: Desk) -> list[str]:
-    """The one that was asked for, or all there are."""
-    if desk.place.universe_given:
-        return [desk.place.universe]
-    async with desk.open_store() as store:
-        page = (await store.engine.read(kv.Range(*universe_keys.names()))).page(0)
-        return [universe_keys.name_of(key) for key, _ in page.items]
 
 
 def _say_report(desk: Desk, report: doctor.Report) -> None:

@@ -23,9 +23,9 @@ _PRIVATE = 0o600
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--id", "key_id", metavar="ID", required=True, help="What the key is called: a month, a number.")
 def new_key(desk: Desk, file: Path, key_id: str) -> None:
-    """Add a random key to a key file, which is made if there is none.
+    """Add a random key to a key file.
 
-    It becomes the current key: processes that are started with the file from now on use it.
+    The file is made if there is none. The key becomes the current key: processes that are started with the file from now on use it.
     """
     try:
         found = master_keys.read(file) if file.exists() else master_keys.KeyFile("", {})
@@ -52,9 +52,9 @@ async def keys(desk: Desk, limit: int) -> None:
 
 @common.command("rotate-keys")
 async def rotate_keys(desk: Desk) -> int:
-    """Wrap all data keys with the current master key, and retire the others.
+    """Move an encrypted store to its current key.
 
-    First give every process a key file that has both; then make the new one current everywhere; then rotate. Hosts go
+    All data keys are wrapped with the current master key, and the others are retired. First give every process a key file that has both; then make the new one current everywhere; then rotate. Hosts go
     on meanwhile. A key that is retired is not needed any more.
     """
     async with desk.open_store() as store:

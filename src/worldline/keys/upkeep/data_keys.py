@@ -36,8 +36,15 @@ class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 # Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
-SHARED_IN_UNIVERSE = (InUniverse.INDEX, InUniverse.CAS, InUniverse.CHUNK, InUniverse.GRANTS, InUniverse.GRANT_LOG)
-SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL)
+SHARED_IN_UNIVERSE = (
+    InUniverse.INDEX,
+    InUniverse.CAS,
+    InUniverse.CHUNK,
+    InUniverse.GRANTS,
+    InUniverse.GRANT_LOG,
+    InUniverse.IMPORT,
+)
+SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL, InWorld.HELD)
 # Sealed with the key of the world.
 OWN_IN_UNIVERSE = (InUniverse.OPEN,)  # whose keys go on with the world
 OWN_IN_WORLD = (

@@ -78,7 +78,7 @@ async def world_fork(
         lineage = model.Lineage(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            script,
+            script, list(line.origins_up_to(step=head.step, height=head.height)),
         )  # fmt: skip
         meta = msgspec.structs.replace(
             world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,

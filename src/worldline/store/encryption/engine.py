@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from worldline.base import errors, limits, probes
-from worldline.store import kv
+from worldline.store import frozen, kv
 from worldline.store.encryption import envelope
 from worldline.store.encryption.interface import Known, Vault
 
@@ -41,6 +41,10 @@ class SealedEngine:
         self.wait = inner.wait
         self.durability = inner.durability
         self.close = inner.close
+
+    async def freeze(self) -> kv.Frozen:
+        """The store as it is now, opened like the present one."""
+        return SealedEngine(frozen.FrozenEngine(await kv.freeze(self.inner)), self._vault)
 
     # --- Reading ------------------------------------------------------------------------------------------------
 
