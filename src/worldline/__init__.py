@@ -18,8 +18,8 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
-        "Erased Error Exists IdReused KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed "
-        "StoreError StoreUncertain WrongKey"
+        "Erased Error Exists IdReused InUse KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
+        "StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "

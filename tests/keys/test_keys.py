@@ -32,12 +32,21 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, copying, data_keys, encryption, held, quotas
+from worldline.keys.upkeep import (
+    collection,
+    copying,
+    data_keys,
+    deletions,
+    encryption,
+    held,
+    quotas,
+    universe_deletions,
+)
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, copying, data_keys, encryption, held, inbox, journal, leases, lineage, quotas, ready,
-    schema, segments, snapshots, traces, trial, universes, work, worlds,
+    cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, lineage, quotas,
+    ready, schema, segments, snapshots, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -78,6 +87,12 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         "chunks.chunk_key",
         lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
         U + "150f" + DIGEST_HEX + NONCE_ID + "16010a",
+    ),
+    ("deletions.deletion_key", lambda: deletions.deletion_key(AT), U + "1514" + WORLD_ID),
+    (
+        "universe_deletions.deletion_key",
+        lambda: universe_deletions.deletion_key(UNIVERSE),
+        "1501" + "1514" + "30101112131415161718191a1b1c1d1e1f",
     ),
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
@@ -154,6 +169,8 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID,
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
+    ("deletions.deletions", lambda: deletions.deletions(UNIVERSE), U + "1514", U + "1515"),
+    ("universe_deletions.deletions", universe_deletions.deletions, "1501" + "1514", "1501" + "1515"),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
@@ -210,6 +227,18 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ("journal.frame_height", lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 70_000), 70_000),
     ("journal.frame_place", lambda key: journal.frame_place(AT, key), journal.part_key(AT, 70_000, 3), (70_000, 3)),
     ("snapshots.snapshot_step", lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0), 0),
+    (
+        "deletions.deletion_world",
+        lambda key: deletions.deletion_world(UNIVERSE, key),
+        deletions.deletion_key(AT),
+        samples.WORLD,
+    ),
+    (
+        "universe_deletions.deletion_universe",
+        universe_deletions.deletion_universe,
+        universe_deletions.deletion_key(UNIVERSE),
+        UNIVERSE,
+    ),
     ("segments.segment_height", lambda key: segments.segment_height(AT, key), segments.segment_key(AT, 9), 9),
     ("inbox.stamp_of", inbox.stamp_of, inbox.item_key(AT, STAMP), STAMP),
     ("inbox.stamp_of", inbox.stamp_of, inbox.dead_key(AT, STAMP), STAMP),
@@ -333,6 +362,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return worlds.name_key(UNIVERSE, name_of_world)
         case "work.open_address", (opener, opened):
             return work.open_key(opener, opened)
+        case "deletions.deletion_world", world:
+            return deletions.deletion_key(ids.Address(UNIVERSE, world))
+        case "universe_deletions.deletion_universe", universe:
+            return universe_deletions.deletion_key(universe)
         case "lineage.pin_fork", fork:
             return lineage.pin_key(AT, fork)
         case "journal.frame_height", height:
@@ -503,10 +536,12 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25},
+    space.InStore: {
+        "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25,
+    },
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
         "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {

@@ -19,6 +19,7 @@
     │   │   └── NotRetained       a state of the past that is not kept any more: its changes were dropped
     │   ├── Exists                the name or id is taken
     │   ├── Closed                the world does not take this any more
+    │   ├── InUse                 it cannot be deleted: forks, worlds or processes need it
     │   └── DedupeExpired         a client id older than the window in which repeats are recognised
     ├── StoreError                an outside fault: the driver's error is kept as the cause
     │   ├── StoreUnavailable      cannot be reached now; trying again is sensible
@@ -147,6 +148,16 @@ class Exists(Lost):
 
 class Closed(Lost):
     code = "closed"
+
+
+class InUse(Lost):
+    """Nothing was deleted. `by`: what needs it, by name, as far as it was looked for."""
+
+    code = "in_use"
+
+    def __init__(self, why: str, *, by: tuple[str, ...]) -> None:
+        super().__init__(why)
+        self.by = by
 
 
 class DedupeExpired(Lost):

@@ -89,6 +89,8 @@ SEGMENT_BYTES_MAX = 10 * MIB  # of a segment's steps, before they are compressed
 SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; the last may go beyond it
 SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
+DELETE_KEYS_MAX = 1_000  # of a deleted world or universe, removed by one batch
+DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond it
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Garbage collection --------------------------------------------------------------------------------
@@ -204,6 +206,9 @@ assert INLINE_BYTES_MAX < CHUNK_BYTES <= VALUE_BYTES_MAX - KIB, "a chunk's envel
 assert CHUNKS_BATCH_MAX * VALUE_BYTES_MAX <= BATCH_BYTES_MAX // 2, "chunks and their keys must fit into one batch"
 assert SEGMENT_BYTES_MAX + BATCH_BYTES_MAX + MIB <= CHUNKED_BYTES_MAX, "a segment must fit into a store without objects"
 assert SEGMENT_BLOCK_BYTES + BATCH_BYTES_MAX <= SEGMENT_BLOCK_BYTES_MAX, "a block has at least one step"
+assert 2 * (DELETE_BYTES_MAX + VALUE_BYTES_MAX + DELETE_KEYS_MAX * KEY_BYTES_MAX) <= BATCH_BYTES_MAX, (
+    "what a batch removes may be expected with all its bytes"
+)
 assert BLOBS_READ_MAX < READ_REQUESTS_MAX, "their records are read together"
 assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
     "small blobs and keys must fit into a batch"

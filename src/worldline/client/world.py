@@ -7,6 +7,7 @@ survive the process that waits for them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
@@ -24,6 +25,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.handle import Handle
 from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
+from worldline.client.upkeep import deletion
 from worldline.codec import structs
 from worldline.kernel import commands, runs, schedules, values
 from worldline.kernel import events as envelopes
@@ -258,12 +260,11 @@ class World:
         messages out. `effects` says what becomes of those that are open now: "drop" cancels them, "reissue" asks for
         them again, "share" gives the fork the answers that this world gets, "script" answers them from the script.
         """
-        program = (await self.describe()).program
-        wanted = forks.wanted(
-            name, at=at, effects=effects, live=live, script=script, labels=labels, universe=self._universe,
-            program=program, before=before,
+        wanted = functools.partial(
+            forks.wanted, name, at=at, effects=effects, live=live, script=script, labels=labels,
+            universe=self._universe, before=before,
         )  # fmt: skip
-        await forks.fork(self._handle, wanted)
+        await forks.fork(self._handle, lambda program: wanted(program=program))
         return World(self._universe, name)
 
     async def revert(self, to: int, /, *, effects: Literal["drop", "reissue"] = "drop") -> Reverted:
@@ -297,14 +298,18 @@ class World:
         """Stop running it and refuse input. It stays readable, and can be resumed."""
         await self.change(status=Status.ARCHIVED)
 
-    async def delete(self) -> None:
-        """Delete it for good, and free its name."""
-        await self.change(status=Status.DELETED)
+    async def delete(self, *, wait: bool = False, after_forks: bool = False) -> None:
+        """Delete it for good, and free its name. From then on there is no such world; what it had is removed by the
+        janitors of processes that host worlds, or with `wait` here, before this returns.
+
+        `InUse` while forks have no state of their own yet and need its history; `after_forks` waits for them.
+        """
+        at = await self._handle.address()
+        await deletion.delete(self._universe, at, alias=self.name, wait=wait, after_forks=after_forks)
 
     async def change(self, *, status: Status | None = None, labels: dict[str, str] | None = None) -> None:
         """Change its status, replace its labels, or both in one commit."""
-        at = await self._handle.address()
-        await changes.change(self._universe, at, status=status, labels=labels, alias=self.name)
+        await changes.change(self._universe, await self._handle.address(), status=status, labels=labels)
 
 
 def _origin(wanted: commands.StartRun) -> bytes:

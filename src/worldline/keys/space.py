@@ -33,6 +33,7 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    UNIVERSE_DELETION = 20
     ENCRYPTION = 22
     RESTORING = 24
     BACKUP = 25
@@ -59,6 +60,7 @@ class InUniverse(enum.IntEnum):
     IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
+    DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -131,6 +133,8 @@ class ValueKind(enum.IntEnum):
     COPYING = 56
     QUOTAS = 58
     QUOTA_CHANGE = 59
+    DELETION = 45
+    UNIVERSE_DELETION = 46
     GRANTS = 60
     GRANT_CHANGE = 61
     USAGE = 62

@@ -237,6 +237,9 @@ def _report_lines(report: doctor.Report) -> list[str]:
     if report.uploads:
         removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
         lines.append(f"{report.uploads} uploads whose process died before they were whole, {removed}")
+    if report.deletions:
+        removed = "finished" if report.deletions_finished else "which janitors, or `worldline doctor --repair`, finish"
+        lines.append(f"{report.deletions} deletions of worlds that are not finished, {removed}")
     verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
     mended = sum(finding.repaired for finding in report.findings)
     return [

@@ -25,7 +25,8 @@ _PRIVATE = 0o600
 def new_key(desk: Desk, file: Path, key_id: str) -> None:
     """Add a random key to a key file.
 
-    The file is made if there is none. The key becomes the current key: processes that are started with the file from now on use it.
+    The file is made if there is none. The key becomes the current one: processes that are started with the file from
+    now on use it.
     """
     try:
         found = master_keys.read(file) if file.exists() else master_keys.KeyFile("", {})
@@ -54,8 +55,9 @@ async def keys(desk: Desk, limit: int) -> None:
 async def rotate_keys(desk: Desk) -> int:
     """Move an encrypted store to its current key.
 
-    All data keys are wrapped with the current master key, and the others are retired. First give every process a key file that has both; then make the new one current everywhere; then rotate. Hosts go
-    on meanwhile. A key that is retired is not needed any more.
+    All data keys are wrapped with the current master key, and the others are retired. First give every process a key
+    file that has both; then make the new one current everywhere; then rotate. Hosts go on meanwhile. A key that is
+    retired is not needed any more.
     """
     async with desk.open_store() as store:
         ring = rotation.ring_of(store.vault)

@@ -1,1 +1,1 @@
-"""What keeps a store small and safe, as the SDK and the command line ask for it."""
+"""What keeps a store small and safe: deleting worlds and universes, and destroying keys."""

@@ -199,8 +199,8 @@ class SealedEngine:
     def _scopes(self, batch: kv.Batch) -> Iterable[bytes]:
         scope_of = self._vault.scope
         for key, value in batch.expects.items():
-            if value is not None and (scope := scope_of(key)):
-                yield scope
+            if value is not None and type(value) is bytes and (scope := scope_of(key)):
+                yield scope  # what was read remembers its stored form
         for key in batch.puts:
             if scope := scope_of(key):
                 yield scope
