@@ -15,11 +15,11 @@ from worldline.base.errors import (
     Corrupt,
     DedupeExpired,
     DurabilityWarning,
-    Erased,
     Error,
     Exists,
     IdReused,
     InUse,
+    KeyDestroyed,
     KeyMissing,
     NotFound,
     NotHosted,
@@ -37,6 +37,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -57,6 +58,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -93,6 +95,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -141,6 +144,7 @@ __all__ = [
     "Env",
     "Envelope",
     "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
@@ -149,6 +153,7 @@ __all__ = [
     "IdReused",
     "InUse",
     "Journaled",
+    "KeyDestroyed",
     "KeyMissing",
     "Kind",
     "LimitExceeded",
@@ -161,6 +166,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Quota",
     "QuotaChange",

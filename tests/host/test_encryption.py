@@ -379,7 +379,7 @@ async def test_destroying_the_key_of_a_world_makes_its_data_unreadable_and_no_ot
             assert _readable(which, read.page(0)) is outcome
     async with opened(place, programs=app) as universe:
         assert len((await universe.world("spared").state(Notes)).texts) == 3
-        with pytest.raises(errors.Erased, match="erased: the key of world"):
+        with pytest.raises(errors.KeyDestroyed, match="erased: the key of world"):
             await universe.world("doomed").state(Notes)
 
 
@@ -390,7 +390,7 @@ def _readable(at: ids.Address, page: kv.Page) -> bool:
         if data_keys.sealing(key) == data_keys.world_key(at):
             outcomes.append(value[:1] == b"\xb1")
             if not outcomes[-1]:
-                with pytest.raises(errors.Erased):
+                with pytest.raises(errors.KeyDestroyed):
                     journal_keys.unpack_frame(value)
     assert outcomes
     assert len(set(outcomes)) == 1

@@ -30,6 +30,8 @@ from worldline.keys.upkeep import (
     encryption,
     held,
     quotas,
+    sealed,
+    subjects,
     universe_deletions,
 )
 from worldline.model import blob, ids, lease, payload, snapshot, trace
@@ -38,6 +40,7 @@ from worldline.model import journal as journal_model
 from worldline.model import work as work_model
 from worldline.model import world as world_model
 from worldline.model.upkeep import copies
+from worldline.model.upkeep import sealed as sealed_model
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -105,6 +108,8 @@ def message() -> inbox_model.Message:
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
+    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.Kept(DIGEST, b"\x63ada")),
+    ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),

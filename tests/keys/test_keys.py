@@ -40,13 +40,15 @@ from worldline.keys.upkeep import (
     encryption,
     held,
     quotas,
+    sealed,
+    subjects,
     universe_deletions,
 )
 from worldline.model import ids
 
 MODULES = (
     cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, lineage, quotas,
-    ready, schema, segments, snapshots, traces, trial, universe_deletions, universes, work, worlds,
+    ready, schema, sealed, segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -101,6 +103,13 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
     ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
     ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
+    ("sealed.value_key", lambda: sealed.value_key(AT, NONCE, INTENT), U + "1516" + WORLD_ID + NONCE_ID + INTENT_ID),
+    ("subjects.subject_key", lambda: subjects.subject_key(AT, NONCE), U + "1517" + WORLD_ID + "14" + NONCE_ID),
+    (
+        "subjects.value_key",
+        lambda: subjects.value_key(AT, NONCE, INTENT),
+        U + "1517" + WORLD_ID + "1501" + NONCE_ID + INTENT_ID,
+    ),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
@@ -176,6 +185,13 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
+    (
+        "sealed.values",
+        lambda: sealed.values(AT, NONCE),
+        U + "1516" + WORLD_ID + NONCE_ID,
+        U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
+    ),
+    ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
@@ -462,6 +478,8 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
         lambda: collection.condemned_key(UNIVERSE, bytes(31)),
         lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
+        lambda: sealed.values(AT, NONCE[1:]),
+        lambda: subjects.subject_key(AT, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
         lambda: inbox.seen_key(AT, ""),
@@ -542,7 +560,8 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
-        "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "SEALED": 22, "SUBJECT": 23, "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30,
+        "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

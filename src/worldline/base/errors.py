@@ -42,7 +42,7 @@
     └── Corrupt                   stored bytes are not what was written
         ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
-        │   └── Erased            bytes whose key was destroyed
+        │   └── KeyDestroyed      bytes whose key was destroyed
         └── DigestMismatch        content that does not match its address
 
 Bugs are not in this tree: they are assertions, and the role that runs into one stops.
@@ -246,6 +246,15 @@ class CannotRead(CannotStep):
         super().__init__(why, lasting=False)
 
 
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
+
+
 class DamagedCell(CannotRead):
     """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that
     cannot be restored.
@@ -306,7 +315,7 @@ class DecodeError(Corrupt):
     code = "decode_error"
 
 
-class Erased(DecodeError):
+class KeyDestroyed(DecodeError):
     """What stood here was made unreadable for good, by the destruction of its key."""
 
     code = "erased"

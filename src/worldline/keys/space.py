@@ -55,6 +55,8 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    SEALED = 22
+    SUBJECT = 23
     DATA_KEY = 25
     WORLD_KEY = 26
     IMPORT = 27
@@ -127,6 +129,8 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    SEALED = 48
+    SUBJECT = 49
     ENCRYPTION = 52
     DATA_KEY = 53
     HELD_COPY = 55

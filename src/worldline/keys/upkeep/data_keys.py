@@ -37,13 +37,9 @@ class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 # Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
 SHARED_IN_UNIVERSE = (
-    InUniverse.INDEX,
-    InUniverse.CAS,
-    InUniverse.CHUNK,
-    InUniverse.GRANTS,
-    InUniverse.GRANT_LOG,
-    InUniverse.IMPORT,
-)
+    InUniverse.INDEX, InUniverse.CAS, InUniverse.CHUNK, InUniverse.GRANTS, InUniverse.GRANT_LOG, InUniverse.IMPORT,
+    InUniverse.SEALED,  # personal values, which forks share
+)  # fmt: skip
 SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL, InWorld.HELD)
 # Sealed with the key of the world.
 OWN_IN_UNIVERSE = (InUniverse.OPEN,)  # whose keys go on with the world
@@ -55,7 +51,7 @@ OWN_IN_WORLD = (
 PLAIN_IN_UNIVERSE = (
     InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
     InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DELETION,
-    InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
+    InUniverse.SUBJECT, InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
 )  # fmt: skip
 PLAIN_IN_WORLD = (
     InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN,

@@ -23,13 +23,13 @@ def decode(raw: bytes | None) -> DataKey | None:
 
 
 def checked(key: bytes, raw: bytes | None) -> DataKey:
-    """The data key, which must be there. `Erased` if it was destroyed."""
+    """The data key, which must be there. `KeyDestroyed` if it was destroyed."""
     found = keys.VALUE.get(raw)
     if found is None:
         raise errors.DecodeError("the data key of this value is missing")
     if not found.wrapped:
         _, world = keys.owner(key)
-        raise errors.Erased(f"erased: the key of world {'' if world is None else world.hex()} was destroyed")
+        raise errors.KeyDestroyed(f"erased: the key of world {'' if world is None else world.hex()} was destroyed")
     return found
 
 

@@ -192,7 +192,7 @@ class SealedEngine:
             await self._vault.make(missing)
             openers |= await self._openers(missing)
         for opener in openers.values():
-            if isinstance(opener, errors.Error) and not isinstance(opener, errors.Erased):
+            if isinstance(opener, errors.Error) and not isinstance(opener, errors.KeyDestroyed):
                 raise opener
         return openers
 

@@ -82,7 +82,7 @@ class Vault(Protocol):
         """Whether a batch that writes in this scope must expect its record."""
 
     def known(self, scope: bytes, raw: bytes | None) -> Known:
-        """The cipher of a scope whose record reads so. Raises `Erased`, `KeyMissing`, `DecodeError`."""
+        """The cipher of a scope whose record reads so. Raises `KeyDestroyed`, `KeyMissing`, `DecodeError`."""
 
     def cache_cipher(self) -> Cipher:
         """What seals blobs that are cached on disk."""
