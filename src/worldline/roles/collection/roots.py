@@ -235,6 +235,8 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InUniverse.CONDEMNED, "addresses of what goes"),
     (InUniverse.SEALED, "personal values themselves"),
     (InUniverse.SUBJECT, "counts"),
+    (InUniverse.DATA_KEY, "keys, encrypted"),
+    (InUniverse.WORLD_KEY, "keys, encrypted"),
     (InUniverse.IMPORT, "an import under way: what it has written of its world is read as that world's"),
     (InUniverse.QUOTAS, "numbers"),
     (InUniverse.QUOTA_LOG, "numbers"),
