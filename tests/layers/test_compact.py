@@ -13,10 +13,9 @@ from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import universes as universe_keys
-from worldline.layers import leases
+from worldline.layers import leases, universes
 from worldline.layers.snapshots import Saved
 from worldline.layers.stored import compact
-from worldline.layers.upkeep import collection
 from worldline.model import blob
 from worldline.model.journal import Dropped, Head, Segment
 from worldline.model.snapshot import Snapshot
@@ -26,7 +25,7 @@ LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
 FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
 GENERATION = universe_keys.GENERATION.pack(blob.Generation(4))
-UNMARKED = collection.decode(AT.universe, GENERATION, None)
+UNMARKED = universes.Generation(AT.universe, GENERATION)
 LAST = compact.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
 
 
@@ -116,15 +115,3 @@ def test_the_last_segment() -> None:
     assert compact.decode_last(AT, kv.Page([], more=False, stable=kv.ZERO_STAMP)) is None
     with pytest.raises(errors.DecodeError, match="filed elsewhere"):
         compact.decode_last(AT, kv.Page([(keys.segment_key(AT, 8), LAST.raw)], more=False, stable=kv.ZERO_STAMP))
-
-
-def test_neither_is_built_while_a_collection_marks() -> None:
-    """Who has not waited for the end of a mark has a bug."""
-    raw = universe_keys.GENERATION.pack(blob.Generation(4, marking=True))
-    expected = compact.Expected(b"", b"", collection.decode(AT.universe, raw, None))
-    with pytest.raises(AssertionError):
-        compact.move(kv.Batch(), LEASE, expected, SECOND, last=LAST)
-    with pytest.raises(AssertionError):
-        compact.drop(
-            kv.Batch(), LEASE, expected, [Saved(Snapshot(3, 3, bytes(32), bytes(32), 1, b"", 0), b"raw")]
-        )  # fmt: skip

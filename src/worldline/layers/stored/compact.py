@@ -17,10 +17,9 @@ from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases
+from worldline.layers import leases, universes
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.snapshots import Saved
-from worldline.layers.upkeep import collection
 from worldline.model import ids, journal
 from worldline.store import kv
 
@@ -30,7 +29,7 @@ class Expected(msgspec.Struct, frozen=True):
 
     baseline_raw: bytes
     pins_raw: bytes | None
-    unmarked: collection.State
+    unmarked: universes.Generation
 
 
 class Indexed(msgspec.Struct, frozen=True):
@@ -116,6 +115,6 @@ def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved]) -> Non
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
-    collection.expect_no_mark(batch, expected.unmarked)
+    expected.unmarked.expect(batch)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
     snapshot_layer.expect_pins(batch, lease.at, expected.pins_raw)

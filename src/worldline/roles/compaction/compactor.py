@@ -26,10 +26,9 @@ from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
-from worldline.layers import leases, snapshots
+from worldline.layers import leases, snapshots, universes
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
-from worldline.layers.upkeep import collection
 from worldline.model import ids, journal
 from worldline.roles.collection import marks
 from worldline.roles.compaction import expiring, retention, writing
@@ -68,9 +67,9 @@ class Survey(msgspec.Struct, frozen=True):
     now_us: int
 
 
-async def survey(engine: kv.Engine, at: ids.Address, unmarked: collection.State | None = None) -> Survey:
+async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = None) -> Survey:
     """Read what decides what may be compacted. The count of pins is read first: pins that come later move it.
-    `unmarked`: what is known of collections, for who is going to write.
+    `unmarked`: the generation, as it was when no mark was under way, for a caller that is going to write.
     """
     last_segment = compact.last_range(at)
     read = await engine.read(
@@ -87,7 +86,7 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: collection.State 
         await _pinned(engine, at),
     )  # fmt: skip
     expected = compact.Expected(
-        baseline_raw, read.value(1), unmarked or collection.decode(at.universe, None, None)
+        baseline_raw, read.value(1), universes.Generation(at.universe, unmarked)
     )  # fmt: skip
     first_us = await _first_us(engine, at, known.compacted)
     return Survey(known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, read.time_us)
@@ -245,7 +244,8 @@ class Compactor:
         return expiring.write(self._lease, found.expected, found.known, old)
 
     async def _survey(self) -> Survey:
-        found = await survey(self._engine, self._at, await marks.unmarked(self._engine, self._env, self._at.universe))
+        state = await marks.unmarked(self._engine, self._env, self._at.universe)
+        found = await survey(self._engine, self._at, state.generation_raw)
         if found.epoch_raw != self._lease.raw_epoch:
             raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
         return found
