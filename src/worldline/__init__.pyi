@@ -62,6 +62,7 @@ from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
+from worldline.client.upkeep.collection import Collected, Garbage
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -130,6 +131,7 @@ __all__ = [
     "CodecContext",
     "CodecFailed",
     "CodecMismatch",
+    "Collected",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -150,6 +152,7 @@ __all__ = [
     "Exists",
     "Failed",
     "Fatal",
+    "Garbage",
     "Head",
     "IdReused",
     "InUse",
