@@ -49,10 +49,17 @@ def loaded_by(statement: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("statement", ["import worldline"])
+@pytest.mark.parametrize("statement", ["import worldline", "import worldline.kernel.flow.core"])
 def test_no_driver_is_loaded(statement: str) -> None:
     loaded = loaded_by(statement)
     assert [name for name in DRIVERS if name in loaded] == []
+
+
+def test_the_standalone_host_loads_no_storage_driver() -> None:
+    loaded = loaded_by("import worldline.flow")
+    assert [
+        name for name in ("lmdb", "asyncpg", "obstore", "worldline.store", "worldline.roles") if name in loaded
+    ] == []
 
 
 def test_a_driver_that_is_loaded_would_be_seen() -> None:

@@ -7,7 +7,6 @@ that carries the message waits longer each time.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -30,7 +29,7 @@ class Peers:
         self, own: compose.Store, urls: Mapping[str, str] | None = None, *, opening: Opening | None = None
     ) -> None:
         self._own = own
-        self._opening = opening or functools.partial(compose.open_store, create=False, env=own.env)
+        self._opening = opening or self._open_store
         self._urls = {messages.check_peer(name): url for name, url in (urls or {}).items()}
         self._opened: dict[str, asyncio.Task[compose.Store]] = {}
         self._closed = False
@@ -58,6 +57,15 @@ class Peers:
             if self._opened.get(name) is task:
                 del self._opened[name]
             raise
+
+    async def _open_store(self, url: str) -> compose.Store:
+        """A peer that is encrypted is opened with the keys of this process; it may be plain."""
+        try:
+            return await compose.open_store(url, create=False, env=self._own.env, codec=self._own.codec)
+        except errors.CodecMismatch:
+            if self._own.codec is None:
+                raise
+            return await compose.open_store(url, create=False, env=self._own.env)
 
     async def lost(self, name: str) -> None:
         """The store has failed for good in this process: open it anew the next time."""
