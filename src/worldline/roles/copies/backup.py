@@ -302,6 +302,17 @@ def ordinal_in_world(suffix: bytes) -> int | None:
     return suffix[_WORLD_BYTES + 1]
 
 
+def key_of(tag: int, data: bytes) -> tuple[bytes, bytes]:
+    """The end of a key in a file, and its value: it can be none but one of its universe, of those that are copied."""
+    length = int.from_bytes(data[:2], "big")
+    suffix = data[2 : 2 + length]
+    tuples.unpack(suffix)
+    left_out = tuple(space.part(each) for each in NOT_COPIED)
+    if tag != backup_files.KEY or len(suffix) != length or suffix.startswith(left_out) or not is_copied(suffix):
+        raise errors.DecodeError("not a key of a backup")
+    return suffix, data[2 + length :]
+
+
 def shard_range(universe: ids.UniverseId, shard: int) -> tuple[bytes, bytes]:
     """The records of blobs whose addresses begin with a digit."""
     begin, end = cas_keys.blobs(universe)

@@ -7,7 +7,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.layers import cas
 from worldline.model.upkeep.backups import BackedUniverse, FileKind
-from worldline.roles.copies import backup_files, world_file
+from worldline.roles.copies import backup, backup_files, world_file
 from worldline.roles.copies.world_export import Progress, no_progress
 
 
@@ -43,7 +43,9 @@ async def _check_keys(
     count = 0
     for number, file in enumerate(manifest.of(universe.id, FileKind.KEYS)):
         with backup_files.bad(f"keys of universe {universe.name!r}"):
-            count += sum(1 for _ in await folder.records(file, backup=manifest.id))
+            for tag, data in await folder.records(file, backup=manifest.id):
+                backup.key_of(tag, data)
+                count += 1
             if file.number != number:
                 raise errors.DecodeError(f"file {number} is missing")
     if count != universe.keys:

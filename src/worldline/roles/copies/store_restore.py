@@ -24,12 +24,13 @@ from worldline.layers import cas
 from worldline.layers.upkeep import copying, restored
 from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, FileKind
-from worldline.roles.copies import backup, backup_files, turns, world_file
+from worldline.roles.copies import backup, backup_files, check_backup, turns, world_file
 from worldline.roles.copies.world_export import Progress, no_progress
 from worldline.roles.copies.world_file import Tag
 from worldline.store import kv
 
 PAGE = 1_000
+_BLOBS = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -64,6 +65,7 @@ async def restore(
         )
     what = f"the restore of backup {manifest.id}"
     await _check_empty(target.engine, what)
+    await check_backup.check(folder, manifest)  # all of it, before anything is written
     turn = turns.Turn(target.engine, target.env, copying.get_restoring(), what)
     await turn.take()
     return await _Restore(target, folder, manifest, turn, live=live, progress=progress).run()
@@ -95,16 +97,29 @@ class _Restore:
         self._keys = self._blobs = 0
         self._batch = kv.Batch()
         self._batch_bytes = 0
-        self._stamps = restored.Stamps()
+        self._last_stamp = kv.ZERO_STAMP
 
     async def run(self) -> Restored:
+        """Make the store. What cannot be made of the backup is taken back; what a killed process leaves, the next run
+        takes back.
+        """
         for universe in self._manifest.universes:
-            await self._clear(universe)
+            await self._clear(universe, *_BLOBS)
+        try:
+            return await self._run()
+        except errors.Corrupt:
+            for universe in self._manifest.universes:
+                await self._clear(universe)
+            await self._turn.give_back()
+            raise
+
+    async def _run(self) -> Restored:
         for universe in self._manifest.universes:
             for shard in range(limits.BACKUP_SHARDS):
                 await self._restore_blobs(universe, shard)
         for universe in self._manifest.universes:
             await self._restore_keys(universe)
+        await kv.raise_stamps(self._target.engine, self._last_stamp)
         batch = kv.Batch()
         for universe in self._manifest.universes:
             key = universe_keys.name_key(universe.name)
@@ -115,9 +130,8 @@ class _Restore:
         names = [each.name for each in self._manifest.universes]
         return Restored(self._manifest.id, head.time_us, names, self._keys, self._blobs, self._live)
 
-    async def _clear(self, universe: BackedUniverse) -> None:
-        """Delete the keys that a restore has written before it was killed. Its blobs are those that are wanted."""
-        kept = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
+    async def _clear(self, universe: BackedUniverse, *kept: space.InUniverse) -> None:
+        """Delete the keys of a universe but those of some kinds. Blobs that were put are those that are wanted."""
         prefix = space.universe(ids.UniverseId(universe.id))
         for begin, end in backup.ranges_between(prefix, kept):
             more = True
@@ -168,15 +182,13 @@ class _Restore:
         time_us = (await self._target.engine.read()).time_us
         source = f"backup {self._manifest.id}"
         copy = restored.Copy(id, envs.new_id(self._target.env), source, time_us, self._live)
-        self._stamps = restored.Stamps()
         before = self._keys
         for file in self._manifest.of(universe.id, FileKind.KEYS):
             with backup_files.bad(f"keys of universe {universe.name!r}"):
                 for tag, data in await self._folder.records(file, backup=self._manifest.id):
-                    suffix, raw = _key_of(tag, data)
-                    if restored.is_seen(suffix) and self._stamps.waiting:
-                        await self._commit()
-                    restored.put(self._batch, copy, self._stamps, suffix, raw)
+                    suffix, raw = backup.key_of(tag, data)
+                    self._last_stamp = max(self._last_stamp, kv.Stamp(restored.stamp_of(suffix) or b""))
+                    restored.put(self._batch, copy, suffix, raw)
                     self._keys += 1
                     self._batch_bytes += len(data)
                     if self._batch_bytes >= limits.COPY_KEYS_BYTES or len(self._batch.appends) >= PAGE:
@@ -189,19 +201,8 @@ class _Restore:
     async def _commit(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, kv.Batch(), 0
         if batch.puts or batch.appends:
-            self._stamps.assigned(await self._turn.commit(batch))
+            await self._turn.commit(batch)
 
     def _step(self) -> None:
         self._done += 1
         self._progress(self._done, len(self._manifest.files))
-
-
-def _key_of(tag: int, data: bytes) -> tuple[bytes, bytes]:
-    """The end of a key, and its value: it can be none but one of its universe, and of those that are copied."""
-    length = int.from_bytes(data[:2], "big")
-    suffix = data[2 : 2 + length]
-    tuples.unpack(suffix)
-    left_out = tuple(space.part(each) for each in backup.NOT_COPIED)
-    if tag != backup_files.KEY or len(suffix) != length or suffix.startswith(left_out) or not backup.is_copied(suffix):
-        raise errors.DecodeError("not a key of a backup")
-    return suffix, data[2 + length :]

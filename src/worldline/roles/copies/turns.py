@@ -9,7 +9,7 @@ from worldline.base import errors
 from worldline.layers.upkeep import copying
 from worldline.store import kv, transact
 
-TTL_US = 20_000_000
+TTL_US = 10_000_000
 RENEW_US = TTL_US // 4
 LOOK_SECONDS = 0.25
 
