@@ -17,11 +17,11 @@ _DECLARED = {
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
+        "BadCopy BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
+        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
@@ -31,6 +31,7 @@ _DECLARED = {
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",
+    "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
     "client.world": "World",
@@ -47,6 +48,7 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",
@@ -56,6 +58,7 @@ _DECLARED = {
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",
     "observe.sinks": "Journaled Notice Sinks",
+    "roles.copies.world_export": "Exported",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
 }

@@ -6,6 +6,7 @@
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadCopy,
     BadInput,
     CellUnfit,
     Closed,
@@ -16,6 +17,7 @@ from worldline.base.errors import (
     Error,
     Exists,
     IdReused,
+    InUse,
     NotFound,
     NotHosted,
     NotRetained,
@@ -31,6 +33,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -51,6 +54,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -87,6 +91,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -96,6 +101,7 @@ from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
 
@@ -105,6 +111,7 @@ __all__ = [
     "Allowed",
     "AllowedChange",
     "Attempt",
+    "BadCopy",
     "BadInput",
     "Call",
     "CancelKind",
@@ -126,12 +133,16 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
+    "Exported",
     "Failed",
     "Fatal",
     "Head",
     "IdReused",
+    "InUse",
     "Journaled",
     "Kind",
     "LimitExceeded",
@@ -144,6 +155,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Quota",
     "QuotaChange",

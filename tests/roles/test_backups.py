@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 from collections.abc import AsyncIterator
@@ -26,12 +27,15 @@ from worldline.host import compose
 from worldline.inspect import doctor, verify
 from worldline.keys import leases as lease_keys
 from worldline.keys import space
+from worldline.keys import universes as universe_keys
 from worldline.keys.upkeep import copying as copying_keys
 from worldline.layers import format as formats
 from worldline.layers import leases
+from worldline.model.upkeep.backups import FileKind
 from worldline.model.work import WorkState
 from worldline.model.world import Status
-from worldline.roles.copies import backup_files, turns
+from worldline.roles.copies import turns
+from worldline.roles.copies.backup import Made
 from worldline.store import kv
 
 __all__ = ["quiet"]
@@ -66,7 +70,7 @@ async def test_no_cent_is_lost_or_doubled_in_any_backup(route: tuple[str, str], 
         for number in range(ACCOUNTS):
             await process.universe.create(f"account-{number}", bank)
         paying = asyncio.create_task(_pay(process.universe))
-        made = []
+        made: list[Made] = []
         while not paying.done() or len(made) < 3:
             made.append(await backups.backup(await bare(here), folder))
         await paying
@@ -97,8 +101,8 @@ async def check_accounts(there: kit.Kit) -> None:
     assert {(await each.describe()).status for each in worlds} == {Status.ARCHIVED}
     assert len(await release.release_all(process.universe._connection)) == ACCOUNTS
     async with asyncio.timeout(60):
-        while await _is_busy(process, worlds):
-            await asyncio.sleep(0.02)  # until nothing is left to be done: there is no event for that
+        while await _is_busy(process, worlds):  # noqa: ASYNC110 - there is no event for nothing being left to do
+            await asyncio.sleep(0.02)
     accounts = [await world.state(Account) for world in worlds]
     assert sum(each.cents for each in accounts) == ACCOUNTS * CENTS
     assert not any(each.doubles for each in accounts)
@@ -260,12 +264,11 @@ async def test_what_is_damaged_is_found_and_nothing_is_made_of_it(tmp_path: Path
                 place.unlink()
                 if damaged is not None:
                     place.write_bytes(damaged)
-                for attempt in (backups.verify(str(folder)), backups.restore(str(folder), target)):
-                    with pytest.raises((errors.BadCopy, errors.NotFound) if "backups/" in name else errors.BadCopy):
-                        found = await attempt
-                        assert name.startswith("backups/")
-                        assert found == []
-                        raise errors.NotFound("there is no backup")
+                kinds = (errors.BadCopy, errors.NotFound) if damaged is None else errors.BadCopy
+                with pytest.raises(kinds):
+                    await backups.restore(str(folder), target)
+                with pytest.raises(kinds):
+                    await backups.verify(str(folder), id=made.id)
                 if not place.exists():
                     place.touch()
             place.unlink()
@@ -374,11 +377,8 @@ async def test_a_backup_that_is_cut_off_at_any_file_is_none_and_the_next_goes_on
             [left] = await found.ids()
             manifest = await found.manifest(left)
             assert len(await found.names("blobs/")) == len(await found.names("index/"))
-            assert len(await found.names("keys/")) == len([f for f in manifest.files if f.kind is not _BLOBS])
+            assert len(await found.names("keys/")) == len([f for f in manifest.files if f.kind is not FileKind.BLOBS])
         await backups.restore(folder, await bare(there))
-
-
-_BLOBS = backup_files.FileKind.BLOBS
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
@@ -392,7 +392,7 @@ async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: boo
         head = await process.universe.world("w0").head()
     for at in range(1, 100):
         async with stores(tmp_path / str(at), "memory") as (there,):
-            cut = await bare(there, lambda engine, at=at: world_files.CutOff(engine, at, behind=behind))
+            cut = await bare(there, functools.partial(world_files.CutOff, at=at, behind=behind))
             try:
                 await backups.restore(folder, cut)
             except errors.StoreFailed:
@@ -417,14 +417,8 @@ async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: boo
 
 
 async def _is_made(engine: Any) -> bool:
-    read = await engine.read(kv.Range(*backup_names(), count_max=1))
+    read = await engine.read(kv.Range(*universe_keys.names(), count_max=1))
     return bool(read.page(0).items)
-
-
-def backup_names() -> tuple[bytes, bytes]:
-    from worldline.keys import universes
-
-    return universes.names()
 
 
 async def _turn(engine: kv.Engine) -> bytes | None:
@@ -505,9 +499,11 @@ async def test_a_frozen_state_that_is_lost_is_taken_again(tmp_path: Path) -> Non
 
 async def test_backups_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = s3.shared()
-    for name, value in server.environ().items():
-        monkeypatch.setenv(name, value)
-    folder = f"s3://{server.bucket}/backups-{os.getpid()}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.SECRET_KEY)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    folder = server.url(f"backups-{os.getpid()}")
     async with stores(tmp_path, "lmdb", "memory") as (here, there):
         process = await filled(here, worlds=2)
         first = await backups.backup(await bare(here), folder)

@@ -19,6 +19,7 @@
     │   │   └── NotRetained       a state of the past that is not kept any more: its changes were dropped
     │   ├── Exists                the name or id is taken
     │   ├── Closed                the world does not take this any more
+    │   ├── InUse                 it cannot be deleted: forks, worlds or processes need it
     │   └── DedupeExpired         a client id older than the window in which repeats are recognised
     ├── StoreError                an outside fault: the driver's error is kept as the cause
     │   ├── StoreUnavailable      cannot be reached now; trying again is sensible
@@ -144,6 +145,16 @@ class Closed(Lost):
     code = "closed"
 
 
+class InUse(Lost):
+    """Nothing was deleted. `by`: what needs it, by name, as far as it was looked for."""
+
+    code = "in_use"
+
+    def __init__(self, why: str, *, by: tuple[str, ...]) -> None:
+        super().__init__(why)
+        self.by = by
+
+
 class DedupeExpired(Lost):
     code = "dedupe_expired"
 
@@ -196,6 +207,15 @@ class CannotRead(CannotStep):
 
     def __init__(self, why: str) -> None:
         super().__init__(why, lasting=False)
+
+
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
 
 
 class DamagedCell(CannotRead):

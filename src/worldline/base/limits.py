@@ -59,6 +59,9 @@ STEP_TRACES_MAX = 4  # tracebacks that a step keeps
 TRACE_SLOTS = 1_024  # steps of a world whose tracebacks are kept
 FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
 FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
+PERSONAL_BYTES_MAX = 60 * KIB  # of a value that is kept apart, so that it can be erased
+PERSONAL_STEP_BYTES_MAX = 512 * KIB  # of all that one step keeps apart
+ERASED_FORKS_MAX = 10_000  # worlds of one lineage that are told of an erasure
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
@@ -81,6 +84,8 @@ SEGMENT_BYTES_MAX = 10 * MIB  # of a segment's steps, before they are compressed
 SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; the last may go beyond it
 SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
+DELETE_KEYS_MAX = 1_000  # of a deleted world or universe, removed by one batch
+DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond it
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Garbage collection --------------------------------------------------------------------------------
@@ -183,6 +188,7 @@ assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
+assert PERSONAL_BYTES_MAX + KIB < VALUE_BYTES_MAX, "a personal value, its salt and the envelope are one value"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
@@ -195,6 +201,9 @@ assert INLINE_BYTES_MAX < CHUNK_BYTES <= VALUE_BYTES_MAX - KIB, "a chunk's envel
 assert CHUNKS_BATCH_MAX * VALUE_BYTES_MAX <= BATCH_BYTES_MAX // 2, "chunks and their keys must fit into one batch"
 assert SEGMENT_BYTES_MAX + BATCH_BYTES_MAX + MIB <= CHUNKED_BYTES_MAX, "a segment must fit into a store without objects"
 assert SEGMENT_BLOCK_BYTES + BATCH_BYTES_MAX <= SEGMENT_BLOCK_BYTES_MAX, "a block has at least one step"
+assert 2 * (DELETE_BYTES_MAX + VALUE_BYTES_MAX + DELETE_KEYS_MAX * KEY_BYTES_MAX) <= BATCH_BYTES_MAX, (
+    "what a batch removes may be expected with all its bytes"
+)
 assert BLOBS_READ_MAX < READ_REQUESTS_MAX, "their records are read together"
 assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
     "small blobs and keys must fit into a batch"

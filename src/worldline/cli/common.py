@@ -23,6 +23,7 @@ from worldline.cli import observe, output, places, suggest
 from worldline.client import connection, no_host
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.upkeep import deletion
 from worldline.host import compose, holders, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
@@ -103,7 +104,9 @@ class Desk:
         try:
             await found.address()
         except errors.NotFound as error:
-            raise errors.NotFound(f"{error}{await suggest.worlds(universe, name)}") from error
+            at = deletion.by_id(universe, name)
+            deleted = None if at is None else await deletion.describe(universe, at)
+            raise errors.NotFound(deleted or f"{error}{await suggest.worlds(universe, name)}") from error
         return found
 
     async def address(self, universe: Connection, name: str) -> ids.Address:

@@ -115,6 +115,10 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     request: bytes
     script: bytes = b""  # the address of the answers that it was given beforehand
     origins: list[Origin] = []
+    # The head that its history had there: what stays known of it when the worlds that it comes from are deleted.
+    chain: bytes = b""
+    state: bytes = b""
+    time_us: int = 0
 
     def __post_init__(self) -> None:
         heights = [each.height for each in self.sections]

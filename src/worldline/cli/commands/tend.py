@@ -1,4 +1,4 @@
-"""Tending worlds: pause, resume, archive, delete, label, and names (`ref`)."""
+"""Tending worlds: pause, resume, archive, label, and names (`ref`)."""
 
 from __future__ import annotations
 
@@ -52,17 +52,6 @@ async def resume(desk: Desk, world: str | None, every: bool) -> None:
 async def archive(desk: Desk, world: str) -> None:
     """Stop a world and refuse input. It can be read, and resumed."""
     await _change(desk, world, Status.ARCHIVED)
-
-
-@common.command("delete", asks=True)
-@click.argument("world")
-async def delete(desk: Desk, world: str) -> None:
-    """Delete a world and its history."""
-    async with desk.open(programs=[]) as universe:
-        at = await desk.address(universe, world)
-        desk.confirm(f"Delete world {world!r} and its whole history?")
-        await changes.change(universe, at, status=Status.DELETED, alias=world)
-    desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
 
 
 @common.command("label")
@@ -167,4 +156,4 @@ ref = click.Group(
     help="List and change names. Any number of names may point to a world.",
 )
 
-COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, compact, ref]
+COMMANDS: list[click.Command] = [pause, resume, archive, label, compact, ref]

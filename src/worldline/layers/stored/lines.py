@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from worldline.keys import lineage as keys
-from worldline.model import ids
+from worldline.model import ids, journal
 from worldline.model.world import Lineage, Origin, Section
 from worldline.store import kv
 
@@ -104,6 +104,13 @@ def get(at: ids.Address) -> kv.Get:
 
 def decode_lineage(raw: bytes | None) -> Lineage | None:
     return keys.LINEAGE.get(raw)
+
+
+def forked_head(lineage: Lineage | None) -> journal.Head | None:
+    """The head that the history of a fork had where it was forked; None if its lineage does not say."""
+    if lineage is None or not lineage.chain:
+        return None
+    return journal.Head(lineage.step, lineage.height, lineage.chain, lineage.state, lineage.time_us)
 
 
 def decode(at: ids.Address, raw: bytes | None) -> Line:
