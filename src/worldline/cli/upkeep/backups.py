@@ -107,7 +107,7 @@ class Backup(click.Group):
 
 backup = Backup(
     "backup", commands=[create, list_, verify],
-    help="Back up a store, which may run: `backup [STORE] FOLDER`; list and check backups.",
+    help="Back up a store, or list and check backups.\n\n`backup [STORE] FOLDER` is `backup create [STORE] FOLDER`.",
 )  # fmt: skip
 
 COMMANDS: list[click.Command] = [backup, restore]
