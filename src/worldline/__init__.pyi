@@ -10,6 +10,8 @@ from worldline.base.errors import (
     BadInput,
     CellUnfit,
     Closed,
+    CodecFailed,
+    CodecMismatch,
     Conflicted,
     Corrupt,
     DedupeExpired,
@@ -18,6 +20,8 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     InUse,
+    KeyDestroyed,
+    KeyMissing,
     NotFound,
     NotHosted,
     NotRetained,
@@ -26,6 +30,7 @@ from worldline.base.errors import (
     StepFailed,
     StoreError,
     StoreUncertain,
+    WrongKey,
 )
 from worldline.base.failures import (
     CancelKind,
@@ -104,10 +109,14 @@ from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
+from worldline.store.encryption.interface import Codec
+from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str
 
 __all__ = [
+    "AesGcm",
     "Allowed",
     "AllowedChange",
     "Attempt",
@@ -119,6 +128,10 @@ __all__ = [
     "CellUnfit",
     "Chunk",
     "Closed",
+    "Codec",
+    "CodecContext",
+    "CodecFailed",
+    "CodecMismatch",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -144,6 +157,8 @@ __all__ = [
     "IdReused",
     "InUse",
     "Journaled",
+    "KeyDestroyed",
+    "KeyMissing",
     "Kind",
     "LimitExceeded",
     "Measure",
@@ -194,6 +209,7 @@ __all__ = [
     "Workflow",
     "World",
     "WorldMeta",
+    "WrongKey",
     "after",
     "ask",
     "attempt",

@@ -55,6 +55,7 @@ CATCHES_ALL = ("roles/loop.py", "sim/runtime/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
+    "host/encryption/user_codec.py",
     "kernel/authoring/calls.py",
     "kernel/context.py",
     "kernel/driver.py",

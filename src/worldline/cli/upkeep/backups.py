@@ -40,7 +40,7 @@ async def create(desk: Desk, places: tuple[str, ...], keep: int | None, names: t
         raise errors.BadInput("name the store, if it is another than --store says, and the folder")
     url = places[0] if len(places) > 1 else desk.place.store
     objects = None if len(places) > 1 else desk.place.objects
-    async with compose.store(url, create=False, objects=objects) as store:
+    async with compose.store(url, create=False, objects=objects, codec=desk.place.codec()) as store:
         with desk.out.progress("backing up") as progress:
             made = await backups.backup(store, places[-1], universes=names, keep=keep or 0, progress=progress)
     said = {**msgspec.to_builtins(made), "folder": places[-1]}
@@ -56,7 +56,7 @@ async def list_(desk: Desk, folder: str, limit: int) -> None:
     """List the backups of a folder, the oldest first."""
     found = [
         Shown(each.id, render.when(each.time_us), ", ".join(each.universes), each.keys, each.blobs, each.size)
-        for each in await backups.list_all(folder)
+        for each in await backups.list_all(folder, codec=desk.place.codec())
     ]
     columns = {"ID": "id", "TIME": "time", "UNIVERSES": "universes", "KEYS": "keys", "BLOBS": "blobs", "BYTES": "size"}
     desk.out.many(found[-limit:], columns, none=f"no backups in {folder}")
@@ -68,7 +68,7 @@ async def list_(desk: Desk, folder: str, limit: int) -> None:
 async def verify(desk: Desk, folder: str, id: str) -> None:
     """Check every byte of backups, without a store."""
     with desk.out.progress("verifying") as progress:
-        found = await backups.verify(folder, id=id, progress=progress)
+        found = await backups.verify(folder, id=id, codec=desk.place.codec(), progress=progress)
     for each in found:
         said = {**msgspec.to_builtins(each), "holds": True}
         desk.out.one(said, [f"{each.id}: {each.keys} keys, {each.blobs} blobs in {each.files} files, all as written"])
@@ -88,7 +88,7 @@ async def restore(desk: Desk, folder: str, target: str, id: str, live: bool) -> 
     and the keys that those of the backed-up store have, and two copies must not both act.
     """
     objects = desk.place.objects if desk.place.objects_given else None
-    async with compose.store(target, create=True, objects=objects) as store:
+    async with compose.store(target, create=True, objects=objects, codec=desk.place.codec()) as store:
         with desk.out.progress("restoring") as progress:
             made = await backups.restore(folder, store, id=id, live=live, progress=progress)
     lines = [f"backup {made.backup} is in {target}: {', '.join(made.universes)}; {made.keys} keys, {made.blobs} blobs"]

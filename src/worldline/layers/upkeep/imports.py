@@ -80,9 +80,9 @@ def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
         batch.put(inbox_keys.seen_prefix(at) + unread.seen, unread.record, stamp=index)
 
 
-def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes) -> None:
-    """Append a dead letter. It gets a stamp of this store."""
-    batch.append(inbox_keys.dead_prefix(at), letter)
+def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes, *, number: int) -> None:
+    """A dead letter, under a stamp that no engine assigns: like that of an input handed over inside of a process."""
+    batch.put(inbox_keys.dead_key(at, number.to_bytes(8, "big") + b"\xff" * 4), letter)
 
 
 def put_sealed(batch: kv.Batch, at: ids.Address, found: copies.Apart) -> None:

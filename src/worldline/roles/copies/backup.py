@@ -16,9 +16,10 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
-from worldline.codec import digest, pack, tuples
+from worldline.codec import digest, frame, pack, tuples
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
+from worldline.keys.upkeep import data_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.layers.upkeep import copying
@@ -36,9 +37,10 @@ PAGE = 1_000
 NOT_COPIED = (
     space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD, space.InUniverse.DUE, space.InUniverse.READY,
     space.InUniverse.HINT, space.InUniverse.GENERATION, space.InUniverse.COLLECTION, space.InUniverse.HOLDS,
-    space.InUniverse.CONDEMNED, space.InUniverse.IMPORT,
+    space.InUniverse.CONDEMNED, space.InUniverse.IMPORT, space.InUniverse.DATA_KEY,
 )  # fmt: skip
 _NOT_OF_WORLDS = (space.InWorld.HOLDER, space.InWorld.ASSIGNMENT, space.InWorld.TRIAL)
+_WORLD_KEY = space.part(space.InUniverse.WORLD_KEY)
 _WORLD_BYTES = len(space.part(space.InUniverse.WORLD)) + 1 + limits.ID_BYTES
 
 
@@ -180,7 +182,7 @@ class _Copy:
         prefix = space.universe(universe)
         async for key, raw in self._items(ranges_between(prefix, NOT_COPIED)):
             suffix = key[len(prefix) :]
-            if is_copied(suffix):
+            if is_copied(suffix) and is_readable(suffix, raw):
                 writer.add(backup_files.KEY, len(suffix).to_bytes(2, "big") + suffix + raw)
                 self._keys += 1
             if writer.is_full:
@@ -293,6 +295,19 @@ def is_copied(suffix: bytes) -> bool:
     """Whether the end of a key is one of those that go into a backup: not what a process holds of a world."""
     kind = ordinal_in_world(suffix)
     return kind is None or kind not in _NOT_OF_WORLDS
+
+
+def is_readable(suffix: bytes, raw: bytes) -> bool:
+    """Whether a value goes into a backup. Of an encrypted store, values are opened; those of a world whose key was
+    destroyed are gone, and the record that says so is all that is copied of keys: another store has its own.
+    """
+    if suffix.startswith(_WORLD_KEY):
+        return bool(data_keys.VALUE.unpack(raw).destroyed_us)
+    if isinstance(raw, frame.Unreadable):
+        if isinstance(raw.why, errors.KeyDestroyed):
+            return False
+        raise raw.why
+    return True
 
 
 def ordinal_in_world(suffix: bytes) -> int | None:

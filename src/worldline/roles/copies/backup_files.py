@@ -69,11 +69,11 @@ class Folder:
     async def manifest(self, id: str) -> Manifest:
         if not _ID.fullmatch(id):
             raise errors.BadInput(f"{id!r} is no backup: an id has 32 hex digits; `worldline backup list` shows them")
-        try:
-            data = await self._bodies.get(f"backups/{id}")
-        except errors.NotFound as error:
-            raise errors.NotFound(f"no backup {id} in {self.shown}") from error
         with bad(f"the manifest of backup {id}"):
+            try:
+                data = await self._bodies.get(f"backups/{id}")
+            except errors.NotFound as error:
+                raise errors.NotFound(f"no backup {id} in {self.shown}") from error
             found = _manifest(data)
             if found.id != id:
                 raise errors.DecodeError(f"it is that of backup {found.id}")
@@ -120,11 +120,11 @@ class Folder:
     async def records(self, file: BackupFile, *, backup: str) -> Iterator[pack.Record]:
         """What a file holds. `BadCopy` if it is not there, or not what the manifest says."""
         name = _name(file, backup)
-        try:
-            data = await self._bodies.get(name)
-        except errors.NotFound as error:
-            raise errors.BadCopy(f"{self.shown}: the file {name} is missing") from error
         with bad(f"the file {name}"):
+            try:
+                data = await self._bodies.get(name)
+            except errors.NotFound as error:
+                raise errors.BadCopy(f"{self.shown}: the file {name} is missing") from error
             digest.check(data, file.digest, "its bytes")
             return pack.of_bytes(_KINDS[file.kind], data)
 

@@ -136,8 +136,8 @@ class Importer:
                 imports.put_segment(self._batch, self._at, record)
             case Tag.DEAD:
                 self._need_refs(inbox_keys.DEAD.unpack(data).item)
-                imports.put_dead(self._batch, self._at, data)
                 self._dead += 1
+                imports.put_dead(self._batch, self._at, data, number=self._dead)
             case Tag.SEEN:
                 seen = _record(copies.Seen, data)
                 _check_seen(seen.seen, seen.record[: -limits.STAMP_BYTES])
