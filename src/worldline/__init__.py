@@ -14,6 +14,7 @@ __version__ = "0.1.0.dev0"
 
 # Where each public name is declared. `http=http_call`: the name here, and the name there.
 _DECLARED = {
+    "": "flow",
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
@@ -66,7 +67,7 @@ _DECLARED = {
     "store.encryption.master_keys": "AesGcm",
 }
 _PLACES = {
-    public: (f"worldline.{module}", there or public)
+    public: (f"worldline.{module}".rstrip("."), there or public)
     for module, names in _DECLARED.items()
     for public, _, there in (name.partition("=") for name in names.split())
 }
@@ -78,7 +79,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'worldline' has no attribute {name!r}")
     module, there = _PLACES[name]
-    found = getattr(importlib.import_module(module), there, None) or importlib.import_module(f"{module}.{there}")
+    within = None if module == __name__ else getattr(importlib.import_module(module), there, None)
+    found = within or importlib.import_module(f"{module}.{there}")
     globals()[name] = found
     return found
 

@@ -3,6 +3,7 @@
 `__init__.py` has the same table for the running program, which loads a name when it is first used.
 """
 
+from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
@@ -216,6 +217,7 @@ __all__ = [
     "continue_as_new",
     "create_universe",
     "emit",
+    "flow",
     "gather",
     "http",
     "log",

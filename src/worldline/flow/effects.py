@@ -62,6 +62,27 @@ class Registry:
         return self._handlers.get(type)
 
 
+def answering(function: Callable[..., Any]) -> Handler:
+    """A handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
+
+    What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed.
+    """
+
+    async def handler(call: EffectCall) -> Patches:
+        given = {name: each for name, each in call.params.items() if name not in ("into", "fail")}
+        target = call.params.get("fail")
+        try:
+            found = function(**given)
+            answer = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            if not isinstance(target, str):
+                raise
+            return [patches.set_(target, {"code": type(error).__name__, "message": str(error)})]
+        return [patches.set_(str(call.params["into"]), answer)] if "into" in call.params else []
+
+    return handler
+
+
 def call(requirement: snapshots.Requirement, head: snapshots.Snapshot) -> EffectCall:
     """What a handler is given, frozen at the moment of the dispatch."""
     asked = values.frozen(snapshots.plain(requirement))

@@ -25,6 +25,7 @@ from worldline.flow import effects as handlers
 from worldline.flow import events, mailbox
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches, snapshots, tracing, validation, values
+from worldline.kernel.flow.authoring import domains
 from worldline.kernel.flow.compiled import Compiled
 
 _log = logging.getLogger("worldline.flow")
@@ -102,7 +103,7 @@ class Host:
 
     def __init__(
         self,
-        document: Mapping[str, Any] | Compiled,
+        document: Mapping[str, Any] | Compiled | type[domains.Domain],
         *,
         data: Mapping[str, Any] | None = None,
         effects: cores.Effects = "serial",
@@ -114,7 +115,8 @@ class Host:
         iterations_max: int = limits.FLOW_ITERATIONS_MAX,
     ) -> None:
         """`core`, `env` and `environment` are injected; `perform=False` leaves effects to `inject`."""
-        schema = document if isinstance(document, Compiled) else validation.load(document)
+        given = document.document() if isinstance(document, type) else document
+        schema = given if isinstance(given, Compiled) else validation.load(given)
         self.domain = jobs.Domain(
             schema, core or cores.Core(effects=effects), parallel=effects == "parallel", iterations_max=iterations_max
         )
@@ -142,6 +144,10 @@ class Host:
     ) -> None:
         """The handler of an effect. It gives patches; what it raises becomes an error in `$host`."""
         self._registry.register(type, handler, timeout_ms=timeout_ms, retries=retries, retry_delay_ms=retry_delay_ms)
+
+    async def act(self, act: domains.Act, *, key: str = DEFAULT_KEY, id: str = "") -> Result:
+        """Dispatch a call of an action: `host.act(Order.pay("tok"))`."""
+        return await self.dispatch(act.action, act.input or values.MISSING, key=key, id=id)
 
     async def dispatch(self, type: str, input: Any = values.MISSING, *, key: str = DEFAULT_KEY, id: str = "") -> Result:
         """Submit an intent and wait for its end. The same id again gives the same result."""
