@@ -18,9 +18,9 @@ _DECLARED = {
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
-        "Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
-        "StepFailed StoreError StoreUncertain WrongKey"
+        "BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired "
+        "DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained "
+        "Overloaded QuotaExceeded StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
@@ -61,6 +61,7 @@ _DECLARED = {
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",
     "observe.sinks": "Journaled Notice Sinks",
+    "roles.copies.world_export": "Exported",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
     "store.encryption.interface": "Codec CodecContext=Context",

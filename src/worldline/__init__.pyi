@@ -7,6 +7,7 @@ from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadCopy,
     BadInput,
     CellUnfit,
     Closed,
@@ -107,6 +108,7 @@ from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
 from worldline.store.encryption.interface import Codec
@@ -120,6 +122,7 @@ __all__ = [
     "Allowed",
     "AllowedChange",
     "Attempt",
+    "BadCopy",
     "BadInput",
     "Call",
     "CancelKind",
@@ -150,6 +153,7 @@ __all__ = [
     "Erasure",
     "Error",
     "Exists",
+    "Exported",
     "Failed",
     "Fatal",
     "Garbage",
