@@ -10,7 +10,7 @@ which cipher, the vault says by the key. What an engine must be (`tests/conforma
   value with a stamp), it is read first; and if it is another one by then, the batch is committed again with that form:
   the first time was a certain conflict.
 * A batch that writes values of a world expects the record of that world's key: it conflicts with the destruction of the
-  key. A record that was only wrapped anew is read again, and the batch committed again.
+  key, also if that was before. A record that was only wrapped anew is read again, and the batch committed again.
 * Bounds of pages count plain bytes. The engine below is asked for more, and what is too much is cut off.
 
 Keys, counters, deletes and hints go through as they are.
@@ -156,13 +156,11 @@ class SealedEngine:
             openers = await self._ready([batches[n] for n in waiting])
             sealed: list[kv.Batch] = []
             for n in waiting:
-                lost = self._erased(batches[n], openers)
+                lost = self._destroyed(batches[n], openers)
                 if lost is None:
                     sealed.append(self._sealed(batches[n], openers, forms))
-                elif len(batches) == 1:
-                    raise lost[1]
                 else:
-                    outcomes[n] = kv.Conflict(((lost[0], None),))
+                    outcomes[n] = kv.Conflict(((lost, None),))
             waiting = [n for n in waiting if outcomes[n] is None]
             found = await self.inner.commit(*sealed) if sealed else []
             for n, outcome in zip(waiting, found, strict=True):
@@ -208,13 +206,9 @@ class SealedEngine:
             if scope := scope_of(append.prefix):
                 yield scope
 
-    def _erased(self, batch: kv.Batch, openers: dict[bytes, _Opener]) -> tuple[bytes, errors.Error] | None:
+    def _destroyed(self, batch: kv.Batch, openers: dict[bytes, _Opener]) -> bytes | None:
         """A scope of the batch whose key was destroyed."""
-        for scope in self._scopes(batch):
-            opener = openers[scope]
-            if isinstance(opener, errors.Error):
-                return scope, opener
-        return None
+        return next((scope for scope in self._scopes(batch) if isinstance(openers[scope], errors.Error)), None)
 
     def _sealed(self, batch: kv.Batch, openers: dict[bytes, _Opener], forms: _Forms) -> kv.SealedBatch:
         made = kv.SealedBatch()
