@@ -3,9 +3,11 @@
 `__init__.py` has the same table for the running program, which loads a name when it is first used.
 """
 
+from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadCopy,
     BadInput,
     CellUnfit,
     Closed,
@@ -105,6 +107,7 @@ from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
 from worldline.store.encryption.interface import Codec
@@ -118,6 +121,7 @@ __all__ = [
     "Allowed",
     "AllowedChange",
     "Attempt",
+    "BadCopy",
     "BadInput",
     "Call",
     "CancelKind",
@@ -147,6 +151,7 @@ __all__ = [
     "Erasure",
     "Error",
     "Exists",
+    "Exported",
     "Failed",
     "Fatal",
     "Head",
@@ -212,6 +217,7 @@ __all__ = [
     "continue_as_new",
     "create_universe",
     "emit",
+    "flow",
     "gather",
     "http",
     "log",

@@ -93,6 +93,9 @@ class Facade:
     async def freeze(self) -> kv.Frozen:
         return await self._open().freeze()
 
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        await self._open().raise_stamps(above)
+
     async def durability(self) -> kv.Durability:
         return await self._open().durability()
 

@@ -40,7 +40,7 @@ class Connection:
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
-        peers: Mapping[str, str] | None = None,
+        peers: Mapping[str, str] | peer_stores.Peers | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.id = universe
@@ -59,7 +59,10 @@ class Connection:
             store.engine, store.objects, store.env, universe,
             cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
         )  # fmt: skip
-        self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
+        if isinstance(peers, peer_stores.Peers):
+            self.peers = peers
+        else:
+            self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(

@@ -29,6 +29,11 @@ def values(root: ids.Address, subject: bytes) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_subject(root, subject))
 
 
+def all_values(root: ids.Address) -> tuple[bytes, bytes]:
+    """All values of a lineage."""
+    return tuples.prefix_range(_root(root))
+
+
 def _root(root: ids.Address) -> bytes:
     return space.universe(root.universe) + _SEALED + tuples.pack_uuid(ids.check_id(root.world, "a world id"))
 

@@ -35,6 +35,14 @@ def subjects(root: ids.Address) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_root(root, 0))
 
 
+def records(root: ids.Address) -> tuple[bytes, bytes]:
+    """All that is known of a lineage's subjects: their records, and those of values that were erased alone."""
+    return tuples.prefix_range(_of(root))
+
+
+def _of(root: ids.Address) -> bytes:
+    return space.universe(root.universe) + _SUBJECT + tuples.pack_uuid(ids.check_id(root.world, "a world id"))
+
+
 def _root(root: ids.Address, part: int) -> bytes:
-    world = tuples.pack_uuid(ids.check_id(root.world, "a world id"))
-    return space.universe(root.universe) + _SUBJECT + world + tuples.pack((part,))
+    return _of(root) + tuples.pack((part,))

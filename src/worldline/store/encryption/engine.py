@@ -46,6 +46,9 @@ class SealedEngine:
         """The store as it is now, opened like the present one."""
         return SealedEngine(frozen.FrozenEngine(await kv.freeze(self.inner)), self._vault)
 
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        await kv.raise_stamps(self.inner, above)
+
     # --- Reading ------------------------------------------------------------------------------------------------
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
