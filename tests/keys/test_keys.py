@@ -185,6 +185,9 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1516" + WORLD_ID + NONCE_ID,
         U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
     ),
+    ("sealed.lineage", lambda: sealed.lineage(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
+    ("sealed.lineages", lambda: sealed.lineages(UNIVERSE), U + "1516", U + "1517"),
+    ("subjects.erased", lambda: subjects.erased(AT), U + "1517" + WORLD_ID + "1501", U + "1517" + WORLD_ID + "1502"),
     ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
@@ -285,6 +288,19 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         lambda key: copying.import_world(UNIVERSE, key),
         copying.import_key(AT),
         AT,
+    ),
+    (
+        "sealed.parse",
+        lambda key: sealed.parse(UNIVERSE, key),
+        sealed.value_key(AT, NONCE, INTENT),
+        (AT, NONCE, INTENT),
+    ),
+    ("subjects.subject_of", lambda key: subjects.subject_of(AT, key), subjects.subject_key(AT, NONCE), NONCE),
+    (
+        "subjects.erased_value",
+        lambda key: subjects.erased_value(AT, key),
+        subjects.value_key(AT, NONCE, INTENT),
+        (NONCE, INTENT),
     ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
@@ -396,6 +412,12 @@ def build_again(name: str, parsed: Any) -> bytes:
             return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
+        case "sealed.parse", (root, subject, value):
+            return sealed.value_key(root, subject, value)
+        case "subjects.subject_of", subject:
+            return subjects.subject_key(AT, subject)
+        case "subjects.erased_value", (subject, value):
+            return subjects.value_key(AT, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:

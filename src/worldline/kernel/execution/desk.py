@@ -87,6 +87,10 @@ class StepDesk:
         except errors.CannotStep as error:
             machine.drop_step(error)
             raise
+        except errors.Corrupt as error:
+            damaged = errors.DamagedCell(f"a personal value is damaged: {error}")
+            machine.drop_step(damaged)
+            raise damaged from error
         if found is None:
             if machine.replaying:
                 raise self._gone()

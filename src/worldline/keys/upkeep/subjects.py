@@ -4,7 +4,7 @@ Per what:      subject, by the world that a lineage began with; and each value t
 Changes:       a subject's with every erasure of its values; a value's never
 Keys:          (UNIVERSE, u, SUBJECT, root, 0, subject)        -> Erasures
                (UNIVERSE, u, SUBJECT, root, 1, subject, value) -> Erasures
-Present:       a subject's from its first value on, for ever; a value's from its erasure on
+Present:       a subject's from its first value on, a value's from its erasure on, while a world of the lineage is left
 
 Whatever reads a personal value and may write what it made of it expects the subject's record as it was then: so an
 erasure is never overtaken by a copy.
@@ -12,6 +12,7 @@ erasure is never overtaken by a copy.
 
 from __future__ import annotations
 
+from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
@@ -33,6 +34,29 @@ def value_key(root: ids.Address, subject: bytes, value: bytes) -> bytes:
 def subjects(root: ids.Address) -> tuple[bytes, bytes]:
     """All subjects of a lineage."""
     return tuples.prefix_range(_root(root, 0))
+
+
+def erased(root: ids.Address) -> tuple[bytes, bytes]:
+    """All values of a lineage that were erased alone."""
+    return tuples.prefix_range(_root(root, 1))
+
+
+def subject_of(root: ids.Address, key: bytes) -> bytes:
+    """The subject that a record is of."""
+    match space.inside(_root(root, 0), key, "a subject of this lineage"):
+        case (tuples.Uuid(subject),):
+            return subject
+        case _:
+            raise errors.DecodeError("not a subject")
+
+
+def erased_value(root: ids.Address, key: bytes) -> tuple[bytes, bytes]:
+    """The subject, and its value that was erased alone."""
+    match space.inside(_root(root, 1), key, "an erased value of this lineage"):
+        case (tuples.Uuid(subject), tuples.Uuid(value)):
+            return subject, value
+        case _:
+            raise errors.DecodeError("not an erased value")
 
 
 def _root(root: ids.Address, part: int) -> bytes:

@@ -17,10 +17,11 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
 from worldline.layers import universes, worlds
-from worldline.layers.upkeep import held
+from worldline.layers.upkeep import held, sealed
 from worldline.model import ids, journal, snapshot
 from worldline.model import world as model
 from worldline.model.upkeep import copies
+from worldline.model.upkeep.sealed import Copy
 from worldline.store import kv
 
 
@@ -76,6 +77,11 @@ def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
         batch.put(inbox_keys.seen_prefix(at) + unread.seen, unread.record, stamp=index)
 
 
+def put_personal(batch: kv.Batch, at: ids.Address, copy: Copy) -> None:
+    """A personal value, or what is known of its subject."""
+    sealed.copied(batch, at, copy)
+
+
 def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes) -> None:
     """Append a dead letter. It gets a stamp of this store."""
     batch.append(inbox_keys.dead_prefix(at), letter)
@@ -102,9 +108,15 @@ def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
         batch.delete(key)
     if found:
         return advance(batch, under_way)
+    sealed.drop_lineage(batch, under_way.at)
     batch.expect(keys.import_key(under_way.at), under_way.raw)
     batch.delete(keys.import_key(under_way.at))
     return under_way
+
+
+def get(at: ids.Address) -> kv.Get:
+    """The marker of an import that is under way."""
+    return kv.Get(keys.import_key(at))
 
 
 def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:

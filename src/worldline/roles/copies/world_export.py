@@ -22,6 +22,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state, segments
+from worldline.layers.upkeep import sealed
 from worldline.model import ids, journal, snapshot
 from worldline.model.trie import nodes
 from worldline.model.upkeep import copies
@@ -99,6 +100,8 @@ class Exporter:
         async for data in self._journal(line, head):
             yield data
         async for data in self._inputs():
+            yield data
+        async for data in self._personal(sealed.root_of(line)):
             yield data
         yield self._packer.finish()
         self.result = Exported(
@@ -236,6 +239,12 @@ class Exporter:
             self._unread += 1
             unread = copies.Unread(raw, seen.seen, seen.record[: -limits.STAMP_BYTES])
             yield self._add(Tag.UNREAD, structs.encode(unread))
+
+    async def _personal(self, root: ids.Address) -> AsyncIterator[bytes]:
+        """The personal values of its lineage, those of its forks too: they do not say whose history they are of."""
+        for place, wanted in enumerate(sealed.lineage_ranges(root)):
+            async for key, raw in _items(self._engine, (wanted.begin, wanted.end)):
+                yield self._add(Tag.PERSONAL, structs.encode(sealed.copy_of(root, place, key, raw)))
 
     async def _unread_keys(self) -> list[bytes]:
         return [key async for key, _ in _items(self._engine, inbox_keys.items(self._at))]

@@ -31,13 +31,14 @@ from worldline.layers.upkeep import imports
 from worldline.model import ids, inbox, journal, snapshot
 from worldline.model import world as model
 from worldline.model.upkeep import copies
+from worldline.model.upkeep.sealed import Copy
 from worldline.roles.copies import check, world_export, world_file
 from worldline.roles.copies.world_file import Tag
 from worldline.store import kv, transact
 
 T = TypeVar("T")
 _ANSWERS = (inbox.Receipt, inbox.TimerFired)
-_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD)
+_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD, Tag.PERSONAL)
 SWEEP_PAGE = 1_000
 ABANDONED_US = 24 * 3_600_000_000  # an import that began so long ago is not going on any more
 
@@ -142,6 +143,8 @@ class Importer:
                 seen = _record(copies.Seen, data)
                 _check_seen(seen.seen, seen.record[: -limits.STAMP_BYTES])
                 imports.put_seen(self._batch, self._at, seen)
+            case Tag.PERSONAL:
+                imports.put_personal(self._batch, self._at, _record(Copy, data))
             case _:
                 self._take_unread(_record(copies.Unread, data))
         await self._written(len(data))
