@@ -467,6 +467,39 @@ async def test_a_damaged_value_stops_its_world(memory_kit: Kit) -> None:
     assert Kind.HANDLER_FAILED not in await kits.kinds(world)
 
 
+async def test_other_code_is_tried_on_what_is_left(memory_kit: Kit) -> None:
+    """The same code does the same, what it seals included; of a value that was erased, nothing can be said."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    await applied(world, Shouted("ada"))
+    same = await world.shadow(people.program()[0])
+    assert (same.stopped, same.cells, same.inputs) == ("", [], [])
+    await world.erase(key="ada")
+    await applied(world, Shouted("ada"))
+    again = await world.shadow(people.program()[0], last=1)
+    assert (again.stopped, again.cells, again.inputs) == ("", [], [])
+    assert "was erased since" in (await world.shadow(people.program()[0])).stopped
+
+
+async def test_a_change_of_code_finds_the_values(memory_kit: Kit) -> None:
+    """Runs are tried under the new code before it is taken, and go on under it."""
+    app, names = people.program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    _ = await world.start(names["greet"]("ada", wl.Personal(SECRET, of="ada")), id="greeting")
+    await process.close()
+    edited, _ = people.program()
+
+    @edited.effect
+    async def another() -> None:
+        pass
+
+    world = (await memory_kit.process(edited)).universe.world("w")
+    await world.send(people.Go(), to="greeting")
+    assert await (await world.attach("greeting")).result(30) == f"hello ada to {SECRET}!"
+
+
 async def change(engine: kv.Engine, key: bytes, before: bytes, after: bytes | None) -> None:
     batch = kv.Batch()
     batch.expect(key, before)

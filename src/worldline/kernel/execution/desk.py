@@ -10,14 +10,29 @@ replay takes that as given. A step that is replayed, and had a value that is gon
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from worldline.base import errors, failures, limits, probes
 from worldline.codec import digest, sealed
-from worldline.kernel import context, values
+from worldline.kernel import context, personal, values
 from worldline.kernel.rows import vault
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
 from worldline.model.upkeep.sealed import Kept, New
+
+
+@contextmanager
+def at(machine: Machine) -> Iterator[None]:
+    """A desk for code of the machine that runs outside of a step, if there is none."""
+    outside = personal.desk.get()
+    if not isinstance(outside, StepDesk):
+        personal.desk.set(StepDesk(machine))
+    try:
+        yield
+    finally:
+        personal.desk.reset(outside)
 
 
 class StepDesk:
@@ -56,7 +71,7 @@ class StepDesk:
                 kept = machine.vault.keep(subject, value, data)
                 machine.now.sealed.append(New(subject, value, kept))
                 return kept
-            found = machine.vault.find(subject, value)
+            found = machine.vault.again(subject, value, data)
         except errors.CannotStep as error:
             machine.drop_step(error)
             raise
