@@ -56,8 +56,9 @@ class StepDesk:
         if machine.where is None:
             raise errors.BadInput("a wl.Personal is sealed by a step")
         now = machine.now
-        number = now.next_sealed(len(data))
-        if now.sealed_bytes > limits.PERSONAL_STEP_BYTES_MAX:
+        sealing = now.with_personal()
+        number = sealing.write(len(data))
+        if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX:
             raise failures.LimitExceeded(f"a step may seal {limits.PERSONAL_STEP_BYTES_MAX} bytes of personal values")
         place = now.context.step.to_bytes(8, "big") + number.to_bytes(4, "big")
         value = digest.hash_parts(b"personal", now.context.address.world, place)[: limits.ID_BYTES]
@@ -69,7 +70,7 @@ class StepDesk:
         try:
             if not machine.replaying:
                 kept = machine.vault.keep(subject, value, data)
-                machine.now.sealed.append(New(subject, value, kept))
+                machine.now.with_personal().new.append(New(subject, value, kept))
                 return kept
             found = machine.vault.again(subject, value, data)
         except errors.CannotStep as error:
@@ -118,9 +119,8 @@ class StepDesk:
         if self._machine.where is None or (run is not None and run.rebuilding):
             return
         now = self._machine.now
-        if token.value not in now.missed:
+        if now.with_personal().miss(token.value):
             probes.hit("personal.erased-read")
-            now.missed[token.value] = None
             now.draft(Kind.ERASED_READ, values.dump([token.subject, token.value]))
 
     def _gone(self) -> errors.ErasedValue:
