@@ -3,12 +3,16 @@
 `__init__.py` has the same table for the running program, which loads a name when it is first used.
 """
 
+from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadCopy,
     BadInput,
     CellUnfit,
     Closed,
+    CodecFailed,
+    CodecMismatch,
     Conflicted,
     Corrupt,
     DedupeExpired,
@@ -17,6 +21,8 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     InUse,
+    KeyDestroyed,
+    KeyMissing,
     NotFound,
     NotHosted,
     NotRetained,
@@ -25,6 +31,7 @@ from worldline.base.errors import (
     StepFailed,
     StoreError,
     StoreUncertain,
+    WrongKey,
 )
 from worldline.base.failures import (
     CancelKind,
@@ -100,15 +107,21 @@ from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
+from worldline.store.encryption.interface import Codec
+from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str
 
 __all__ = [
+    "AesGcm",
     "Allowed",
     "AllowedChange",
     "Attempt",
+    "BadCopy",
     "BadInput",
     "Call",
     "CancelKind",
@@ -116,6 +129,10 @@ __all__ = [
     "CellUnfit",
     "Chunk",
     "Closed",
+    "Codec",
+    "CodecContext",
+    "CodecFailed",
+    "CodecMismatch",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -134,12 +151,15 @@ __all__ = [
     "Erasure",
     "Error",
     "Exists",
+    "Exported",
     "Failed",
     "Fatal",
     "Head",
     "IdReused",
     "InUse",
     "Journaled",
+    "KeyDestroyed",
+    "KeyMissing",
     "Kind",
     "LimitExceeded",
     "Measure",
@@ -190,12 +210,14 @@ __all__ = [
     "Workflow",
     "World",
     "WorldMeta",
+    "WrongKey",
     "after",
     "ask",
     "attempt",
     "continue_as_new",
     "create_universe",
     "emit",
+    "flow",
     "gather",
     "http",
     "log",

@@ -35,7 +35,9 @@ from worldline.keys import (
 from worldline.keys.upkeep import (
     collection,
     copying,
+    data_keys,
     deletions,
+    encryption,
     held,
     quotas,
     sealed,
@@ -45,8 +47,8 @@ from worldline.keys.upkeep import (
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, copying, deletions, held, inbox, journal, leases, lineage, quotas, ready, schema, sealed,
-    segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
+    cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, lineage, quotas,
+    ready, schema, sealed, segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -62,6 +64,9 @@ NONCE_ID = "30707172737475767778797a7b7c7d7e7f"
 
 KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("schema.KEY", lambda: schema.KEY, "1501" + "1501"),
+    ("encryption.KEY", lambda: encryption.KEY, "1501" + "1516"),
+    ("data_keys.universe_key", lambda: data_keys.universe_key(UNIVERSE), U + "1519"),
+    ("data_keys.world_key", lambda: data_keys.world_key(AT), U + "151a" + WORLD_ID),
     ("universes.name_key", lambda: universes.name_key("main"), "1501" + "1502" + "026d61696e00"),
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
@@ -163,6 +168,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
 
 RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("universes.names", universes.names, "1501" + "1502", "1501" + "1503"),
+    ("data_keys.world_keys", lambda: data_keys.world_keys(UNIVERSE), U + "151a", U + "151b"),
     ("worlds.names", lambda: worlds.names(UNIVERSE), U + "1503", U + "1504"),
     ("worlds.index", lambda: worlds.index(UNIVERSE), U + "1504", U + "1505"),
     ("cas.blobs", lambda: cas.blobs(UNIVERSE), U + "1505", U + "1506"),
@@ -178,6 +184,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
+    ("worlds.all_worlds", lambda: worlds.all_worlds(UNIVERSE), U + "1506", U + "1507"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
     (
         "sealed.values",
@@ -185,9 +192,9 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1516" + WORLD_ID + NONCE_ID,
         U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
     ),
-    ("sealed.lineage", lambda: sealed.lineage(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
     ("sealed.lineages", lambda: sealed.lineages(UNIVERSE), U + "1516", U + "1517"),
-    ("subjects.erased", lambda: subjects.erased(AT), U + "1517" + WORLD_ID + "1501", U + "1517" + WORLD_ID + "1502"),
+    ("sealed.all_values", lambda: sealed.all_values(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
+    ("subjects.records", lambda: subjects.records(AT), U + "1517" + WORLD_ID, U + "1517" + WORLD_ID[:-2] + "30"),
     ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
@@ -264,6 +271,8 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+    ("data_keys.owner", data_keys.owner, data_keys.world_key(AT), (UNIVERSE, samples.WORLD)),
+    ("data_keys.owner", data_keys.owner, data_keys.universe_key(UNIVERSE), (UNIVERSE, None)),
     (
         "chunks.chunk_number",
         lambda key: chunks.chunk_number(UNIVERSE, DIGEST, NONCE, key),
@@ -276,6 +285,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         chunks.upload_key(UNIVERSE, DIGEST, NONCE),
         (DIGEST, NONCE),
     ),
+    ("worlds.world_of", lambda key: worlds.world_of(UNIVERSE, key), journal.frame_key(AT, 7), samples.WORLD),
     ("cas.blob_address", lambda key: cas.blob_address(UNIVERSE, key), cas.blob_key(UNIVERSE, DIGEST), DIGEST),
     (
         "collection.condemned_address",
@@ -295,23 +305,19 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         sealed.value_key(AT, NONCE, INTENT),
         (AT, NONCE, INTENT),
     ),
-    ("subjects.subject_of", lambda key: subjects.subject_of(AT, key), subjects.subject_key(AT, NONCE), NONCE),
-    (
-        "subjects.erased_value",
-        lambda key: subjects.erased_value(AT, key),
-        subjects.value_key(AT, NONCE, INTENT),
-        (NONCE, INTENT),
-    ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
+WIDE = ("leases.workers", "worlds.all_worlds", "subjects.records")  # of all kinds of keys that a worker or a world has
+PARTS = ("inbox.stamp_of", "leases.owner_of", "worlds.world_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world", "segments.unpack",
+    "ready.hint_world", "data_keys.is_world", "data_keys.is_unstamped", "data_keys.of_object", "data_keys.sealing",
+    "data_keys.whose", "data_keys.whose_object",
+    "segments.unpack", "worlds.behind",
 )  # fmt: skip
 
 
@@ -340,7 +346,7 @@ def test_the_tables_name_every_function() -> None:
     listed = {row[0] for row in KEYS} | {row[0] for row in RANGES} | {row[0] for row in PARSED} | {*NOT_KEYS}
     found = {f"{short(module)}.{name}" for module in MODULES for name in public_functions(module)}
     assert found <= listed
-    assert listed - found == {"schema.KEY"}
+    assert listed - found == {"schema.KEY", "encryption.KEY"}
 
 
 def short(module: types.ModuleType) -> str:
@@ -414,14 +420,14 @@ def build_again(name: str, parsed: Any) -> bytes:
             return chunks.upload_key(UNIVERSE, of, nonce)
         case "sealed.parse", (root, subject, value):
             return sealed.value_key(root, subject, value)
-        case "subjects.subject_of", subject:
-            return subjects.subject_key(AT, subject)
-        case "subjects.erased_value", (subject, value):
-            return subjects.value_key(AT, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
             return leases.worker_key(worker)
+        case "data_keys.owner", (universe, None):
+            return data_keys.universe_key(universe)
+        case "data_keys.owner", (universe, world):
+            return data_keys.world_key(ids.Address(universe, world))
     raise AssertionError(name)
 
 
@@ -562,11 +568,14 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "RESTORING": 24, "BACKUP": 25},
+    space.InStore: {
+        "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25,
+    },
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
-        "SEALED": 22, "SUBJECT": 23, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "SEALED": 22, "SUBJECT": 23, "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30,
+        "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
@@ -596,7 +605,7 @@ def test_no_keyspace_reaches_into_another() -> None:
     assert journal.part_key(AT, 9, 255) < journal.frame_key(AT, 10)
     for key, name in keys.items():
         assert not any(other.startswith(key) for other in keys if other != key), name
-    wide = [(name, build()) for name, build, begin, end in RANGES if name != "leases.workers"]
+    wide = [(name, build()) for name, build, begin, end in RANGES if name not in WIDE]
     for name, (begin, end) in wide:
         module = name.split(".")[0]
         assert {keys[key].split(".")[0] for key in keys if begin <= key < end} <= {module}, name

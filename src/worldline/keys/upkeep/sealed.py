@@ -30,7 +30,7 @@ def values(root: ids.Address, subject: bytes) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_subject(root, subject))
 
 
-def lineage(root: ids.Address) -> tuple[bytes, bytes]:
+def all_values(root: ids.Address) -> tuple[bytes, bytes]:
     """All values of a lineage."""
     return tuples.prefix_range(_root(root))
 

@@ -12,7 +12,6 @@ erasure is never overtaken by a copy.
 
 from __future__ import annotations
 
-from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
@@ -36,29 +35,14 @@ def subjects(root: ids.Address) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_root(root, 0))
 
 
-def erased(root: ids.Address) -> tuple[bytes, bytes]:
-    """All values of a lineage that were erased alone."""
-    return tuples.prefix_range(_root(root, 1))
+def records(root: ids.Address) -> tuple[bytes, bytes]:
+    """All that is known of a lineage's subjects: their records, and those of values that were erased alone."""
+    return tuples.prefix_range(_of(root))
 
 
-def subject_of(root: ids.Address, key: bytes) -> bytes:
-    """The subject that a record is of."""
-    match space.inside(_root(root, 0), key, "a subject of this lineage"):
-        case (tuples.Uuid(subject),):
-            return subject
-        case _:
-            raise errors.DecodeError("not a subject")
-
-
-def erased_value(root: ids.Address, key: bytes) -> tuple[bytes, bytes]:
-    """The subject, and its value that was erased alone."""
-    match space.inside(_root(root, 1), key, "an erased value of this lineage"):
-        case (tuples.Uuid(subject), tuples.Uuid(value)):
-            return subject, value
-        case _:
-            raise errors.DecodeError("not an erased value")
+def _of(root: ids.Address) -> bytes:
+    return space.universe(root.universe) + _SUBJECT + tuples.pack_uuid(ids.check_id(root.world, "a world id"))
 
 
 def _root(root: ids.Address, part: int) -> bytes:
-    world = tuples.pack_uuid(ids.check_id(root.world, "a world id"))
-    return space.universe(root.universe) + _SUBJECT + world + tuples.pack((part,))
+    return _of(root) + tuples.pack((part,))

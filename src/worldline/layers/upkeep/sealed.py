@@ -15,7 +15,7 @@ from worldline.codec.sealed import Token
 from worldline.keys.upkeep import sealed, subjects
 from worldline.layers.stored.lines import Line
 from worldline.model import ids
-from worldline.model.upkeep.sealed import NONE, Copy, Erasures, Kept, New
+from worldline.model.upkeep.sealed import NONE, Erasures, Kept, New
 from worldline.store import kv
 
 
@@ -151,7 +151,7 @@ def drop(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
 def next_lineage(universe: ids.UniverseId, *, after: ids.Address | None) -> kv.Range:
     """The first value of the next lineage behind this one. What that has is not walked."""
     begin, end = sealed.lineages(universe)
-    return kv.Range(begin if after is None else sealed.lineage(after)[1], end, count_max=1)
+    return kv.Range(begin if after is None else sealed.all_values(after)[1], end, count_max=1)
 
 
 def decode_next(universe: ids.UniverseId, page: kv.Page) -> ids.Address | None:
@@ -159,34 +159,12 @@ def decode_next(universe: ids.UniverseId, page: kv.Page) -> ids.Address | None:
     return sealed.parse(universe, page.items[0][0])[0] if page.items else None
 
 
-def lineage_ranges(root: ids.Address) -> list[kv.Range]:
-    """Everything that a lineage has of personal values: those, their subjects, and which were erased alone."""
-    return [kv.Range(*each) for each in (sealed.lineage(root), subjects.subjects(root), subjects.erased(root))]
-
-
-def copied(batch: kv.Batch, root: ids.Address, copy: Copy) -> None:
-    """Write what was exported of a value, for another lineage. Guard: the caller's."""
-    if not copy.value:
-        key = subjects.subject_key(root, copy.subject)
-    elif copy.is_erased:
-        key = subjects.value_key(root, copy.subject, copy.value)
-    else:
-        key = sealed.value_key(root, copy.subject, copy.value)
-    (sealed.KEPT if copy.value and not copy.is_erased else subjects.ERASURES).unpack(copy.raw)
-    batch.put(key, copy.raw)
-
-
-def copy_of(root: ids.Address, place: int, key: bytes, raw: bytes) -> Copy:
-    """What is exported of a key in one of `lineage_ranges`."""
-    if place == 0:
-        _, subject, value = sealed.parse(root.universe, key)
-        return Copy(subject, value, False, raw)
-    if place == 1:
-        return Copy(subjects.subject_of(root, key), b"", False, raw)
-    return Copy(*subjects.erased_value(root, key), True, raw)
-
-
 def drop_lineage(batch: kv.Batch, root: ids.Address) -> None:
     """No world of it is left. Guard: the caller's."""
-    for each in lineage_ranges(root):
-        batch.delete_range(each.begin, each.end)
+    batch.delete_range(*sealed.all_values(root))
+    batch.delete_range(*subjects.records(root))
+
+
+def lineage_range(root: ids.Address, *, count_max: int) -> kv.Range:
+    """Values of a lineage."""
+    return kv.Range(*sealed.all_values(root), count_max=count_max)

@@ -41,21 +41,6 @@ class Erasures(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 NONE = Erasures(0, 0)
 
 
-class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A stored record of personal values, for another store. Without a value, it is the record of a subject;
-    `is_erased`: that this value was erased alone.
-    """
-
-    subject: bytes
-    value: bytes
-    is_erased: bool
-    raw: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.subject) != limits.ID_BYTES or len(self.value) not in (0, limits.ID_BYTES):
-            raise ValueError("subjects and values have 16 bytes")
-
-
 class Erase(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a world is told of an erasure, and its ERASED entry says: whose values, and which; none named: all."""
 

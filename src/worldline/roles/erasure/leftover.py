@@ -59,7 +59,7 @@ async def _roots(engine: kv.Engine, universe: ids.UniverseId) -> dict[ids.Addres
 
 async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        page = (await engine.read(kv.Range(*_values(root), count_max=1))).page(0)
+        page = (await engine.read(sealed.lineage_range(root, count_max=1))).page(0)
         if not page.items:
             return transact.Done(None)
         batch = kv.Batch()
@@ -68,8 +68,3 @@ async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)
-
-
-def _values(root: ids.Address) -> tuple[bytes, bytes]:
-    first = sealed.lineage_ranges(root)[0]
-    return first.begin, first.end
