@@ -58,7 +58,7 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
         )
     for span in proof.erased:
         lines.append(
-            f"erased: heights {span.first} to {span.last} had personal values; not run again, their chain holds"
+            f"erased at heights {span.first} to {span.last}: personal values are gone; not run again, their chain holds"
         )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]

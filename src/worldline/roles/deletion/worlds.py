@@ -19,6 +19,7 @@ from worldline.layers.upkeep import collection, data_keys, deletion
 from worldline.layers.upkeep.deletion import Doomed
 from worldline.model import ids, snapshot
 from worldline.model import world as model
+from worldline.roles.erasure import leftover
 from worldline.store import kv, transact
 
 AT_ONCE = 16  # worlds that are removed in one go
@@ -198,7 +199,10 @@ class Removal:
             del self._places[0]
 
     async def _finish(self) -> None:
-        """One batch for each: another process may have finished some of them."""
+        """One batch for each: another process may have finished some of them. Personal values that only these worlds
+        could read go before.
+        """
+        await leftover.sweep(self._engine, self._env, self._universe)
         batches = []
         for doomed in self._empty.values():
             batches.append(kv.Batch())
