@@ -85,7 +85,7 @@ class Facade:
 
     async def close(self) -> None:
         self._closed = True
-        self._engine._hints.note(None)
+        self._engine.hints.note(None)
 
     def _open(self) -> memory.MemoryEngine:
         if self._closed:

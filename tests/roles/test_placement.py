@@ -162,7 +162,7 @@ def test_what_a_world_needs(world: WorldMeta, labels: dict[str, str], unmet: str
 
 
 def test_labels_of_a_worker() -> None:
-    said = placement.labels_of({"zone": "eu"}, universe=U, programs={"a": b"\x01" * 32, "b": b"\x02" * 32})
+    said = placement.labels_of({"zone": "eu"}, universes=U.hex(), programs={"a": b"\x01" * 32, "b": b"\x02" * 32})
     assert said == {"zone": "eu", "universe": U.hex(), "program:a": "01" * 8, "program:b": "02" * 8}
     assert list(placement.programs_of(said)) == ["a", "b"]
     assert [name for name in said if placement.reserved(name)] == ["universe", "program:a", "program:b"]

@@ -27,6 +27,7 @@ from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.roles import reader as readers
 from worldline.roles import telemetry, threads
+from worldline.roles.universes import served
 from worldline.roles.world.cycle import no_asyncio
 from worldline.store import kv, transact
 
@@ -62,9 +63,9 @@ class Connection:
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(
-                store, universe, programs,
-                blobs=self.blobs, settings=settings, egress=egress, peers=self.peers, telemetry=self.telemetry,
-                roles=roles, watchdog=watchdog, universe_name=name,
+                store, served.Universes.only(universe, name), programs,
+                blobs=lambda _: self.blobs, settings=settings, egress=egress, peers=self.peers,
+                telemetry=self.telemetry, roles=roles, watchdog=watchdog,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)

@@ -27,6 +27,7 @@ from worldline.host import timed_store
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
+from worldline.store import hints as wake_ups
 from worldline.store import kv, memory
 from worldline.store.lmdb import driver as lmdb_driver
 from worldline.store.objects import cache as blob_cache
@@ -54,6 +55,7 @@ class Store(msgspec.Struct, frozen=True):
     cache: blob_cache.BlobCache | None = None
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
+    hints: wake_ups.Hints | None = None  # what the engine hears of as written, if this process may listen to all of it
 
     async def close(self) -> None:
         await self.objects.close()
@@ -90,7 +92,12 @@ async def open_store(
     except BaseException:
         await engine.close()
         raise
-    return Store(url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder")
+    named_as = scheme(where) or "folder"
+    return Store(url, engine, bodies, used, cached, in_store_bytes_max, named_as, hints_of(engine))
+
+
+def hints_of(engine: kv.Engine) -> wake_ups.Hints | None:
+    return engine.hints if isinstance(engine, wake_ups.Hinting) else None
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:

@@ -33,7 +33,8 @@ from worldline.roles.cluster import backlog, janitor, orchestrator, placement, p
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.quotas import usage
-from worldline.roles.universes import served
+from worldline.roles.universes import rounds, scan
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
 from worldline.roles.world.cycle import no_asyncio, step_batch
@@ -57,17 +58,16 @@ class Host:
     def __init__(
         self,
         store: compose.Store,
-        universe: ids.UniverseId,
+        universes: Universes,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         settings: Settings,
         egress: Egress | None = None,
         peers: peer_stores.Peers | None = None,
         roles: Sequence[Role] = EMBEDDED,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         watchdog: bool = False,
-        universe_name: str = "",
     ) -> None:
         names = [program.name for program in programs]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -77,8 +77,7 @@ class Host:
         self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
         self.live = hub.Hub()
         self._store = store
-        self._universe = universe
-        self._universe_name = universe_name or universe.hex()
+        self.universes = universes
         self._programs = programs
         self._blobs = blobs
         self._settings = _labelled(settings, self.name, roles)
@@ -86,6 +85,7 @@ class Host:
         self._peers = peers or peer_stores.Peers(store)
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
+        self._scan = self._make_scan() if universes.one is None else None
         self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
@@ -101,7 +101,7 @@ class Host:
         made = (
             ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
             ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
-            ("quotas", self._usage),
+            ("quotas", self._usage), ("universes", self._scan),
         )  # fmt: skip
         self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
@@ -133,10 +133,10 @@ class Host:
 
     def _make_adapter(self, egress: Egress) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
-            self._store.engine, self._store.env, self._universe, self._programs,
+            self._store.engine, self._store.env, self.universes, self._programs,
             blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
             builtins=[
-                builtin.http_request(egress), share.share(self._store.engine, self._blobs, self._universe),
+                builtin.http_request(egress), share.share(self._store.engine, self._blobs),
                 *deliver.effects(
                     self._peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
                 ),
@@ -148,41 +148,64 @@ class Host:
         """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
         claims = step_batch.Claims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
-            self._store.engine, self._store.env, self._universe, self._programs,
+            self._store.engine, self._store.env, self.universes, self._programs,
             blobs=self._blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
             is_dead=self._is_dead(), telemetry=self._telemetry,
         )  # fmt: skip
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
-            self._store.engine, self._store.env, self._universe, settings=self._settings.timer, worker=self.worker,
+            self._store.engine, self._store.env, self.universes, settings=self._settings.timer, worker=self.worker,
             telemetry=self._telemetry,
         )  # fmt: skip
 
     def _make_orchestrator(self) -> orchestrator.Orchestrator:
         return orchestrator.Orchestrator(
-            self._store.engine, self._store.env, self._universe,
+            self._store.engine, self._store.env, self.universes,
             settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self._telemetry,
         )  # fmt: skip
 
-    def _make_janitor(self) -> janitor.Janitor:
+    def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
+        settings = self._settings.janitor
+        if self.universes.one is not None:
+            return self._janitor_of(self.universes.one)
+        return rounds.Rounds(
+            self._store.engine, self.universes, self._janitor_of, turn_ms=settings.turn_ms, round_ms=settings.round_ms
+        )
+
+    def _janitor_of(self, universe: ids.UniverseId) -> janitor.Janitor:
         return janitor.Janitor(
-            self._store.engine, self._store.env, self._universe,
+            self._store.engine, self._store.env, universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self._blobs if self._store.in_store_bytes_max else None, telemetry=self._telemetry,
+            blobs=self._blobs(universe) if self._store.in_store_bytes_max else None, telemetry=self._telemetry,
         )  # fmt: skip
 
-    def _make_backlog(self) -> backlog.Backlog:
+    def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:
+        settings = self._settings.janitor
+        if self.universes.one is not None:
+            return self._backlog_of(self.universes.one)
+        return rounds.Rounds(
+            self._store.engine, self.universes, self._backlog_of, turn_ms=settings.turn_ms, round_ms=settings.backlog_ms
+        )
+
+    def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:
         return backlog.Backlog(
-            self._store.engine, self._store.env, self._universe, name=self._universe_name,
+            self._store.engine, self._store.env, universe, name=self.universes.name(universe),
             settings=self._settings.janitor, telemetry=self._telemetry, is_dead=self._is_dead(),
         )  # fmt: skip
 
+    def _make_scan(self) -> scan.Scan:
+        settings = self._settings
+        scan_ms = min(settings.worker.scan_ms, settings.adapter.scan_ms, settings.timer.scan_ms)
+        made = scan.Scan(self._store.engine, self._store.env, self.universes, scan_ms=scan_ms)
+        if self._store.hints is not None:
+            self._store.hints.listeners.append(made.note)
+        return made
+
     def _make_usage(self) -> usage.UsageCounter:
-        universes = [served.Served(self._universe, self._universe_name)]
         return usage.UsageCounter(
-            self._store.engine, self._store.env, lambda: universes, settings=self._settings.janitor,
+            self._store.engine, self._store.env, lambda: self.universes.all, settings=self._settings.janitor,
             telemetry=self._telemetry,
         )  # fmt: skip
 
@@ -293,7 +316,15 @@ class Host:
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
         await self._peers.close()
-        for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._usage, self._proofs):
+        for each in (
+            self._timers,
+            self._orchestrator,
+            self._janitor,
+            self._backlog,
+            self._usage,
+            self._scan,
+            self._proofs,
+        ):
             if each is not None:
                 await each.close()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
@@ -31,6 +31,9 @@ from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import interface as objects
 
 READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
+
+
+Of = Callable[[ids.UniverseId], "Blobs"]  # the blobs of a universe, for what serves many
 
 
 class BadBlob(errors.Corrupt):

@@ -29,6 +29,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import ON_HANG, Settings
 from worldline.roles.cluster import placement
+from worldline.roles.universes import served
 
 POLL_SECONDS = 0.25
 HEARTBEATS_PER_TTL = 4
@@ -263,9 +264,9 @@ async def _serve(
         )  # fmt: skip
         async with opened as universe:
             host = hosts.Host(
-                universe.store, universe.id, programs,
-                blobs=universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
-                telemetry=universe.telemetry, watchdog=True, universe_name=universe.name,
+                universe.store, served.Universes.only(universe.id, universe.name), programs,
+                blobs=lambda _: universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
+                telemetry=universe.telemetry, watchdog=True,
             )  # fmt: skip
             universe.levels_from(host.levels)
             always |= {"worker": host.worker.hex(), "worker_name": host.name}

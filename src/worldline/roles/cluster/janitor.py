@@ -65,7 +65,7 @@ class Janitor:
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
         self._telemetry = telemetry
-        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead), telemetry)
+        self._freer = reap.Freer(engine, env, lambda each: each == universe, expiry.Witness(env, is_dead), telemetry)
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs

@@ -112,7 +112,7 @@ class Performer:
         engine: kv.Engine,
         env: envs.Env,
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         live: hub.Hub,
         settings: AdapterSettings,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
@@ -149,7 +149,7 @@ class Performer:
                 ended_us = self._env.wall_us() if telling else 0
                 self._answering[claim.intent] = None
                 if ended.ok and not cas.is_small(ended.data):
-                    ended = await answers.stored(self._env, self._blobs, effect, held.claim, ended)
+                    ended = await answers.stored(self._env, self._blobs(claim.at.universe), effect, held.claim, ended)
             finally:
                 await held.stop()
                 del self._held[claim.intent]
@@ -242,7 +242,7 @@ class Performer:
         work = claim.work
         try:
             arguments, options = kernel_work.unpack_effect(
-                await self._blobs.load(work.params) if params is None else params
+                await self._blobs(claim.at.universe).load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:
             message = f"the parameters of {effect.name}() cannot be read: {error}"

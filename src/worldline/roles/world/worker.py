@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -28,6 +28,7 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
 from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import (
     heartbeat,
     holdings,
@@ -60,10 +61,10 @@ class WorldWorker:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         live: hub.Hub,
         claims: step_batch.Claims,
         settings: WorkerSettings,
@@ -75,13 +76,16 @@ class WorldWorker:
         self._hub = live
         self._settings = settings
         self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, [ready.prefix(universe)])
+        self._universes = universes
+        self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
         self._refusals = refusals.Refusals(env, telemetry)
-        labels = _labels(settings, universe, programs)
-        self.says: list[Callable[[], dict[str, str]]] = [lambda: labels, self._refusals.labels]
+        labels = _labels(settings, universes, programs)
+        self.says: list[Callable[[], dict[str, str]]] = [
+            lambda: _labels(settings, universes, programs), self._refusals.labels,
+        ]  # fmt: skip
         self._heartbeat = heartbeat.Heartbeat(
             engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
         )
@@ -97,7 +101,7 @@ class WorldWorker:
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
-        hints = hint_scan.HintScan(engine, env, universe)
+        self._hints = hints = hint_scan.HintScan(engine, env, universes)
         self._holdings = holdings.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
             hints=hints, wake=self._watch.wake, telemetry=telemetry,
@@ -113,7 +117,7 @@ class WorldWorker:
         self._holdings.on_taken.append(self._keeper.taken)
         self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
-            engine, env, universe, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
+            engine, env, universes, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
             guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
             telemetry=telemetry,
         )  # fmt: skip
@@ -121,6 +125,8 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
+        universes.on_hint.append(self._touched)
+        universes.on_gone.append(self._gone)
         self.peek = self._holdings.peek
         self.hand_over = self._holdings.hand_over
         self.hand_to = self._holdings.hand_to
@@ -260,6 +266,34 @@ class WorldWorker:
         """Something in its inbox cannot be read now: look again in a while."""
         asyncio.get_running_loop().call_later(losses.STUCK_MS / 1000, self.poke, held.at)
 
+    # --- Universes of many ------------------------------------------------------------------------------------
+
+    def _touched(self, universe: ids.UniverseId) -> None:
+        """There may be a hint."""
+        self._hints.touch(universe)
+        self._watch.hint()
+        self._watch.wake()
+
+    def _gone(self, universe: ids.UniverseId) -> None:
+        """The universe was deleted, or is not served here any more: let go of its worlds."""
+        self._hints.forget(universe)
+        leaving = [held.at for held in self._holdings.all if held.at.universe == universe]
+        if leaving:
+            probes.hit("worker.universe-gone")
+            self._tasks.start(f"leaving {universe.hex()}", self._leave_universe(leaving))
+
+    async def _leave_universe(self, leaving: list[ids.Address]) -> None:
+        await reap.each(leaving, self._let_go_or_drop, at_once=upkeep.AT_ONCE)
+
+    async def _let_go_or_drop(self, at: ids.Address) -> None:
+        try:
+            await self.forget(at)
+        except errors.Error as error:  # of a deleted universe there is no lease to release
+            log.info("world %s is dropped: %s", at.world.hex(), error)
+        held = self._holdings.peek(at)
+        if held is not None:
+            self._holdings.drop(held)
+
     # --- Searching --------------------------------------------------------------------------------------------
 
     async def make_room(self) -> bool:
@@ -355,6 +389,6 @@ class WorldWorker:
             self._holdings.drop(held, error=error)
 
 
-def _labels(settings: WorkerSettings, universe: ids.UniverseId, programs: Sequence[Program]) -> dict[str, str]:
+def _labels(settings: WorkerSettings, universes: Universes, programs: Sequence[Program]) -> dict[str, str]:
     code = {program.name: program.hash for program in programs}
-    return placement.labels_of(settings.labels, universe=universe, programs=code)
+    return placement.labels_of(settings.labels, universes=universes.label(), programs=code)

@@ -25,6 +25,7 @@ from worldline.layers import universes
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.roles.cluster import operations
+from worldline.roles.universes.served import Universes
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
@@ -195,8 +196,9 @@ class Cluster:
         universe = Connection(store, self.universe, UNIVERSE, hosted, settings)
         if member.runs and not hosted:
             alone = hosts.Host(
-                store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
-            )
+                store, Universes.only(self.universe), self.programs, blobs=lambda _: universe.blobs,
+                settings=self.settings, roles=member.runs,
+            )  # fmt: skip
             member.watch(lambda: alone.failed)
             alone.start()
         if universe.host is not None:
