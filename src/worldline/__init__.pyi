@@ -49,6 +49,7 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
+from worldline.client.hosting.many import Hosting, host
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.run import Run, Sent
@@ -131,6 +132,7 @@ __all__ = [
     "Failed",
     "Fatal",
     "Head",
+    "Hosting",
     "IdReused",
     "Journaled",
     "Kind",
@@ -189,6 +191,7 @@ __all__ = [
     "create_universe",
     "emit",
     "gather",
+    "host",
     "http",
     "log",
     "now",

@@ -47,6 +47,7 @@ class Place(msgspec.Struct, frozen=True):
     universe_given: bool
     objects_given: bool = False
     peers: dict[str, str] = {}
+    universes: list[str] = []  # names and patterns, of a process that serves many
 
 
 def choose(

@@ -79,10 +79,10 @@ class Host:
         self._store = store
         self.universes = universes
         self._programs = programs
-        self._blobs = blobs
+        self.blobs = blobs
         self._settings = _labelled(settings, self.name, roles)
-        self._telemetry = telemetry
-        self._peers = peers or peer_stores.Peers(store)
+        self.telemetry = telemetry
+        self.peers = peers or peer_stores.Peers(store)
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
@@ -134,14 +134,14 @@ class Host:
     def _make_adapter(self, egress: Egress) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
             self._store.engine, self._store.env, self.universes, self._programs,
-            blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
+            blobs=self.blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
             builtins=[
-                builtin.http_request(egress), share.share(self._store.engine, self._blobs),
+                builtin.http_request(egress), share.share(self._store.engine, self.blobs),
                 *deliver.effects(
-                    self._peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
+                    self.peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
                 ),
             ],
-            telemetry=self._telemetry,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_worlds(self) -> world_worker.WorldWorker:
@@ -149,20 +149,20 @@ class Host:
         claims = step_batch.Claims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
             self._store.engine, self._store.env, self.universes, self._programs,
-            blobs=self._blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
-            is_dead=self._is_dead(), telemetry=self._telemetry,
+            blobs=self.blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
+            is_dead=self._is_dead(), telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
             self._store.engine, self._store.env, self.universes, settings=self._settings.timer, worker=self.worker,
-            telemetry=self._telemetry,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_orchestrator(self) -> orchestrator.Orchestrator:
         return orchestrator.Orchestrator(
             self._store.engine, self._store.env, self.universes,
-            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self._telemetry,
+            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
@@ -178,7 +178,7 @@ class Host:
             self._store.engine, self._store.env, universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self._blobs(universe) if self._store.in_store_bytes_max else None, telemetry=self._telemetry,
+            blobs=self.blobs(universe) if self._store.in_store_bytes_max else None, telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:
@@ -192,7 +192,7 @@ class Host:
     def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:
         return backlog.Backlog(
             self._store.engine, self._store.env, universe, name=self.universes.name(universe),
-            settings=self._settings.janitor, telemetry=self._telemetry, is_dead=self._is_dead(),
+            settings=self._settings.janitor, telemetry=self.telemetry, is_dead=self._is_dead(),
         )  # fmt: skip
 
     def _make_scan(self) -> scan.Scan:
@@ -206,7 +206,7 @@ class Host:
     def _make_usage(self) -> usage.UsageCounter:
         return usage.UsageCounter(
             self._store.engine, self._store.env, lambda: self.universes.all, settings=self._settings.janitor,
-            telemetry=self._telemetry,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
@@ -214,20 +214,20 @@ class Host:
         if not self._settings.janitor.prove_ms:
             return None
         made = proofs.Proofs(
-            self._store.engine, self._store.env, self._blobs, self._programs,
+            self._store.engine, self._store.env, self.blobs, self._programs,
             worlds=lambda: [_candidate(each) for each in worlds.held],
             busy=lambda: bool(worlds.under_way()),
             thread=threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
-            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self._telemetry,
+            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self.telemetry,
         )  # fmt: skip
         worlds.says.append(made.labels)
-        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self._telemetry))
+        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry))
         return made
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
         """A sink or a log reports cycles that hang."""
         watchdog = watchdogs.Watchdog(
-            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
+            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self.telemetry
         )
         self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
 
@@ -237,6 +237,11 @@ class Host:
             self._store.env, worlds.look_for_hangs, step_timeout_ms=settings.worker.step_timeout_ms,
             hang_ms=settings.hang_ms, on_hang=settings.on_hang,
         )  # fmt: skip
+
+    async def look_for_universes(self) -> None:
+        """Know all universes that there are now, without waiting for the next scan."""
+        if self._scan is not None:
+            await self._scan.look_for_universes()
 
     def _is_dead(self) -> Callable[[ids.WorkerId], bool]:
         return self._presence.is_dead if self._presence is not None else lambda _: False
@@ -315,7 +320,7 @@ class Host:
         """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
-        await self._peers.close()
+        await self.peers.close()
         for each in (
             self._timers,
             self._orchestrator,

@@ -94,8 +94,10 @@ def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[st
     said = {**labels, UNIVERSE: universes, **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
-        what = f"what a heartbeat says of {len(programs)} programs and {1 + universes.count(',')} universes"
-        advice = "serve all universes of the store, or fewer"
+        what, advice = f"what a heartbeat says of {len(programs)} programs", ""
+        if "," in universes:
+            what += f" and {1 + universes.count(',')} universes"
+            advice = "serve all universes of the store, or fewer"
         raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX, advice=advice)
     return said
 
