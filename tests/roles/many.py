@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import worldline as wl
 from tests.roles import kit as kits
@@ -83,12 +83,25 @@ async def serving(
         await made.close()
 
 
+class Counts(NamedTuple):
+    """What was asked of a store: calls, the requests in them and the keys that they found, commits, waits."""
+
+    reads: int = 0
+    requests: int = 0
+    found: int = 0
+    commits: int = 0
+    waits: int = 0
+
+
 class Counting(kits.Around):
     """Counts what is asked of the store."""
 
     def __init__(self, engine: kv.Engine) -> None:
         super().__init__(engine)
         self.reads = self.requests = self.found = self.commits = self.waits = 0
+
+    def counts(self) -> Counts:
+        return Counts(self.reads, self.requests, self.found, self.commits, self.waits)
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         read = await super().read(*requests)
@@ -149,4 +162,9 @@ class App:
                 await wl.sleep(seconds)
             return await outside(label, size)
 
-        self.sum, self.work = Sum, work
+        @app.workflow
+        async def work_again(label: str, times: int) -> None:
+            for _ in range(times):
+                await outside(label, 1)
+
+        self.sum, self.work, self.work_again = Sum, work, work_again

@@ -1,22 +1,29 @@
-"""Many universes in one process: they run, fail over, come and go; idle ones cost nothing, busy ones starve no other."""
+"""Many universes in one process: they run, fail over, come and go; idle ones cost nothing, busy ones starve none."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import worldline as wl
 from tests import aio
+from tests.roles import conftest as roles_conftest
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from tests.roles.many import Add, App, Counting, Served, Total, serving
+from tests.roles.many import Add, App, Counting, Counts, Served, Total, serving
+from worldline.base import probes
+from worldline.client import connection
 from worldline.codec import tuples
 from worldline.host import process
 from worldline.keys import cas, space
 from worldline.keys import universes as universe_keys
+from worldline.model import ids
 from worldline.roles.cluster import placement
+from worldline.roles.universes import fair
 from worldline.store import kv
 
 PATIENT = kits.settings(
@@ -28,7 +35,7 @@ async def total(universe: wl.Universe, world: str = "w") -> int:
     return await universe.world(world).ask(Total(), timeout=30)
 
 
-# --- Running -------------------------------------------------------------------------------------------------------
+# --- Running ---------------------------------------------------------------------------------------------------------
 
 
 async def test_worlds_of_many_universes_run_in_one_process(kit: Kit) -> None:
@@ -179,11 +186,15 @@ async def _is(holds: Any) -> bool:
 
 
 async def test_what_is_not_served_is_left_alone(memory_kit: Kit) -> None:
-    """Also what waits there: nothing in that universe is changed, and no lease of it is taken."""
+    """Also what waits there, and what a dead worker has left: nothing in that universe is changed."""
     app = App()
+    dead = await memory_kit.process(app.program, universe="other")
+    world = await dead.universe.create("w", app.program)
+    assert await world.ask(Total(), timeout=30) == 0
+    await dead.kill()
+    await memory_kit.jump(5)
     client = await memory_kit.process(universe="other")
-    world = await client.universe.create("w", app.program)
-    await world.send(Add(1))
+    await client.universe.world("w").send(Add(1))
     prefix = space.universe(client.universe._connection.id)
     everything = kv.Range(prefix, prefix + b"\xff", count_max=10_000)
     before = (await client.engine.read(everything)).page(0).items
@@ -232,3 +243,168 @@ async def _blobs(kit: Kit, universe: wl.Universe) -> Any:
         if cas.BLOB.unpack(raw).inline is None:
             [address] = tuples.unpack(key[len(begin) :])
             yield address
+
+
+# --- What idle universes cost ----------------------------------------------------------------------------------------
+
+
+async def idle(kit: Kit, app: App, count: int, scans: int) -> Counts:
+    """What a process with so many idle universes, each with a world that was run and let go of, asks of the store in
+    so many scans.
+    """
+    counted: list[Counting] = []
+
+    def counting(engine: kv.Engine) -> Counting:
+        counted.append(Counting(engine))
+        return counted[0]
+
+    quick = kits.settings(worker={"idle_release_ms": 100, "lease_ttl_ms": 60_000, "heartbeat_ms": 30_000})
+    async with serving(kit, app.program, settings=quick, roles=connection.HOSTING, wrap=counting) as here:
+        for number in range(count):
+            tenant = await here.universe(f"t{number}")
+            await (await tenant.create("w", app.program)).send(Add(1))
+
+        async def quiet() -> bool:
+            return not here.host.worlds.held
+
+        await aio.until(quiet)
+        await until_scanned(here, 3)
+        before = counted[0].counts()
+        await until_scanned(here, scans)
+        return Counts(*(now - then for now, then in zip(counted[0].counts(), before, strict=True)))
+
+
+async def until_scanned(here: Served, scans: int) -> None:
+    first = here.host._scan.scans
+
+    async def scanned() -> bool:
+        return bool(here.host._scan.scans >= first + scans)
+
+    await aio.until(scanned)
+
+
+async def test_idle_universes_do_not_show(tmp_path: Path) -> None:
+    """Counted, not timed: for 300 universes the store is read as often as for one, and written as often. One read holds
+    one request for each universe, which finds nothing; what is found are their names.
+    """
+    app = App()
+    scans = 8
+    one = await idle(roles_conftest.make("memory", tmp_path / "one"), app, 1, scans)
+    many = await idle(roles_conftest.make("memory", tmp_path / "many"), app, 300, scans)
+    assert many.reads <= one.reads * 1.25 + scans, (one, many)
+    assert many.commits <= one.commits + 1, (one, many)
+    assert many.waits <= one.waits + 1, (one, many)
+    each = 300 * (scans + 2)  # two more scans may have begun and ended
+    assert many.requests - one.requests <= each * 1.1, (one, many)
+    assert many.found - one.found <= each * 1.1, (one, many)
+
+
+# --- Fairness --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flooded_universe_does_not_keep_another_waiting_for_cycles(memory_kit: Kit) -> None:
+    """300 worlds with twenty inputs each, a few in a cycle: a world of another universe is answered while nearly all of
+    them wait, whenever it asks.
+    """
+    app = App()
+    small = kits.settings(worker={
+        "max_worlds_per_cycle": 4, "max_inbox_batch": 2, "lease_ttl_ms": 60_000, "heartbeat_ms": 5_000,
+        "scan_ms": 60_000,
+    })  # fmt: skip
+    flood = (await memory_kit.process(universe="flooded")).universe
+    for number in range(300):
+        world = await flood.create(f"w{number}", app.program)
+        for _ in range(20):
+            await world.send(Add(1))
+    quiet = (await memory_kit.process(universe="quiet")).universe
+    await quiet.create("w", app.program)
+    async with serving(memory_kit, app.program, settings=small) as here:
+        steps: list[int] = []
+        for _ in range(3):
+            await aio.until(lambda: _is(lambda: len(here.host.worlds.held) >= 5))
+            before = here.host.worlds.steps
+            assert await quiet.world("w").ask(Total(), timeout=60) == 0
+            steps.append(here.host.worlds.steps - before)
+        assert max(steps[1:]) < 600, f"of 6000: {steps}"
+        assert here.host.worlds.steps < 6_000
+
+
+async def test_a_flooded_universe_does_not_keep_another_waiting_for_its_worlds_to_be_taken(memory_kit: Kit) -> None:
+    """A search looks at so many worlds, one of each universe in turn, and the rest with the next one."""
+    app = App()
+    flood = (await memory_kit.process(universe="flooded")).universe
+    for number in range(600):
+        await (await flood.create(f"w{number}", app.program)).send(Add(1))
+    quiet = (await memory_kit.process(universe="quiet")).universe
+    await (await quiet.create("w", app.program)).send(Add(1))
+    with probes.collect() as seen:
+        async with serving(memory_kit, app.program, settings=PATIENT) as here:
+
+            async def taken() -> bool:
+                return any(each.at.universe == quiet._connection.id for each in here.host.worlds.held)
+
+            await aio.until(taken)
+            assert len(here.host.worlds.held) < 300
+    assert "search.later" in seen
+
+
+@pytest.mark.parametrize("bound", ["kind", "process"])
+async def test_a_flooded_universe_does_not_keep_another_waiting_for_effects(memory_kit: Kit, bound: str) -> None:
+    """Four at once, of a kind or of a process, each followed by another one of the same run at once: the quiet universe
+    gets its share all the same, of the next that end.
+    """
+    app = App(concurrency=4 if bound == "kind" else 100)
+    app.permits = asyncio.Semaphore(0)
+    narrow = kits.settings(
+        worker={"lease_ttl_ms": 60_000, "heartbeat_ms": 5_000},
+        adapter={"concurrency": 100 if bound == "kind" else 4, "claim_ttl_ms": 60_000, "renew_ms": 5_000},
+    )
+    async with serving(memory_kit, app.program, settings=narrow) as here:
+        flood, quiet = await here.universe("flooded"), await here.universe("quiet")
+        world = await flood.create("w", app.program)
+        for number in range(8):
+            await world.start(app.work_again("flood", 5), id=f"r{number}")
+        await aio.until(lambda: _is(lambda: len(app.started) == 4))
+        other = await quiet.create("w", app.program)
+        runs = [await other.start(app.work("quiet", 1, 0.0), id=f"r{number}") for number in range(2)]
+        for ended in range(1, 5):
+            app.permits.release()
+            await aio.until(functools.partial(started, app, 4 + ended))
+        assert app.started[4:8].count("quiet") == 2, app.started
+        for _ in range(50):
+            app.permits.release()
+        for run in runs:
+            assert await run.result(30) == "quiet"
+
+
+async def started(app: App, count: int) -> bool:
+    return len(app.started) >= count
+
+
+def test_worlds_take_turns_by_universe() -> None:
+    def at(universe: int, world: int) -> ids.Address:
+        return ids.Address(ids.UniverseId(bytes([universe]) * 16), ids.WorldId(bytes([world]) * 16))
+
+    mixed = [at(1, 1), at(1, 2), at(1, 3), at(2, 1), at(3, 1), at(3, 2)]
+    assert fair.in_turns(mixed) == [at(1, 1), at(2, 1), at(3, 1), at(1, 2), at(3, 2), at(1, 3)]
+    assert fair.in_turns(mixed[:3]) == mixed[:3]
+    assert fair.in_turns([]) == []
+
+
+def test_shares() -> None:
+    one, two, three = (ids.UniverseId(bytes([number]) * 16) for number in range(3))
+    shares = fair.Shares()
+    for _ in range(6):
+        shares.take(one)
+    assert shares.room(one, 10) == 10, "no other waits"
+    shares.wait(two)
+    assert (shares.room(one, 10), shares.room(two, 10)) == (0, 10)
+    shares.wait(three)
+    assert (shares.room(two, 10), shares.room(three, 10)) == (5, 5)
+    shares.take(two)
+    assert shares.room(two, 2) == 0
+    shares.wait_no_more(two)
+    shares.wait_no_more(three)
+    shares.give_back(two)
+    assert shares.room(one, 10) == 10
+    assert shares.waiting == []

@@ -310,6 +310,8 @@ class Host:
                 await self._worlds.close(abandon=self._abandoned)
             tidy = not self._abandoned
         finally:
+            if self._scan is not None and self._store.hints is not None:
+                self._store.hints.listeners.remove(self._scan.note)
             if self._hangs is not None:
                 self._hangs.stop()
             if self._presence is not None:

@@ -105,8 +105,8 @@ async def prepared(
             host = process.Host(
                 store, served.Universes(patterns=universes), programs,
                 blobs=functools.lru_cache(BLOBS_MAX)(functools.partial(peer_stores.blobs_of, store)),
-                settings=settings, egress=egress, peers=peer_stores.Peers(store, peer_stores.check_urls(peers)), roles=roles,
-                telemetry=observed.telemetry, watchdog=True,
+                settings=settings, egress=egress, peers=peer_stores.Peers(store, peer_stores.check_urls(peers)),
+                roles=roles, telemetry=observed.telemetry, watchdog=True,
             )  # fmt: skip
             await host.look_for_universes()
             yield Hosting(store, host, settings, observed=observed, programs=programs)

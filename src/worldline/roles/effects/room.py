@@ -66,12 +66,18 @@ class Room:
             self._shares.wait(universe)
             kind.shares.wait(universe)
 
-    def look(self, universes: Iterable[ids.UniverseId]) -> None:
-        """What they wait for is found out anew."""
+    def look(self) -> None:
+        """What is left in queues is found out anew. A universe that waits goes on waiting until it is `satisfied`: what
+        others ask for meanwhile must not take its place.
+        """
         self.starved = False
+
+    def satisfied(self, kind: Kind, universe: ids.UniverseId) -> None:
+        """Nothing of this kind is left there for want of room."""
         if self._many:
-            for universe in universes:
-                self.forget(universe)
+            kind.shares.wait_no_more(universe)
+            if not any(each.shares.waits(universe) for each in self._kinds):
+                self._shares.wait_no_more(universe)
 
     def forget(self, universe: ids.UniverseId) -> None:
         """It waits for nothing."""

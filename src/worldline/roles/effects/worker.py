@@ -194,7 +194,7 @@ class AdapterWorker(step_batch.Claims):
         """
         rest_us = self._settings.scan_ms * 1000
         kinds: list[Kind] = []
-        self._room.look(chosen)
+        self._room.look()
         for kind in self._kinds.values():
             if self._room.of(kind):
                 kinds.append(kind)
@@ -209,11 +209,13 @@ class AdapterWorker(step_batch.Claims):
             read = await self._engine.read(*(works.next_range(each, queue=kind.queue) for each, kind in part))
             self._watch.looked(read.seen)
             for index, (universe, kind) in enumerate(part):
-                for first in works.decode_due(universe, read.page(index)):
-                    if first.pointer.due_us <= read.time_us:
-                        claimed[universe] += await self._claim_due(kind, universe, read.time_us)
-                    else:
-                        rests[universe] = min(rests[universe], first.pointer.due_us - read.time_us)
+                first = next((each.pointer.due_us for each in works.decode_due(universe, read.page(index))), None)
+                if first is not None and first <= read.time_us:
+                    claimed[universe] += await self._claim_due(kind, universe, read.time_us)
+                    continue
+                self._room.satisfied(kind, universe)
+                if first is not None:
+                    rests[universe] = min(rests[universe], first - read.time_us)
         return claimed, rests
 
     async def _claim_due(self, kind: Kind, universe: ids.UniverseId, now_us: int) -> int:
@@ -224,9 +226,12 @@ class AdapterWorker(step_batch.Claims):
             return 0
         wanted = works.due_range(universe, queue=kind.queue, now_us=now_us, count_max=room)
         page = (await self._engine.read(wanted)).page(0)
-        if page.more:
+        done = await self._claim_all(kind, works.decode_due(universe, page))
+        if page.more or not self._room.of(kind, universe):
             self._room.starve(kind, universe)
-        return await self._claim_all(kind, works.decode_due(universe, page))
+        else:
+            self._room.satisfied(kind, universe)
+        return done
 
     async def _claim_all(self, kind: Kind, found: list[works.Found]) -> int:
         read = await self._engine.read(

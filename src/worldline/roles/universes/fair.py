@@ -50,6 +50,9 @@ class Shares:
     def wait_no_more(self, universe: ids.UniverseId) -> None:
         self._waiting.pop(universe, None)
 
+    def waits(self, universe: ids.UniverseId) -> bool:
+        return universe in self._waiting
+
     def room(self, universe: ids.UniverseId, total: int) -> int:
         """How much more of `total` it may take, as far as the others are concerned."""
         others = len(self._waiting) - (universe in self._waiting)
