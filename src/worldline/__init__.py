@@ -18,10 +18,10 @@ _DECLARED = {
     "base.env": "Env",
     "base.errors": (
         "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
+        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
     ),
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
@@ -32,6 +32,7 @@ _DECLARED = {
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",
+    "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
     "client.world": "World",
@@ -48,6 +49,7 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",

@@ -16,6 +16,7 @@ from worldline.base.errors import (
     Error,
     Exists,
     IdReused,
+    InUse,
     NotFound,
     NotHosted,
     NotRetained,
@@ -31,6 +32,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -52,6 +54,7 @@ from worldline.client.effect import OpenEffect
 from worldline.client.hosting.many import Hosting, host
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -88,6 +91,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -127,6 +131,8 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
@@ -134,6 +140,7 @@ __all__ = [
     "Head",
     "Hosting",
     "IdReused",
+    "InUse",
     "Journaled",
     "Kind",
     "LimitExceeded",
@@ -146,6 +153,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Quota",
     "QuotaChange",

@@ -49,7 +49,7 @@ def loaded_by(statement: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("statement", ["import worldline"])
+@pytest.mark.parametrize("statement", ["import worldline", "import worldline.kernel.flow.core"])
 def test_no_driver_is_loaded(statement: str) -> None:
     loaded = loaded_by(statement)
     assert [name for name in DRIVERS if name in loaded] == []

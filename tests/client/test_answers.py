@@ -28,7 +28,7 @@ class Lagging(Around):
         self.go = asyncio.Event()
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
-        if self.at is not None and len(requests) == 3 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
+        if self.at is not None and len(requests) == 4 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
             self.reading.set()
             await self.go.wait()
         return await super().read(*requests)
@@ -95,7 +95,7 @@ class Unreadable(Around):
         self.at: ids.Address | None = None
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
-        if self.at is not None and len(requests) == 3 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
+        if self.at is not None and len(requests) == 4 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
             raise errors.StoreUnavailable("scripted")
         return await super().read(*requests)
 

@@ -94,7 +94,10 @@ async def test_a_world_that_was_closed_meanwhile_takes_nothing(kit: Kit, status:
     async with kit.hosting() as client, kit.hosting() as other:
         world = await client.create("w", app)
         await world.send(Add(1))
-        await other.world("w").change(status=status)
+        if status is Status.DELETED:
+            await other.world("w").delete()
+        else:
+            await other.world("w").change(status=status)
         with pytest.raises((errors.Closed, errors.NotFound)):
             await world.send(Add(1))
         read = await client._connection.store.engine.read(

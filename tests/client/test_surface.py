@@ -11,13 +11,14 @@ from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 
 UNIVERSE = [
-    "allow", "allowed", "allowed_changes", "create", "dead", "deny", "ensure", "id", "metrics_port", "name", "quota",
-    "quota_changes", "set_quota", "world",
+    "allow", "allowed", "allowed_changes", "create", "dead", "deny", "ensure", "id", "import_world", "metrics_port",
+    "name", "quota", "quota_changes", "set_quota", "world",
     "worlds",
 ]  # fmt: skip
 WORLD = [
-    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "follow", "fork", "head",
-    "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
+    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "erase", "export",
+    "follow", "fork",
+    "head", "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
     "shadow", "snapshot", "start", "state", "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]

@@ -80,6 +80,9 @@ class Facade:
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         return await self._open().wait(prefix, seen, timeout_ms)
 
+    async def freeze(self) -> kv.Frozen:
+        return await self._open().freeze()
+
     async def durability(self) -> kv.Durability:
         return await self._open().durability()
 

@@ -22,12 +22,23 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, quotas
+from worldline.keys.upkeep import (
+    collection,
+    copying,
+    deletions,
+    held,
+    quotas,
+    sealed,
+    subjects,
+    universe_deletions,
+)
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
 from worldline.model import world as world_model
+from worldline.model.upkeep import copies
+from worldline.model.upkeep import sealed as sealed_model
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -49,6 +60,8 @@ BIG = payload.reference(DIGEST, size=70_000)
 LINEAGE = world_model.Lineage(
     counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
     world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
+    [world_model.Origin(UNIVERSE, WORLD, 1, 2)],
+    DIGEST, bytes(32), TIME_US,
 )  # fmt: skip
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
@@ -93,6 +106,8 @@ def message() -> inbox_model.Message:
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
+    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.Kept(DIGEST, b"\x63ada")),
+    ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
@@ -132,6 +147,13 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
     ),
     ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
+    ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.Deletion(TIME_US, 300)),
+    (
+        "universe deletion",
+        space.ValueKind.UNIVERSE_DELETION,
+        universe_deletions.DELETION,
+        universe_deletions.UniverseDeletion(TIME_US, 300, 7),
+    ),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
@@ -180,4 +202,11 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         lease.Worker(counted(0x70), 9, TIME_US, 10_000_000, 64, {"zone": "a"}, draining=True),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
+    (
+        "held copy",
+        space.ValueKind.HELD_COPY,
+        held.HELD,
+        copies.Held(world_model.Status.PAUSED, "the file a.world", TIME_US),
+    ),
+    ("copying", space.ValueKind.COPYING, copying.COPYING, copies.Copying(WORKER, "the file a.world", TIME_US, 7)),
 ]

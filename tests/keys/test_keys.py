@@ -32,12 +32,21 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, quotas
+from worldline.keys.upkeep import (
+    collection,
+    copying,
+    deletions,
+    held,
+    quotas,
+    sealed,
+    subjects,
+    universe_deletions,
+)
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots, traces, trial,
-    universes, work, worlds,
+    cas, chunks, collection, copying, deletions, held, inbox, journal, leases, lineage, quotas, ready, schema, sealed,
+    segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -57,6 +66,12 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
     ("worlds.name_key", lambda: worlds.name_key(UNIVERSE, "zoë/1"), U + "1503" + "027a6fc3ab2f3100"),
+    ("copying.restoring_key", copying.restoring_key, "1501" + "1518"),
+    ("copying.backup_key", copying.backup_key, "1501" + "1519"),
+    ("copying.import_key", lambda: copying.import_key(AT), U + "151b" + WORLD_ID),
+    ("held.held_key", lambda: held.held_key(AT), W + "151f"),
+    ("inbox.seen_prefix", lambda: inbox.seen_prefix(AT), W + "150d"),
+    ("inbox.dead_prefix", lambda: inbox.dead_prefix(AT), W + "150e" + "33"),
     ("worlds.index_key", lambda: worlds.index_key(AT), U + "1504" + WORLD_ID),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, DIGEST), U + "1505" + DIGEST_HEX),
     ("cas.blob_key", lambda: cas.blob_key(UNIVERSE, bytes(32)), U + "1505" + "01" + "00ff" * 32 + "00"),
@@ -70,6 +85,12 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         lambda: chunks.chunk_key(UNIVERSE, DIGEST, NONCE, 266),
         U + "150f" + DIGEST_HEX + NONCE_ID + "16010a",
     ),
+    ("deletions.deletion_key", lambda: deletions.deletion_key(AT), U + "1514" + WORLD_ID),
+    (
+        "universe_deletions.deletion_key",
+        lambda: universe_deletions.deletion_key(UNIVERSE),
+        "1501" + "1514" + "30101112131415161718191a1b1c1d1e1f",
+    ),
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
@@ -77,6 +98,13 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
     ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
     ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
+    ("sealed.value_key", lambda: sealed.value_key(AT, NONCE, INTENT), U + "1516" + WORLD_ID + NONCE_ID + INTENT_ID),
+    ("subjects.subject_key", lambda: subjects.subject_key(AT, NONCE), U + "1517" + WORLD_ID + "14" + NONCE_ID),
+    (
+        "subjects.value_key",
+        lambda: subjects.value_key(AT, NONCE, INTENT),
+        U + "1517" + WORLD_ID + "1501" + NONCE_ID + INTENT_ID,
+    ),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
@@ -144,10 +172,20 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID,
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
+    ("deletions.deletions", lambda: deletions.deletions(UNIVERSE), U + "1514", U + "1515"),
+    ("universe_deletions.deletions", universe_deletions.deletions, "1501" + "1514", "1501" + "1515"),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
+    ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
+    (
+        "sealed.values",
+        lambda: sealed.values(AT, NONCE),
+        U + "1516" + WORLD_ID + NONCE_ID,
+        U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
+    ),
+    ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
@@ -199,6 +237,18 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ("journal.frame_height", lambda key: journal.frame_height(AT, key), journal.frame_key(AT, 70_000), 70_000),
     ("journal.frame_place", lambda key: journal.frame_place(AT, key), journal.part_key(AT, 70_000, 3), (70_000, 3)),
     ("snapshots.snapshot_step", lambda key: snapshots.snapshot_step(AT, key), snapshots.snapshot_key(AT, 0), 0),
+    (
+        "deletions.deletion_world",
+        lambda key: deletions.deletion_world(UNIVERSE, key),
+        deletions.deletion_key(AT),
+        samples.WORLD,
+    ),
+    (
+        "universe_deletions.deletion_universe",
+        universe_deletions.deletion_universe,
+        universe_deletions.deletion_key(UNIVERSE),
+        UNIVERSE,
+    ),
     ("segments.segment_height", lambda key: segments.segment_height(AT, key), segments.segment_key(AT, 9), 9),
     ("inbox.stamp_of", inbox.stamp_of, inbox.item_key(AT, STAMP), STAMP),
     ("inbox.stamp_of", inbox.stamp_of, inbox.dead_key(AT, STAMP), STAMP),
@@ -229,6 +279,12 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         lambda key: collection.condemned_address(UNIVERSE, key),
         collection.condemned_key(UNIVERSE, DIGEST),
         DIGEST,
+    ),
+    (
+        "copying.import_world",
+        lambda key: copying.import_world(UNIVERSE, key),
+        copying.import_key(AT),
+        AT,
     ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
@@ -312,6 +368,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return worlds.name_key(UNIVERSE, name_of_world)
         case "work.open_address", (opener, opened):
             return work.open_key(opener, opened)
+        case "deletions.deletion_world", world:
+            return deletions.deletion_key(ids.Address(UNIVERSE, world))
+        case "universe_deletions.deletion_universe", universe:
+            return universe_deletions.deletion_key(universe)
         case "lineage.pin_fork", fork:
             return lineage.pin_key(AT, fork)
         case "journal.frame_height", height:
@@ -332,6 +392,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return collection.condemned_key(UNIVERSE, of)
         case "chunks.chunk_number", number:
             return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
+        case "copying.import_world", imported:
+            return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
         case "leases.held_address", at:
@@ -402,6 +464,8 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
         lambda: collection.condemned_key(UNIVERSE, bytes(31)),
         lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
+        lambda: sealed.values(AT, NONCE[1:]),
+        lambda: subjects.subject_key(AT, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
         lambda: inbox.seen_key(AT, ""),
@@ -476,15 +540,16 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2},
+    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "RESTORING": 24, "BACKUP": 25},
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
-        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19,
-        "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
+        "SEALED": 22, "SUBJECT": 23, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
         "SEGMENT": 9, "LINEAGE": 10, "RETAIN": 11, "INBOX": 12, "SEEN": 13, "DEAD": 14, "TRIAL": 15, "TRACE": 20,
+        "HELD": 31,
     },
     space.InWorker: {"LIFE": 1, "WORLD": 2},
 }  # fmt: skip

@@ -16,12 +16,15 @@ from tests.keys import samples
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs
 from worldline.keys import journal as journal_keys
+from worldline.keys import lineage as lineage_keys
 from worldline.keys import space
 from worldline.model import journal, world
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
 
 GOLDEN = {
+    "personal value": ("b130e51490d8825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f4463616461"),
+    "subject": "b1317af68c0c82021b00060a24181e4000",
     "schema": "b101a8934f73820100",
     "universe name": "b1029cff07e38150101112131415161718191a1b1c1d1e1f",
     "universe meta": "b10322e3547982646d61696e1b00060a24181e4000",
@@ -64,11 +67,19 @@ GOLDEN = {
     "assignment": "b10b778cb3448450303132333435363738393a3b3c3d3e3f01656d6f76656402",
     "trial": "b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201",
     "lineage": (
-        "b11a2dd402828a50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
+        "b11af54e6c3b8e50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
         "2f02058350808182838485868788898a8b8c8d8e8f030703f51b00060a24181e40005820606162636465666768696a6b6c6d"
         "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
-        "1e1f"
+        "1e1f818450101112131415161718191a1b1c1d1e1f50202122232425262728292a2b2c2d2e2f010258206061626364656667"
+        "68696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f5820000000000000000000000000000000000000000000000000"
+        "00000000000000001b00060a24181e4000"
     ),
+    "held copy": "b1373d4c9d5e8302707468652066696c6520612e776f726c641b00060a24181e4000",
+    "copying": (
+        "b13860ef68be8450303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e400007"
+    ),
+    "deletion": "b12dc30ce26b821b00060a24181e400019012c",
+    "universe deletion": "b12e1ab74513831b00060a24181e400019012c07",
     "pin": "b11b3b650fa9820307",
     "head": (
         "b10c31c958f38503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000"
@@ -126,7 +137,8 @@ KINDS = {
     "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
     "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "QUOTAS": 58, "QUOTA_CHANGE": 59,
+    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "DELETION": 45, "UNIVERSE_DELETION": 46, "SEALED": 48,
+    "SUBJECT": 49, "HELD_COPY": 55, "COPYING": 56, "QUOTAS": 58, "QUOTA_CHANGE": 59,
     "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64,
 }  # fmt: skip
 
@@ -144,6 +156,17 @@ def test_golden(name: str, kind: space.ValueKind, value: space.Value[Any], recor
     assert value.get(data) == record
     assert value.get(None) is None
     assert data[1] == kind
+
+
+def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
+    old = bytes.fromhex(
+        "b11a2dd402828a50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
+        "2f02058350808182838485868788898a8b8c8d8e8f030703f51b00060a24181e40005820606162636465666768696a6b6c6d"
+        "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
+        "1e1f"
+    )
+    found: world.Lineage = lineage_keys.LINEAGE.unpack(old)
+    assert found == msgspec.structs.replace(samples.LINEAGE, origins=[], chain=b"", state=b"", time_us=0)
 
 
 def test_every_kind_of_value_is_in_the_table() -> None:
@@ -306,11 +329,15 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
             drawn = {**drawn, name: bytes(range(limits.DIGEST_BYTES))}
     if "stamp" in drawn:
         drawn = {**drawn, "stamp": bytes(limits.STAMP_BYTES)}
-    if kind.__name__ == "Section":
-        drawn = {**drawn, "world": bytes(limits.ID_BYTES)}
+    if kind.__name__ in ("Section", "Origin"):
+        drawn |= dict.fromkeys({"world", "universe"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ == "Lineage":
         sections = sorted(drawn["sections"], key=lambda each: each.height) or [world.Section(bytes(16), 1, 1)]
-        drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": sections[-1].height}
+        height = sections[-1].height
+        origins = sorted((each for each in drawn["origins"] if each.height <= height), key=lambda each: each.height)
+        drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": height, "origins": origins}
+    if kind.__name__ in ("Copying", "Collection"):
+        drawn |= dict.fromkeys({"token", "collector"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ in ("Named", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:

@@ -119,7 +119,10 @@ class Store:
 
     def set_status(self, at: ids.Address, status: world_model.Status) -> worlds.World:
         batch = kv.Batch()
-        changed = worlds.change(batch, self.world(at), status=status)
+        if status is world_model.Status.DELETED:
+            changed = worlds.bury(batch, self.world(at))
+        else:
+            changed = worlds.change(batch, self.world(at), status=status)
         self.ok(batch)
         return changed
 

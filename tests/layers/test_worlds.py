@@ -120,7 +120,7 @@ class WorldsMachine(RuleBasedStateMachine):
             return
         batch = kv.Batch()
         before = self.metas[number]
-        if status not in (None, before.status, *model.TRANSITIONS[before.status]):
+        if status not in (None, before.status, *model.TRANSITIONS[before.status]) or status is Status.DELETED:
             with pytest.raises(errors.Closed, match="cannot become"):
                 worlds.change(batch, world, status=status, labels=labels, program=program)
             assert not batch.expects
@@ -191,7 +191,7 @@ class WorldsMachine(RuleBasedStateMachine):
         if world is None or raw is None or self.names[world.meta.name] != number:
             return
         batch = kv.Batch()
-        deleted = worlds.change(batch, world, status=Status.DELETED)
+        deleted = worlds.bury(batch, world)
         worlds.free_name(batch, UNIVERSE, world.meta.name, raw=raw)
         self.store.ok(batch)
         self.metas[number] = deleted.meta
@@ -355,7 +355,18 @@ def test_a_status_goes_only_where_it_may(before: Status, after: Status) -> None:
     at = store.create_world().at
     world = store.set_status(at, before)
     batch = kv.Batch()
-    if after is before or after in model.TRANSITIONS[before]:
+    if before is Status.DELETED:
+        with pytest.raises(errors.Closed, match="is deleted"):
+            worlds.change(batch, world, status=after)
+        with pytest.raises(errors.Closed, match="is deleted already"):
+            worlds.bury(batch, world)
+        assert not batch.expects
+    elif after is Status.DELETED:
+        assert worlds.bury(batch, world).meta == model.WorldMeta(
+            "", "", b"", Status.DELETED, {}, world.meta.created_us, world.meta.revision + 1
+        )
+        store.ok(batch)
+    elif after is before or after in model.TRANSITIONS[before]:
         assert worlds.change(batch, world, status=after).meta.status is after
         store.ok(batch)
     else:

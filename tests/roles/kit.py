@@ -100,6 +100,10 @@ class Cut:
         self._check()
         return bool(await self.engine.wait(prefix, seen, timeout_ms))
 
+    async def freeze(self) -> kv.Frozen:
+        self._check()
+        return await kv.freeze(self.engine)
+
     async def durability(self) -> kv.Durability:
         found: kv.Durability = await self.engine.durability()
         return found

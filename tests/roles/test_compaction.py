@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 
 import worldline as wl
@@ -20,6 +21,7 @@ from worldline.inspect import compact, doctor, export, inclusion, prove, queries
 from worldline.layers import blobs as blob_layer
 from worldline.model import journal
 from worldline.roles import restore
+from worldline.roles.compaction import turns, writing
 from worldline.roles.compaction.retention import Policy
 
 
@@ -328,3 +330,39 @@ async def test_by_hand_and_shown(kit: Kit) -> None:
     await (await Stored.of(client.universe, client.universe.world("w"))).check(shown.height)
     await client.close()
     await kit.aclose()
+
+
+@pytest.mark.probe("compaction.is-late")
+async def test_if_many_worlds_wait_it_does_not_rest(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves time to others as long as it keeps up: else what it compacts would grow without end."""
+    rest = 0.01
+    monkeypatch.setattr(writing, "REST_TIMES", 10**9)
+    monkeypatch.setattr(writing, "REST_SECONDS_MAX", rest)
+    app = compacting.program()
+    process = await memory_kit.process(app, settings=by_hand())
+    compactions = process.host.worlds._keeper.compactions
+    look = compactions.look
+    compactions.look = lambda _: None
+    worlds = [await process.universe.ensure(f"w{number}", app) for number in range(turns.WAITING_MAX + 3)]
+    for world in worlds:
+        await world.send(Added("k"))
+        await world.snapshot()
+    rested: list[tuple[bool, float]] = []
+    sleep = memory_kit.env.sleep
+
+    async def slept(seconds: float) -> None:
+        rested.append((len(compactions._waiting) > turns.WAITING_MAX, seconds))
+        await sleep(seconds)
+
+    compactions._env = mock.Mock(wraps=memory_kit.env, sleep=slept)
+    compactions._policy = msgspec.structs.replace(compactions._policy, entries=1)
+    for world in worlds:
+        look(process.host.worlds.peek(await world._handle.address()))
+
+    async def all_are() -> bool:
+        return all([await (await Stored.of(process.universe, world)).segments() for world in worlds])
+
+    await aio.until(all_are)
+    assert {*rested} == {(True, 0), (False, rest)}
+    await process.close()
+    await memory_kit.aclose()

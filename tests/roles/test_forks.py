@@ -200,7 +200,7 @@ async def test_a_fork_of_each_status_and_labels(memory_kit: Kit) -> None:
         assert (await universe.world("of-paused").describe()).labels == {"tier": "1"}
         described = await archived.describe()
         assert (described.labels, described.status.name) == ({"kind": "what-if"}, "ACTIVE")
-        await world.delete()
+        await world.delete(after_forks=True)
         with pytest.raises(wl.NotFound):
             await world.fork("of-deleted")
         assert await (await archived.fork("of-fork")).ask(Balance()) == 0  # it does not need the deleted one
@@ -220,7 +220,7 @@ async def test_a_shared_effect_ends_when_the_parent_is_gone(memory_kit: Kit) -> 
         await world.start(shop.buy("b"), id="s")
         await until(lambda: len(shop.calls) == 2)
         gone = await world.fork("gone", effects="share")
-        await world.delete()
+        await world.delete(after_forks=True)
         with pytest.raises(wl.RunFailed, match="is deleted"):
             await result(gone, "s")
 

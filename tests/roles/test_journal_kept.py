@@ -281,6 +281,35 @@ async def test_a_fork_that_comes_late_is_refused(memory_kit: Kit) -> None:
     await memory_kit.aclose()
 
 
+async def test_a_fork_of_a_fork_that_comes_late_is_refused(memory_kit: Kit) -> None:
+    """It begins at a snapshot of its grandparent, which stays; what it needs of its parent is dropped meanwhile."""
+    app = compacting.program()
+    process = await hosting(memory_kit, app, segment_changes=True)
+    world = await compacting.busy(process, app)
+    wanted = (await world.head()).height + 1  # behind the first step of the fork, below its first snapshot
+    fork = await world.fork("f")
+    for number in range(4):
+        await fork.send(Added("k1", number))
+    await fork.snapshot()
+    stored = await Stored.of(process.universe, fork)
+    assert (await stored.snapshots())[0] > wanted
+    assert (await compacting.compact(process, fork)).segments == 1
+    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+
+    async def drop() -> None:
+        assert (await compacting.compact(process, fork)).expired
+
+    at = await fork._handle.address()
+    client = await memory_kit.process(
+        settings=by_hand(), wrap=lambda engine: Meanwhile(engine, lineage_keys.pins(at)[0][:-1], drop)
+    )
+    with pytest.raises(errors.NotRetained):
+        await client.universe.world("f").fork("g", at=wanted)
+    for each in (process, client):
+        await each.close()
+    await memory_kit.aclose()
+
+
 async def test_a_fork_that_comes_first_wins(memory_kit: Kit) -> None:
     """Its pin moves the count that the drop expects; what it has pinned stays."""
     app = compacting.program()

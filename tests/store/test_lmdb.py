@@ -347,6 +347,31 @@ async def test_the_map_grows_under_commits_and_reads(tmp_path: Path) -> None:
         assert map_bytes_of(engine) > 400 * len(VALUE)
 
 
+@pytest.mark.probe("lmdb.frozen-lost")
+async def test_a_frozen_state_is_lost_when_the_map_has_to_grow(tmp_path: Path) -> None:
+    async with opened(tmp_path, map_bytes=limits.LMDB_MAP_BYTES_MIN) as engine:
+        assert await engine.commit(create(b"guard")) == [kv.Ok()]
+        frozen = await kv.freeze(engine)
+        batch = create(b"more")
+        for index in range(100):
+            batch.put(b"value/%03d" % index, VALUE)
+        assert await engine.commit(batch) == [kv.Ok()]
+        with pytest.raises(errors.StoreUnavailable, match="begin again"):
+            await frozen.read(kv.Get(b"guard"))
+        await frozen.close()
+        again = await kv.freeze(engine)
+        assert len((await again.read(kv.Range(b"value/", b"value0", bytes_max=1 << 30))).page(0).items) == 100
+        await again.close()
+
+
+async def test_a_store_that_is_closed_takes_its_frozen_states_along(tmp_path: Path) -> None:
+    async with opened(tmp_path) as engine:
+        frozen = await kv.freeze(engine)
+    with pytest.raises(errors.StoreError):
+        await frozen.read(kv.Get(b"guard"))
+    await frozen.close()
+
+
 @pytest.mark.probe("lmdb.pages-dropped")
 async def test_pages_that_were_read_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that reads all of a file again and again, and writes a little."""

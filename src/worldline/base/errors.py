@@ -19,6 +19,7 @@
     │   │   └── NotRetained       a state of the past that is not kept any more: its changes were dropped
     │   ├── Exists                the name or id is taken
     │   ├── Closed                the world does not take this any more
+    │   ├── InUse                 it cannot be deleted: forks, worlds or processes need it
     │   └── DedupeExpired         a client id older than the window in which repeats are recognised
     ├── StoreError                an outside fault: the driver's error is kept as the cause
     │   ├── StoreUnavailable      cannot be reached now; trying again is sensible
@@ -35,6 +36,7 @@
     ├── Overloaded                there is too much to do already; try again after a while
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
+        ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         └── DigestMismatch        content that does not match its address
 
@@ -143,6 +145,16 @@ class Closed(Lost):
     code = "closed"
 
 
+class InUse(Lost):
+    """Nothing was deleted. `by`: what needs it, by name, as far as it was looked for."""
+
+    code = "in_use"
+
+    def __init__(self, why: str, *, by: tuple[str, ...]) -> None:
+        super().__init__(why)
+        self.by = by
+
+
 class DedupeExpired(Lost):
     code = "dedupe_expired"
 
@@ -197,6 +209,15 @@ class CannotRead(CannotStep):
         super().__init__(why, lasting=False)
 
 
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
+
+
 class DamagedCell(CannotRead):
     """What is stored of a cell that is not in memory is damaged or missing: the world is left alone like one that
     cannot be restored.
@@ -245,6 +266,12 @@ QUOTA_NAMES = {"worlds": "worlds", "bytes": "bytes stored", "effects": "open eff
 
 class Corrupt(Error):
     code = "corrupt"
+
+
+class BadCopy(Corrupt):
+    """An exported world or a backup is damaged, cut short or none. Nothing was made of it."""
+
+    code = "bad_copy"
 
 
 class DecodeError(Corrupt):

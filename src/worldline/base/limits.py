@@ -59,6 +59,9 @@ STEP_TRACES_MAX = 4  # tracebacks that a step keeps
 TRACE_SLOTS = 1_024  # steps of a world whose tracebacks are kept
 FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
 FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
+PERSONAL_BYTES_MAX = 60 * KIB  # of a value that is kept apart, so that it can be erased
+PERSONAL_STEP_BYTES_MAX = 512 * KIB  # of all that one step keeps apart
+ERASED_FORKS_MAX = 10_000  # worlds of one lineage that are told of an erasure
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
@@ -75,11 +78,14 @@ CHUNK_BYTES = 63 * KIB  # of such a blob in one value
 CHUNKS_BATCH_MAX = 32  # chunks of one batch; a blob of so many at most is written whole, with its record
 CHUNKS_PAGE_BYTES_MAX = 4 * MIB  # read at once
 BLOBS_READ_MAX = 500  # small blobs that are read or written together
+BLOBS_TOUCH_MAX = 100  # records that are rewritten together; expected and put, each may have INLINE_BYTES_MAX
 BLOBS_BATCH_BYTES_MAX = 1 * MIB  # of small blobs in one batch
 SEGMENT_BYTES_MAX = 10 * MIB  # of a segment's steps, before they are compressed; the last may go beyond it
 SEGMENT_BLOCK_BYTES = 256 * KIB  # of its steps that are compressed together; the last may go beyond it
 SEGMENT_BLOCK_BYTES_MAX = 8 * MIB  # of a block, whatever its last step has
 SEGMENT_FRAMES_MAX = 20_000  # frames that one batch deletes
+DELETE_KEYS_MAX = 1_000  # of a deleted world or universe, removed by one batch
+DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond it
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Garbage collection --------------------------------------------------------------------------------
@@ -88,6 +94,16 @@ HOLDS_MAX = 64  # of a universe, at the same time
 HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
 HOLD_CHARACTERS_MAX = 200  # of what it is for
 ORPHANS_MAX = 10_000  # objects without a record that one collection deletes
+
+# --- Copies: exports and backups -------------------------------------------------------------------------
+PACK_BLOCK_BYTES = 256 * KIB  # of a pack file that are compressed together
+PACK_BLOCK_BYTES_MAX = 2 * MIB  # of a block, uncompressed; a record is never larger
+PIECE_BYTES = 1 * MIB  # of a large blob in one record
+EXPORT_SEGMENT_BYTES = 2 * MIB  # of the steps in one segment of an exported journal, before they are compressed
+COPY_KEYS_BYTES = 1 * MIB  # of keys that are written together when a copy is made of a file
+BACKUP_PACK_BYTES = 8 * MIB  # of one file of a backup, compressed, more or less
+BACKUP_SHARDS = 16  # parts that a universe's blobs are backed up in, by the first digit of their addresses
+BACKUPS_MAX = 10_000  # in one folder
 
 # --- Objects -------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX = 512
@@ -115,6 +131,20 @@ SCHEDULE_EVERY_US_MIN = 10_000
 SETTING_MS_MAX = 366 * 24 * 3_600_000  # of a duration
 SETTING_COUNT_MAX = 1_000_000_000
 INBOX_BATCH_MAX = 10_000  # items of one world that one read takes
+
+# --- Flow domains: what a document may be, and what one evaluation of it may do -------------------------------
+FLOW_DEPTH_MAX = 96  # of nested expressions, nodes, calls, specs and values
+FLOW_NODES_MAX = 20_000  # expressions, nodes and specs of one document
+FLOW_WORK_MAX = 2_000_000  # expressions and items that one call of Core evaluates: about a second
+FLOW_NODE_WORK = 16  # what a node of a flow counts for, besides its expressions
+FLOW_TEXT_LENGTH_MAX = 1_000_000  # characters of a text that an expression makes
+FLOW_VALUE_ITEMS_MAX = 100_000  # elements and members of one value of a snapshot
+FLOW_ERRORS_MAX = 32  # that a snapshot keeps, the last ones; and those its host keeps
+FLOW_PATCHES_MAX = 10_000  # of one call
+FLOW_ITERATIONS_MAX = 100  # computes of one intent
+FLOW_EFFECT_TIMEOUT_MS = 30_000
+FLOW_RETRY_DELAY_MS = 1_000
+FLOW_RESULTS_KEPT_MAX = 1_024  # of intents that have ended, in one standalone host
 
 # --- Retries of the store --------------------------------------------------------------------------------
 TRANSACT_ATTEMPTS_MAX = 64
@@ -148,6 +178,8 @@ assert HTTP_RESPONSE_BYTES <= HTTP_RESPONSE_BYTES_MAX <= CBOR_BYTES_MAX // 2, "a
 assert KEY_BYTES_MAX <= 511, "LMDB's own bound"
 assert BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "any batch must fit into a group"
 assert FRAME_BYTES_MAX < VALUE_BYTES_MAX, "a frame's envelope must fit"
+assert BLOBS_TOUCH_MAX * 2 * (INLINE_BYTES_MAX + KIB) < BATCH_BYTES_MAX, "records of small blobs are one batch"
+assert PIECE_BYTES < PACK_BLOCK_BYTES_MAX, "a piece of a blob is a record"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit into a frame with room to spare"
 assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item must fit into a frame as an entry"
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
@@ -156,6 +188,7 @@ assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
+assert PERSONAL_BYTES_MAX + KIB < VALUE_BYTES_MAX, "a personal value, its salt and the envelope are one value"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"
@@ -168,9 +201,13 @@ assert INLINE_BYTES_MAX < CHUNK_BYTES <= VALUE_BYTES_MAX - KIB, "a chunk's envel
 assert CHUNKS_BATCH_MAX * VALUE_BYTES_MAX <= BATCH_BYTES_MAX // 2, "chunks and their keys must fit into one batch"
 assert SEGMENT_BYTES_MAX + BATCH_BYTES_MAX + MIB <= CHUNKED_BYTES_MAX, "a segment must fit into a store without objects"
 assert SEGMENT_BLOCK_BYTES + BATCH_BYTES_MAX <= SEGMENT_BLOCK_BYTES_MAX, "a block has at least one step"
+assert 2 * (DELETE_BYTES_MAX + VALUE_BYTES_MAX + DELETE_KEYS_MAX * KEY_BYTES_MAX) <= BATCH_BYTES_MAX, (
+    "what a batch removes may be expected with all its bytes"
+)
 assert BLOBS_READ_MAX < READ_REQUESTS_MAX, "their records are read together"
 assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
     "small blobs and keys must fit into a batch"
 )
 assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"
+assert 3 * FLOW_DEPTH_MAX < 500, "Python's own stack holds what a document nests, a frame or two for each level"

@@ -33,11 +33,21 @@ from worldline.cli.commands import (
     work,
     workers,
 )
+from worldline.cli.upkeep import deletion, erase, world_files
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],
-    "Tend worlds": [*tend.COMMANDS, *branches.COMMANDS, *workers.LEASES, *universes.COMMANDS, *upgrade.COMMANDS],
+    "Tend worlds": [
+        *tend.COMMANDS,
+        *deletion.COMMANDS,
+        *branches.COMMANDS,
+        *workers.LEASES,
+        *universes.COMMANDS,
+        *upgrade.COMMANDS,
+        *erase.COMMANDS,
+    ],
+    "Copy worlds and stores": [*world_files.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

@@ -24,6 +24,7 @@ from worldline.cli import observe, output, places, suggest
 from worldline.client import connection, no_host
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.upkeep import deletion
 from worldline.host import compose, holders, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
@@ -82,6 +83,13 @@ class Desk:
         async with compose.store(self.place.store, create=False, objects=self.place.objects) as store:
             yield store
 
+    async def universes(self) -> list[str]:
+        """The one that was asked for, or all there are."""
+        if self.place.universe_given:
+            return [self.place.universe]
+        async with self.open_store() as store:
+            return [each.name for each in await served.read_all(store.engine)]
+
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
         if self._yes:
@@ -97,7 +105,9 @@ class Desk:
         try:
             await found.address()
         except errors.NotFound as error:
-            raise errors.NotFound(f"{error}{await suggest.worlds(universe, name)}") from error
+            at = deletion.by_id(universe, name)
+            deleted = None if at is None else await deletion.describe(universe, at)
+            raise errors.NotFound(deleted or f"{error}{await suggest.worlds(universe, name)}") from error
         return found
 
     async def address(self, universe: Connection, name: str) -> ids.Address:

@@ -37,6 +37,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
 _HINTS: list[tuple[type[BaseException], str]] = [
     (errors.StoreMissing, "create one with `worldline dev FILE` or `worldline init`, or name another with --store"),
     (errors.StoreVersion, "use the release that wrote it"),
+    (errors.BadCopy, "use another copy, or make it again"),
     (errors.Corrupt, "`worldline doctor` says what is damaged"),
     (errors.Conflicted, "try again"),
 ]

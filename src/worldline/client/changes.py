@@ -1,8 +1,7 @@
 """Changing what a world is: its status, its labels, its names. One commit each, with everything that follows from it.
 
 A world that must not run any more loses its lease in the same commit: its holder is fenced and can write no further
-step. One that may run again gets a ready hint, so that a worker takes it. Deleting a world frees its names and deletes
-its open work.
+step. One that may run again gets a ready hint, so that a worker takes it. Deleting one is in `client/upkeep`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from collections.abc import Mapping
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.keys import traces as trace_keys
-from worldline.keys import work as work_keys
-from worldline.layers import leases, ready, snapshots, trial, worlds
-from worldline.layers.stored import lines
+from worldline.layers import leases, ready, trial, worlds
+from worldline.layers.upkeep import held
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -23,31 +20,27 @@ from worldline.store import kv, transact
 
 async def change(
     universe: Connection, at: ids.Address, *, status: Status | None = None, labels: dict[str, str] | None = None,
-    alias: str = "",
 ) -> worlds.World:  # fmt: skip
-    """Pause, resume, archive or delete a world, or label it. `alias`: a name to free besides its own."""
+    """Pause, resume or archive a world, or label it."""
     check_status(status)
+    if status is Status.DELETED:
+        raise errors.BadInput("a world is deleted by delete(), not by a change of its status")
     check_labels(labels)
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        read = await engine.read(worlds.get(at), *leases.reads(at), lines.get(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at), held.get(at))
         world = worlds.decode(at, read.value(0))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)
+        if status is not None:
+            held.forget(batch, at, read.value(4))
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
             trial.clear(batch, at)  # a person has decided that it is tried again
         elif status is not None:  # also without a holder: a worker may be taking the lease now
             leases.revoke(batch, state, token=envs.new_id(env))
-        if status is Status.DELETED:
-            batch.delete_range(*work_keys.open_work(at))
-            batch.delete_range(*trace_keys.traces(at))
-            lineage = lines.decode_lineage(read.value(4))
-            if lineage is not None:
-                snapshots.unpin(batch, at, lineage)
-            await _free_names(universe, batch, world, alias)
         return transact.Write(batch, lambda _: changed)
 
     if universe.host is not None and status not in (None, Status.ACTIVE):
@@ -116,12 +109,3 @@ async def free(universe: Connection, name: str) -> None:
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, universe.store.env, attempt)
-
-
-async def _free_names(universe: Connection, batch: kv.Batch, world: worlds.World, alias: str) -> None:
-    names = [name for name in dict.fromkeys([world.meta.name, alias]) if name]
-    read = await universe.store.engine.read(*(worlds.get_name(universe.id, name) for name in names))
-    for index, name in enumerate(names):
-        raw = read.value(index)
-        if raw is not None and worlds.named(universe.id, raw) == world.at:
-            worlds.free_name(batch, universe.id, name, raw=raw)

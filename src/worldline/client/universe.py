@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
+from typing import Literal
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -12,6 +14,7 @@ from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
+from worldline.client.copies import world_files
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.kernel.authoring.program import Program
@@ -105,6 +108,19 @@ class Universe:
             raise errors.Exists(f"there is a world named {name!r} already")
         self._connection.knows(program)
         return made
+
+    async def import_world(
+        self, path: str | os.PathLike[str], /, *, name: str = "", effects: Literal["drop", "reissue"] = "drop",
+        live: bool | None = None,
+    ) -> World:  # fmt: skip
+        """A new world of a file that `World.export` has written. All of the file is checked first.
+
+        It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
+        than that in the file. `effects`: what becomes of those that were open. `live`: whether its effects leave it;
+        unless given, they do if those of the exported world did.
+        """
+        made = await world_files.import_world(self._connection, path, name=name, effects=effects, live=live)
+        return self.world(made.name)
 
     async def worlds(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

@@ -7,6 +7,7 @@ the listener. A call that is cancelled is not told of.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from worldline.base import errors
@@ -26,6 +27,7 @@ class TimedEngine:
         self._monotonic_us = monotonic_us
         self._telemetry = listening
         self.wait = engine.wait
+        self.freeze = functools.partial(kv.freeze, engine)
         self.durability = engine.durability
         self.close = engine.close
 

@@ -5,9 +5,9 @@ whether the derived queues agree with journal and snapshot (`worldline.inspect.q
 whole: keys that belong to nothing.
 
 A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
-over* and is no finding: pointers of work that was cancelled, keys of worlds that were deleted, the lease of a worker
-that was killed, temporary objects and chunks of killed uploads. A healthy store has no findings. Queues can be
-repaired, stored history cannot.
+over* and is no finding: pointers of work that was cancelled, what deleted worlds have left and is not removed yet, the
+lease of a worker that was killed, temporary objects and chunks of killed uploads. A healthy store has no findings.
+Queues can be repaired, stored history cannot.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
+from worldline.client.upkeep import deletion
 from worldline.host import compose
 from worldline.inspect import queries, queue_check, verify
 from worldline.kernel import values
@@ -34,6 +35,7 @@ from worldline.model.journal import Kind
 from worldline.roles import hint_scan, reader, restore
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor
+from worldline.roles.deletion import worlds as deletions
 from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
@@ -64,6 +66,8 @@ class Report(msgspec.Struct):
     cleaned: int = 0  # of what was left over
     uploads: int = 0  # of blobs whose process died before they were whole: temporary objects, chunks
     uploads_cleaned: int = 0
+    deletions: int = 0  # of worlds, that are not finished
+    deletions_finished: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -86,6 +90,7 @@ async def examine(universe: Connection, *, repair: bool, progress: Progress = no
     await doctor.due_keys()
     await doctor.ready_keys()
     await doctor.uploads()
+    await doctor.deletions()
     progress(len(found), len(found), "")
     return doctor.report
 
@@ -122,7 +127,9 @@ class Doctor:
             leases.decode(at, read.value(1), read.value(2), read.value(3))
             self.report.entries += (await verify.verify(self._universe, at)).entries
         except (errors.Corrupt, errors.NotFound) as error:
-            self._find(name, "damaged", str(error), advice="restore the store from a backup")
+            status = await self._status({}, at)
+            if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
+                self._find(name, "damaged", str(error), advice="restore the store from a backup")
             return
         deaths = await queries.quarantined(self._universe, at) if listed.status is world_model.Status.PAUSED else 0
         if deaths:
@@ -276,6 +283,21 @@ class Doctor:
         self.report.uploads += await folder.count_temporary(before_us, under=under)
         if self._repair:
             self.report.uploads_cleaned += await folder.sweep_temporary(before_us, under=under)
+
+    # --- Worlds that were deleted --------------------------------------------------------------------------------
+
+    async def deletions(self) -> None:
+        """What is still to be removed, also of worlds that an earlier release has deleted."""
+        left = [each async for each in deletion.forgotten(self._universe)]
+        if self._repair:
+            for at in left:
+                await deletion.queue(self._universe, at)
+        queued = await deletion.count(self._universe)
+        self.report.deletions = queued if self._repair else queued + len(left)
+        if self._repair and self.report.deletions:
+            removal = deletions.Removal(self._engine, self._universe.store.env, self._universe.id)
+            await removal.run()
+            self.report.deletions_finished = removal.finished
 
     # --- What all of them use ------------------------------------------------------------------------------------
 

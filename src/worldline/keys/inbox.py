@@ -66,6 +66,11 @@ def seen_key(at: ids.Address, client_id: bytes | str) -> bytes:
     return space.world(at) + _SEEN + tuples.pack((_CHOSEN, name))
 
 
+def seen_prefix(at: ids.Address) -> bytes:
+    """What the keys of all ids that were seen begin with."""
+    return space.world(at) + _SEEN
+
+
 def seen_made(at: ids.Address) -> tuple[bytes, bytes]:
     """The records of ids made by us, oldest id first."""
     return tuples.prefix_range(space.world(at) + _SEEN + tuples.pack((_MADE,)))
@@ -82,10 +87,15 @@ def seen_chosen(at: ids.Address) -> tuple[bytes, bytes]:
     return prefix + tuples.pack((_CHOSEN,)), tuples.prefix_range(prefix + tuples.pack((_HASHED,)))[1]
 
 
+def dead_prefix(at: ids.Address) -> bytes:
+    """What an append takes, as that of an item."""
+    return space.world(at) + _DEAD + _STAMP
+
+
 def dead_key(at: ids.Address, stamp: bytes) -> bytes:
     assert len(stamp) == limits.STAMP_BYTES
-    return space.world(at) + _DEAD + _STAMP + stamp
+    return dead_prefix(at) + stamp
 
 
 def dead(at: ids.Address) -> tuple[bytes, bytes]:
-    return tuples.prefix_range(space.world(at) + _DEAD + _STAMP)
+    return tuples.prefix_range(dead_prefix(at))

@@ -33,6 +33,9 @@ class Root(enum.IntEnum):
 class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
+    UNIVERSE_DELETION = 20
+    RESTORING = 24
+    BACKUP = 25
 
 
 class InUniverse(enum.IntEnum):
@@ -51,8 +54,12 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    SEALED = 22
+    SUBJECT = 23
+    IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
+    DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
 
@@ -74,6 +81,7 @@ class InWorld(enum.IntEnum):
     DEAD = 14
     TRIAL = 15
     TRACE = 20
+    HELD = 31
 
 
 class InWorker(enum.IntEnum):
@@ -118,8 +126,14 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    SEALED = 48
+    SUBJECT = 49
+    HELD_COPY = 55
+    COPYING = 56
     QUOTAS = 58
     QUOTA_CHANGE = 59
+    DELETION = 45
+    UNIVERSE_DELETION = 46
     GRANTS = 60
     GRANT_CHANGE = 61
     USAGE = 62

@@ -95,6 +95,24 @@ class Blobs:
             else:
                 await self.put(group[0])
 
+    async def touch_many(self, addresses: Sequence[bytes]) -> None:
+        """Raise blobs that were put before to the present generation. `NotFound` names one that is gone."""
+        for start in range(0, len(addresses), limits.BLOBS_TOUCH_MAX):
+            page = addresses[start : start + limits.BLOBS_TOUCH_MAX]
+            await transact.run(self._engine, self._env, functools.partial(self._attempt_touch, page))
+
+    async def _attempt_touch(self, addresses: Sequence[bytes]) -> transact.Done[None] | transact.Write[None]:
+        wanted = [cas.get(self._universe, of) for of in addresses]
+        read = await self._engine.read(universes.get_generation(self._universe), *wanted)
+        generation = universes.decode_generation(read.value(0))
+        batch = kv.Batch()
+        for index, of in enumerate(addresses, 1):
+            raw = read.value(index)
+            if raw is None:
+                raise errors.NotFound(f"no blob {of.hex()} in this universe")
+            cas.touch(batch, self._universe, of, raw, generation=generation)
+        return transact.Write(batch, lambda _: None) if batch.puts else transact.Done(None)
+
     async def get(self, of: bytes) -> bytes:
         """The bytes behind an address, verified. `NotFound` if there are none, `Corrupt` if they are bad or gone."""
         return await self._load(of, await self._find(of))

@@ -236,6 +236,11 @@ def _check_size(raw: bytes) -> bytes:
     return raw
 
 
+def item_of(raw: bytes) -> inbox.Item | None:
+    """The item that these bytes are; None if they cannot be decoded."""
+    return _unread(kv.ZERO_STAMP, raw).item
+
+
 def _unread(stamp: kv.Stamp, raw: bytes) -> Unread:
     try:
         return Unread(stamp, raw, keys.ITEM.unpack(raw))

@@ -55,7 +55,7 @@ def get_head(at: ids.Address) -> kv.Get:
 
 def decode_head(raw: bytes | None) -> journal.Head:
     if raw is None:
-        raise errors.NotFound("no journal: the world does not exist")
+        raise errors.NotFound("no journal: the world does not exist, or is deleted")
     return keys.HEAD.unpack(raw)
 
 

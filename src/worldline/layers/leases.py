@@ -311,10 +311,10 @@ def release_for(batch: kv.Batch, state: State, dead: Heartbeat, *, epoch: int) -
     """
     key = keys.held_key(dead.worker, state.at)
     batch.expect(keys.worker_key(dead.worker), dead.raw)
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)  # no hint is left with this for a world deleted meanwhile
     batch.delete(key)
     holder = state.holder
     if holder is not None and holder.worker == dead.worker and state.raw_holder is not None:
-        batch.expect(keys.epoch_key(state.at), state.raw_epoch)
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
     else:
@@ -335,7 +335,10 @@ def forget_held(batch: kv.Batch, state: State, worker: ids.WorkerId, *, epoch: i
 
 
 def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
-    """Say where the world is wanted. Guard: the assignment as it was read."""
+    """Say where the world is wanted. Guard: the assignment as it was read. The epoch is expected, too: a world that was
+    deleted meanwhile has another one.
+    """
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     key = keys.assignment_key(state.at)
     if state.raw_assignment is None:
         batch.absent(key)
@@ -356,7 +359,8 @@ def assignee(raw: bytes | None) -> ids.WorkerId | None:
 
 
 def unassign(batch: kv.Batch, state: State) -> None:
-    """Any worker may try again. Guard: the assignment as it was read."""
+    """Any worker may try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     if state.raw_assignment is None:
         raise errors.NotFound("the world is not assigned to any worker")
     key = keys.assignment_key(state.at)

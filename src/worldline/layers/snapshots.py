@@ -69,21 +69,40 @@ def pin(
     batch.expect(keys.snapshot_key(owner, saved.record.step), saved.raw)
     for key, raw in frames:
         batch.expect(key, raw)
-    needed = {owner.world: None} | {
-        ids.WorldId(each.world): None for each in lineage.sections if each.height > saved.record.height
-    }
-    for each in needed:
-        at = ids.Address(owner.universe, each)
+    for at in leaned_on(owner.universe, lineage, saved.record.height):
         batch.put(lineage_keys.pin_key(at, fork), lineage_keys.PIN.pack(world.Pin(saved.record.step, lineage.height)))
         batch.add(lineage_keys.pin_count_key(at), 1)
 
 
-def unpin(batch: kv.Batch, fork: ids.Address, lineage: world.Lineage) -> None:
-    """A fork needs nothing of the worlds any more that it comes from."""
-    for each in {ids.WorldId(section.world): None for section in lineage.sections}:
-        at = ids.Address(fork.universe, each)
+def leaned_on(universe: ids.UniverseId, lineage: world.Lineage, height: int) -> list[ids.Address]:
+    """The worlds of which a fork needs something as long as a restore of it begins at a snapshot of this height. None
+    if that is the fork's own.
+    """
+    needed = {ids.WorldId(each.world): None for each in lineage.sections if each.height >= height}
+    return [ids.Address(universe, each) for each in needed]
+
+
+def unpin(batch: kv.Batch, fork: ids.Address, lineage: world.Lineage, *, height: int) -> None:
+    """A fork needs nothing of the worlds any more that it comes from. `height`: of the snapshot that a restore of it
+    begins at. The caller fences: these pins are there. Worlds without a pin of it may be deleted, and are left alone.
+    """
+    for at in leaned_on(fork.universe, lineage, height):
         batch.delete(lineage_keys.pin_key(at, fork.world))
         batch.add(lineage_keys.pin_count_key(at), 1)
+
+
+def get_pin_count(at: ids.Address) -> kv.Get:
+    return kv.Get(lineage_keys.pin_count_key(at))
+
+
+def expect_pins(batch: kv.Batch, at: ids.Address, raw: bytes | None) -> None:
+    """No pin has come or gone since the count of them was read."""
+    key = lineage_keys.pin_count_key(at)
+    if raw is None:  # there never was one; from now on there is a counter
+        batch.absent(key)
+        batch.put(key, kv.counter_add(None, 0))
+    else:
+        batch.expect(key, raw)
 
 
 def get_pin(at: ids.Address, fork: ids.WorldId) -> kv.Get:
@@ -115,7 +134,7 @@ def get_baseline(at: ids.Address) -> kv.Get:
 
 def decode_baseline(raw: bytes | None) -> snapshot.Snapshot:
     if raw is None:
-        raise errors.NotFound("no baseline: the world does not exist")
+        raise errors.NotFound("no baseline: the world does not exist, or is deleted")
     return keys.BASELINE.unpack(raw)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import trial as keys
 from worldline.layers import leases
@@ -54,7 +55,8 @@ def decode_trial(raw: bytes | None) -> Trial | None:
 
 
 def decode(at: ids.Address, raw: bytes | None, head_raw: bytes | None) -> Known:
-    assert head_raw is not None, "a world has a head from its creation on"
+    if head_raw is None:  # a world has a head from its creation until it is deleted
+        raise errors.NotFound(f"world {at.world.hex()} is deleted")
     return Known(at, keys.TRIAL.get(raw), raw, journal_keys.HEAD.unpack(head_raw), head_raw)
 
 

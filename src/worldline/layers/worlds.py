@@ -5,11 +5,13 @@ again. It rarely changes and holds nothing that counts. The listing repeats it u
 so that listing never walks a world's data. The id is never used again: a deleted world leaves its meta behind.
 
 Names point to worlds, any number to one. `meta.name` is the name a world was created under or last renamed to; other
-names that point to it are not listed in it. Deleting a world frees no name by itself: the caller frees those it
-knows in the same batch, and one that still points there leads to `NotFound`.
+names that point to it are not listed in it. Deleting a world frees the names its caller knows in the same batch; one
+that still points there leads to `NotFound` until it is removed (`layers/upkeep/deletion.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -41,8 +43,15 @@ def decode(at: ids.Address, raw: bytes | None) -> World:
     """The world, which must exist. A deleted one does not."""
     world = find(at, raw)
     if world is None:
-        raise errors.NotFound(f"no world {at.world.hex()} in this universe")
+        raise gone(at, raw)
     return world
+
+
+def gone(at: ids.Address, raw: bytes | None) -> errors.NotFound:
+    """The error that says that a world is not there, or not any more."""
+    if raw is None:
+        return errors.NotFound(f"no world {at.world.hex()} in this universe")
+    return errors.NotFound(f"world {at.world.hex()} is deleted")
 
 
 def find(at: ids.Address, raw: bytes | None) -> World | None:
@@ -127,13 +136,30 @@ def fork(
     lineage: model.Lineage,
     head: journal.Head,
     baseline: snapshot.Snapshot,
+    owners: Sequence[World] = (),
 ) -> World:
     """A new world that goes on where the history of another ends at `head`, from its own journal on.
 
-    Guards: the id and the name are free. The parent's meta is expected: a world that is deleted meanwhile is not
-    forked. The caller pins what the fork needs (`snapshots.pin`).
+    Guards: the id and the name are free. The parent's meta is expected, and that of the `owners` of what the fork
+    needs: a world that is deleted meanwhile is neither forked nor pinned. The caller pins it (`snapshots.pin`).
     """
-    batch.expect(keys.meta_key(parent.at), parent.raw)
+    for each in (parent, *owners):
+        batch.expect(keys.meta_key(each.at), each.raw)
+    return imported(batch, at, meta=meta, lineage=lineage, head=head, baseline=baseline)
+
+
+def imported(
+    batch: kv.Batch,
+    at: ids.Address,
+    *,
+    meta: model.WorldMeta,
+    lineage: model.Lineage,
+    head: journal.Head,
+    baseline: snapshot.Snapshot,
+) -> World:
+    """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
+    are free.
+    """
     _check_labels(meta.labels)
     made = _new(batch, at, meta)
     batch.put(lineage_keys.lineage_key(at), lineage_keys.LINEAGE.pack(lineage))
@@ -163,7 +189,8 @@ def change(
     program: tuple[str, bytes] | None = None,
     name: str | None = None,
 ) -> World:
-    """Change what is given. A status that may not follow the present one is refused. Guard: the meta as it was read.
+    """Change what is given. A status that may not follow the present one is refused; a world is deleted by `bury`, with
+    all it has. Guard: the meta as it was read.
 
     Two who make the same change of the same meta write the same bytes: each may take the other's success for its own.
     """
@@ -171,7 +198,7 @@ def change(
     if meta.status is model.Status.DELETED:
         raise errors.Closed(f"world {meta.name!r} is deleted; nothing of it changes any more")
     if status is not None and status is not meta.status:
-        if status not in model.TRANSITIONS[meta.status]:
+        if status not in model.TRANSITIONS[meta.status] or status is model.Status.DELETED:
             raise errors.Closed(
                 f"world {meta.name!r} is {meta.status.name.lower()}; it cannot become {status.name.lower()}"
             )
@@ -187,11 +214,30 @@ def change(
     raw = keys.META.pack(meta)
     batch.expect(keys.meta_key(world.at), world.raw)
     batch.put(keys.meta_key(world.at), raw)
-    if meta.status is model.Status.DELETED:
-        batch.delete(keys.index_key(world.at))
-    else:
-        batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
+    batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
     return World(world.at, meta, raw)
+
+
+def bury(batch: kv.Batch, world: World) -> World:
+    """Delete a world: from now on there is none of this id, for good. Guard: the meta as it was read.
+
+    What stays of the meta says that, and when the world was made; name, program and labels go.
+    """
+    if model.Status.DELETED not in model.TRANSITIONS[world.meta.status]:
+        raise errors.Closed(f"world {world.at.world.hex()} is deleted already")
+    gone = model.WorldMeta(
+        "", "", b"", model.Status.DELETED, {}, world.meta.created_us, revision=world.meta.revision + 1
+    )
+    batch.expect(keys.meta_key(world.at), world.raw)
+    raw = keys.META.pack(gone)
+    batch.put(keys.meta_key(world.at), raw)
+    batch.delete(keys.index_key(world.at))
+    return World(world.at, gone, raw)
+
+
+def is_deleted(raw: bytes | None) -> bool:
+    """Whether there was a world, and it is deleted."""
+    return raw is not None and keys.META.unpack(raw).status is model.Status.DELETED
 
 
 def rename(batch: kv.Batch, world: World, name: str, *, raw: bytes) -> World:

@@ -31,7 +31,7 @@ class Status(enum.IntEnum):
 TRANSITIONS: dict[Status, tuple[Status, ...]] = {
     Status.ACTIVE: (Status.PAUSED, Status.ARCHIVED, Status.DELETED),
     Status.PAUSED: (Status.ACTIVE, Status.ARCHIVED, Status.DELETED),
-    Status.ARCHIVED: (Status.ACTIVE, Status.DELETED),
+    Status.ARCHIVED: (Status.ACTIVE, Status.PAUSED, Status.DELETED),
     Status.DELETED: (),
 }
 
@@ -80,11 +80,28 @@ class Section(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     height: int
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The part of a history whose steps another world made, of this store or another, before they were imported:
+    everything up to a height, from where the origin before ends. Its intents and draws are named by that world.
+    """
+
+    universe: bytes
+    world: bytes
+    step: int
+    height: int
+
+    def __post_init__(self) -> None:
+        if len(self.universe) != limits.ID_BYTES or len(self.world) != limits.ID_BYTES:
+            raise ValueError("the ids of a universe and a world have 16 bytes")
+
+
 class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a forked world came from. Never changes.
+    """Where a world came from that was forked, or imported from a file. Never changes.
 
     `sections`, the oldest first, say in whose journals its history stands up to the fork; its own journal goes on
-    there. `request` is the digest of what was asked for, so that the same request finds the world it has made.
+    there. An imported world has none: all of its history is in its own journal. `request` is the digest of what was
+    asked for, so that the same request finds the world it has made. `origins`, the oldest first: who made the steps
+    that were imported.
     """
 
     parent: bytes
@@ -97,10 +114,18 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     created_us: int
     request: bytes
     script: bytes = b""  # the address of the answers that it was given beforehand
+    origins: list[Origin] = []
+    # The head that its history had there: what stays known of it when the worlds that it comes from are deleted.
+    chain: bytes = b""
+    state: bytes = b""
+    time_us: int = 0
 
     def __post_init__(self) -> None:
         heights = [each.height for each in self.sections]
-        if not heights or heights[-1] != self.height or heights != sorted(heights):
+        made = [each.height for each in self.origins]
+        if heights != sorted(heights) or made != sorted(made):
+            raise ValueError("the sections of a lineage rise to its height")
+        if (heights or made or [-1])[-1] != self.height or (made or [self.height])[-1] > self.height:
             raise ValueError("the sections of a lineage rise to its height")
         if any(len(each.world) != limits.ID_BYTES for each in self.sections) or len(self.parent) != limits.ID_BYTES:
             raise ValueError("a world id has 16 bytes")

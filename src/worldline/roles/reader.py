@@ -21,6 +21,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
+from worldline.layers import worlds
 from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.known_rows import KnownRows
 from worldline.layers.stored.overlay import Overlay
@@ -40,7 +41,10 @@ T = TypeVar("T")
 
 
 async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
-    return journals.decode_head((await engine.read(journals.get_head(at))).value(0))
+    """Where its journal ends. `NotFound` if it is deleted, also while what it had is being removed."""
+    read = await engine.read(journals.get_head(at), worlds.get(at))
+    worlds.decode(at, read.value(1))
+    return journals.decode_head(read.value(0))
 
 
 async def entries(
@@ -54,8 +58,13 @@ async def entries(
                 above = entry.height
                 yield entry
         read = await engine.read(
-            journals.get_head(at), journals.read_range(at, above=above), journal_pages.segment_range(at, above=above)
+            journals.get_head(at),
+            journals.read_range(at, above=above),
+            journal_pages.segment_range(at, above=above),
+            worlds.get(at),
         )
+        if worlds.find(at, read.value(3)) is None:
+            raise worlds.gone(at, read.value(3))
         top = journals.decode_head(read.value(0))
         old = history.covering(at, read.page(2), above=above)
         if old is not None:

@@ -186,7 +186,7 @@ async def step_pages(
         items = await pages.items(bytes_max=PAGE_BYTES)
         if not items:
             reader.check_end()
-            raise errors.DecodeError(f"height {reader.height + 1} is missing: the head says {up_to}")
+            raise await journal_pages.missing(engine, line.at, reader.at, reader.height + 1, up_to)
         steps = reader.take(items)
         while steps and steps[-1].height > up_to:
             steps.pop()

@@ -7,6 +7,7 @@ Every durable thing is a key here. An engine is what passes `tests/conformance`;
   whatever else is waiting, share one sync. The answer to each is `Ok`, `Conflict` or `CommitUnknown`. A returned
   `Ok` means synced.
 * `wait` is a wake-up hint. Hints may be lost, late or doubled; correctness never rests on them.
+* `freeze`, for copies of a whole store alone: reads that all see the store as it is at that moment.
 
 **Batches are data.** A `Batch` collects expectations and writes; nothing happens before `commit`. Expectations are
 checked against the state right before the batch, then range deletes, deletes, puts, counters and appends are
@@ -238,6 +239,32 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of everything. Closing twice is closing once."""
+
+
+class Frozen(Protocol):
+    """The store as it was at one moment, read in as many calls as it takes. It costs the engine something as long as it
+    is open: close it soon. `StoreUnavailable` if it is lost: freeze again and begin anew.
+    """
+
+    async def read(self, *requests: Request) -> Snapshot: ...
+
+    async def close(self) -> None:
+        """Closing twice is closing once."""
+
+
+class Freezing(Protocol):
+    """What an engine may also do. Every one of this package does; one that stands around another passes it on."""
+
+    async def freeze(self) -> Frozen: ...
+
+
+async def freeze(engine: Engine) -> Frozen:
+    """The store as it is now. `BadInput` if the engine cannot keep it."""
+    found = getattr(engine, "freeze", None)
+    if found is None:
+        raise errors.BadInput(f"{type(engine).__name__} cannot keep the store as it is at one moment")
+    frozen: Frozen = await found()
+    return frozen
 
 
 def check(batch: Batch) -> int:

@@ -58,6 +58,13 @@ class MemoryEngine:
         self._check_open()
         return await self.hints.wait(prefix, seen, timeout_ms)
 
+    async def freeze(self) -> kv.Frozen:
+        self._check_open()
+        frozen = MemoryEngine(self._env)
+        frozen._values, frozen._keys = dict(self._values), list(self._keys)
+        frozen._version, frozen._appended = self._version, self._appended
+        return frozen
+
     async def durability(self) -> kv.Durability:
         return kv.Durability(full=False, settings={"engine": "memory", "sync": "none"})
 

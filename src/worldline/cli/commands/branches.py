@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,15 @@ async def fork(
         raise errors.BadInput("--effects script needs the answers: --script FILE")
     rules = None if script is None else _read(script)
     async with desk.open() as universe:
-        found = await desk.world(universe, source)
-        program = (await found.describe()).meta.program
-        wanted = forks.wanted(
-            name, at=at, effects=effects, live=live, script=rules, labels=talk.labels_of(labels) if labels else None,
-            universe=universe, program=program, before=before,
+        wanted = functools.partial(
+            forks.wanted, name, at=at, effects=effects, live=live, script=rules,
+            labels=talk.labels_of(labels) if labels else None, universe=universe, before=before,
         )  # fmt: skip
-        made = await forks.fork(found, wanted)
+        try:
+            made = await forks.fork(Handle(universe, source), lambda program: wanted(program=program))
+        except errors.NotFound:
+            await desk.world(universe, source)  # says so with names like it
+            raise
         lineage = lines.decode_lineage((await universe.store.engine.read(lines.get(made))).value(0))
     assert lineage is not None
     said = {

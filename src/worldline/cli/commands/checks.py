@@ -11,14 +11,13 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
+from worldline.cli.upkeep import world_files
 from worldline.client.connection import Connection
 from worldline.host import program_files
 from worldline.inspect import doctor, inclusion, lint, queries, render, state_proof
 from worldline.inspect import prove as proofs
 from worldline.inspect import verify as verification
-from worldline.keys import universes as universe_keys
 from worldline.model import row_keys
-from worldline.store import kv
 
 
 @common.command("replay", app=True)
@@ -56,6 +55,10 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
         lines.append(
             f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
             f"{span.program_hash[:12]}, which is not loaded (name its file with another --app); their chain holds"
+        )
+    for span in proof.erased:
+        lines.append(
+            f"erased: heights {span.first} to {span.last} had personal values; not run again, their chain holds"
         )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
@@ -148,10 +151,13 @@ def _write(file: Path, text: str) -> None:
 @common.command("verify")
 @click.argument("world", required=False)
 @click.option("--all", "every", is_flag=True, help="All worlds.")
-async def verify(desk: Desk, *, world: str | None, every: bool) -> int:
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="An exported world, without a store.")
+async def verify(desk: Desk, *, world: str | None, every: bool, file: Path | None) -> int:
     """Check every stored byte of a world's history. No code is needed or run."""
-    if every == (world is not None):
-        raise errors.BadInput("name a world, or all with --all")
+    if file is not None and not every and world is None:
+        return await world_files.verify_file(desk, file)
+    if every == (world is not None) or file is not None:
+        raise errors.BadInput("name a world, or all with --all, or an exported one with --file")
     async with desk.open(programs=[]) as universe:
         names = [world] if world is not None else [each.name for each in await _all(universe)]
         codes = [await _verify(desk, universe, name) for name in names]
@@ -171,6 +177,8 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
             return _say_damaged(desk, name, error)
     said = {"world": name, "holds": True, **render.plain(found)}
     line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
+    if found.personal:
+        line += f"; {found.personal} personal values apart, {found.erased} of them erased"
     gone = [f"entries up to height {found.entries_above} are not kept any more"] if found.entries_above else []
     desk.out.one(said, [line, *gone])
     return 0
@@ -210,22 +218,13 @@ async def doctor_(desk: Desk, *, repair: bool) -> int:
     Records, history, leases, and derived queues against journals.
     """
     reports: list[doctor.Report] = []
-    for name in await _universes(desk):
+    for name in await desk.universes():
         with desk.out.progress("looking") as progress:
             async with desk.open(universe=name) as universe:
                 reports.append(await doctor.examine(universe, repair=repair, progress=progress))
     for report in reports:
         _say_report(desk, report)
     return 0 if all(report.healthy for report in reports) else output.NEGATIVE
-
-
-async def _universes(desk: Desk) -> list[str]:
-    """The one that was asked for, or all there are."""
-    if desk.place.universe_given:
-        return [desk.place.universe]
-    async with desk.open_store() as store:
-        page = (await store.engine.read(kv.Range(*universe_keys.names()))).page(0)
-        return [universe_keys.name_of(key) for key, _ in page.items]
 
 
 def _say_report(desk: Desk, report: doctor.Report) -> None:
@@ -244,6 +243,9 @@ def _report_lines(report: doctor.Report) -> list[str]:
     if report.uploads:
         removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
         lines.append(f"{report.uploads} uploads whose process died before they were whole, {removed}")
+    if report.deletions:
+        removed = "finished" if report.deletions_finished else "which janitors, or `worldline doctor --repair`, finish"
+        lines.append(f"{report.deletions} deletions of worlds that are not finished, {removed}")
     verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
     mended = sum(finding.repaired for finding in report.findings)
     return [

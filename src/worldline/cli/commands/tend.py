@@ -1,14 +1,16 @@
-"""Tending worlds: pause, resume, archive, delete, label, and names (`ref`)."""
+"""Tending worlds: pause, resume, archive, label, and names (`ref`)."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
+from worldline.base import errors
 from worldline.cli import common
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import changes
+from worldline.client.copies import release
 from worldline.inspect import compact as compaction
 from worldline.inspect import queries
 from worldline.model.world import Status
@@ -21,11 +23,28 @@ async def pause(desk: Desk, world: str) -> None:
     await _change(desk, world, Status.PAUSED)
 
 
-@common.command("resume")
-@click.argument("world")
-async def resume(desk: Desk, world: str) -> None:
-    """Let a paused or archived world go on."""
-    await _change(desk, world, Status.ACTIVE)
+@common.command("resume", asks=True)
+@click.argument("world", required=False)
+@click.option("--all", "every", is_flag=True, help="Every copy that was restored or imported and is not used yet.")
+async def resume(desk: Desk, world: str | None, every: bool) -> None:
+    """Let a paused or archived world go on.
+
+    With --all, every world that was restored or imported becomes what it was: do so only if no other copy runs.
+    """
+    if every is (world is not None):
+        raise errors.BadInput("name a world, or all copies with --all")
+    if world is not None:
+        await _change(desk, world, Status.ACTIVE)
+        return
+    desk.confirm("Let all copies go on? If the store that they were copied from still runs, both will act.")
+    names = await desk.universes()
+    released: list[dict[str, str]] = []
+    for name in names:
+        async with desk.open(programs=[], universe=name) as universe:
+            for each in await release.release_all(universe):
+                status = each.meta.status.name.lower()
+                released.append({"universe": name, "name": each.meta.name, "status": status})
+    desk.out.one({"resumed": released}, [f"{len(released)} copies go on"])
 
 
 @common.command("archive")
@@ -33,17 +52,6 @@ async def resume(desk: Desk, world: str) -> None:
 async def archive(desk: Desk, world: str) -> None:
     """Stop a world and refuse input. It can be read, and resumed."""
     await _change(desk, world, Status.ARCHIVED)
-
-
-@common.command("delete", asks=True)
-@click.argument("world")
-async def delete(desk: Desk, world: str) -> None:
-    """Delete a world and its history."""
-    async with desk.open(programs=[]) as universe:
-        at = await desk.address(universe, world)
-        desk.confirm(f"Delete world {world!r} and its whole history?")
-        await changes.change(universe, at, status=Status.DELETED, alias=world)
-    desk.out.one({"name": world, "id": at.world.hex(), "status": "deleted"}, [f"{world} is deleted"])
 
 
 @common.command("label")
@@ -148,4 +156,4 @@ ref = click.Group(
     help="List and change names. Any number of names may point to a world.",
 )
 
-COMMANDS: list[click.Command] = [pause, resume, archive, delete, label, compact, ref]
+COMMANDS: list[click.Command] = [pause, resume, archive, label, compact, ref]

@@ -26,6 +26,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.erasure import checking
 from worldline.store import kv, transact
 
 WORK_STATES = [state.name.lower() for state in WorkState]
@@ -59,7 +60,8 @@ class RunShown(msgspec.Struct, frozen=True):
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open(programs=[]) as universe:
-        found = await why.list_runs(await desk.world(universe, world))
+        there = await desk.world(universe, world)
+        found = [await _marked(there, each) for each in await why.list_runs(there)]
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
@@ -74,7 +76,8 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
     With --app FILE, also where the code passes other arguments now.
     """
     async with desk.open() as universe:
-        shown = _shown_run(await _find_run(await desk.world(universe, world), run))
+        found = await desk.world(universe, world)
+        shown = _shown_run(await _marked(found, await _find_run(found, run)))
     desk.out.one(shown, _lines(shown))
 
 
@@ -122,6 +125,13 @@ async def _find_run(world: Handle, run: str) -> why.Run:
     except errors.NotFound as error:
         known = [each.id for each in await why.list_runs(world)]
         raise errors.NotFound(f"{error}{suggest.near(run, known)}") from error
+
+
+async def _marked(world: Handle, run: why.Run) -> why.Run:
+    """A run that says which of its personal values were erased."""
+    engine, at = world.universe.store.engine, await world.address()
+    args, data = [await checking.marked(engine, at, each) for each in (run.args, run.data)]
+    return msgspec.structs.replace(run, args=args, data=data)
 
 
 def _shown_run(run: why.Run) -> RunShown:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from worldline.base import errors
 from worldline.client import changes
 from worldline.client.branches import rules
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.layers import worlds
+from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model import world as model
 from worldline.roles.cluster import forks
@@ -51,13 +53,36 @@ def check_height(at: object) -> int | None:
     return at
 
 
-async def fork(source: Handle, asked: Wanted) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
+async def fork(source: Handle, asked: Callable[[str], Wanted]) -> ids.Address:
+    """Make the fork. Returns its address. `Exists` if the name is taken by something else. `asked`: what is asked for,
+    of a world of this program.
+    """
     universe = source.universe
     store = universe.store
-    made = await forks.world_fork(store.engine, store.env, universe.blobs, await source.address(), asked)
+    try:
+        program = (await source.describe()).meta.program
+    except errors.NotFound:
+        known = await _made_before(source, asked)
+        if known is None:
+            raise
+        return known
+    made = await forks.world_fork(store.engine, store.env, universe.blobs, await source.address(), asked(program))
     universe.wake()
     return made
+
+
+async def _made_before(source: Handle, asked: Callable[[str], Wanted]) -> ids.Address | None:
+    """The fork, if the same call has made it already, of a world that is deleted by now."""
+    engine, universe = source.universe.store.engine, source.universe.id
+    at = worlds.named(universe, (await engine.read(worlds.get_name(universe, asked("").name))).value(0))
+    if at is None:
+        return None
+    read = await engine.read(worlds.get(at), lines.get(at))
+    made, lineage = worlds.find(at, read.value(0)), lines.decode_lineage(read.value(1))
+    if made is None or lineage is None or lineage.parent_name != source.name:
+        return None
+    request = asked(made.meta.program).digest(ids.Address(universe, ids.WorldId(lineage.parent)))
+    return at if lineage.request == request else None
 
 
 async def create_from_seed(

@@ -61,9 +61,15 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
     script: list[bytes] = []  # rules, each canonical bytes
 
 
+class Imported(Forked, frozen=True, array_like=True):
+    """The same where the steps before were made in another universe: the owner's."""
+
+    universe: bytes = b""
+
+
 def forked(machine: Machine, data: bytes) -> bytes:
     """Begin as a fork. Only the first step of one does this."""
-    wanted = structs.decode(Forked, data)
+    wanted = structs.decode(Imported, data)
     context = machine.now.context
     if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
         raise errors.Closed("only the first step of a fork says that it is one")
@@ -78,7 +84,8 @@ def forked(machine: Machine, data: bytes) -> bytes:
         unsettled=bool(machine.work.open),
     )  # fmt: skip
     salt = digest.hash_parts(b"fork", wanted.fork) if wanted.live else b""
-    owner = ids.Address(context.address.universe, ids.WorldId(wanted.owner))
+    universe = ids.UniverseId(wanted.universe) if wanted.universe else context.address.universe
+    owner = ids.Address(universe, ids.WorldId(wanted.owner))
     machine.fork(branch, rules, owner, salt=salt)
     machine.work.forget_given_up()
     machine.continue_later()

@@ -14,10 +14,10 @@ import msgspec
 
 from worldline.base import errors
 from worldline.keys import journal as journal_keys
-from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases
+from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.snapshots import Saved
 from worldline.model import ids, journal
 from worldline.store import kv
@@ -35,10 +35,6 @@ class Indexed(msgspec.Struct, frozen=True):
 
     record: journal.Segment | journal.Dropped
     raw: bytes
-
-
-def get_pin_count(at: ids.Address) -> kv.Get:
-    return kv.Get(lineage_keys.pin_count_key(at))
 
 
 def last_range(at: ids.Address) -> kv.Range:
@@ -118,9 +114,4 @@ def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved]) -> Non
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
-    key = lineage_keys.pin_count_key(lease.at)
-    if expected.pins_raw is None:  # there never was one; from now on there is a counter
-        batch.absent(key)
-        batch.put(key, kv.counter_add(None, 0))
-    else:
-        batch.expect(key, expected.pins_raw)
+    snapshot_layer.expect_pins(batch, lease.at, expected.pins_raw)

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.codec import structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as segment_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers import worlds
 from worldline.layers.stored import history, lines, segments
 from worldline.model import ids, journal
 from worldline.model.journal import GENESIS, Dropped, Head, Segment
@@ -115,13 +116,25 @@ async def entries(
         if body is not None:
             page = entries_of(next(body.blocks(above=above)), above=above)
         if not page:
-            raise errors.DecodeError(f"height {above + 1} is missing: the head says {up_to}")
+            raise await missing(engine, at, piece.at, above + 1, up_to)
         end = up_to if piece.up_to is None else min(up_to, piece.up_to)
         found += [entry for entry in page if entry.height <= end]
         above = page[-1].height
         if above >= end and end < up_to:
             above, piece = end, next(pieces or iter(()))
     return found
+
+
+async def missing(engine: kv.Engine, at: ids.Address, owner: ids.Address, height: int, up_to: int) -> errors.Error:
+    """What it means that a height is in no frame and in no segment: its world was deleted, or something is damaged."""
+    read = await engine.read(worlds.get(at), worlds.get(owner))
+    if worlds.find(at, read.value(0)) is None:
+        return worlds.gone(at, read.value(0))
+    if worlds.is_deleted(read.value(1)):
+        probes.hit("journal.owner-deleted")
+        line = lines.decode(at, (await engine.read(lines.get(at))).value(0))
+        return gone(height, (await kept(engine, line)).above)
+    return errors.DecodeError(f"height {height} is missing: the head says {up_to}")
 
 
 def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
@@ -135,7 +148,7 @@ def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
 
 async def changes_above(engine: kv.Engine, line: lines.Line) -> int:
     """The height above which a history has what its steps changed; 0 if nothing was dropped of it."""
-    found = 0
+    found = max((piece.up_to or 0 for piece in await _deleted(engine, line)), default=0)
     for piece in line.owners():
         dropped = await _dropped_up_to(engine, piece.at)
         if dropped > piece.above:
@@ -164,18 +177,32 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 async def kept(engine: kv.Engine, line: lines.Line) -> Kept:
-    """From where on there are entries of a history: those of a parent may go further than where a fork begins."""
+    """From where on there are entries of a history: those of a parent may go further than where a fork begins, and go
+    with a parent that is deleted.
+    """
     found = Kept(0, GENESIS)
     pieces = list(line.pieces(0))
-    read = await engine.read(*(kv.Range(*segment_keys.segments(piece.at), count_max=1) for piece in pieces))
+    deleted = await _deleted(engine, line)
+    read = await engine.read(
+        *(kv.Range(*segment_keys.segments(piece.at), count_max=1) for piece in pieces),
+        *(lines.get(piece.at) for piece in pieces),
+    )
     for index, piece in enumerate(pieces):
-        for _, raw in read.page(index).items:
-            record = segment_keys.unpack(raw)
-            if not isinstance(record, Dropped) or record.last_height <= piece.above:
-                continue
-            whole = piece.up_to is not None and record.last_height > piece.up_to
-            found = Kept(piece.up_to or 0, None) if whole else Kept(record.last_height, record.end)
+        records = [segment_keys.unpack(raw) for _, raw in read.page(index).items]
+        dropped = [each for each in records if isinstance(each, Dropped) and each.last_height > piece.above]
+        if piece.up_to is not None and (piece in deleted or any(each.last_height > piece.up_to for each in dropped)):
+            fork = lines.decode_lineage(read.value(len(pieces) + index + 1))
+            found = Kept(piece.up_to, lines.forked_head(fork))
+        elif dropped:
+            found = Kept(dropped[0].last_height, dropped[0].end)
     return found
+
+
+async def _deleted(engine: kv.Engine, line: lines.Line) -> list[lines.Piece]:
+    """The parts of a history that stood in worlds that are deleted."""
+    pieces = [piece for piece in line.pieces(0) if piece.up_to is not None]
+    read = await engine.read(*(worlds.get(piece.at) for piece in pieces)) if pieces else None
+    return [] if read is None else [each for index, each in enumerate(pieces) if worlds.is_deleted(read.value(index))]
 
 
 def gone(height: int, up_to: int) -> errors.NotRetained:

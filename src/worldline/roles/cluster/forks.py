@@ -10,6 +10,7 @@ is refused (`Exists`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -78,15 +79,17 @@ async def world_fork(
         lineage = model.Lineage(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            script,
+            script, list(line.origins_up_to(step=head.step, height=head.height)),
+            head.chain, head.state, head.time_us,
         )  # fmt: skip
         meta = msgspec.structs.replace(
             world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
             labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
         )  # fmt: skip
         batch = kv.Batch()
+        owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
+        worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
         await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
-        worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: at)
@@ -116,6 +119,13 @@ async def _made_before(engine: kv.Engine, at: ids.Address, name: str, request: b
             f"{lineage.parent_name!r} at height {lineage.height}, which was asked for with other arguments"
         )
     return at
+
+
+async def _owners(engine: kv.Engine, parent: worlds.World, addresses: Sequence[ids.Address]) -> list[worlds.World]:
+    """The worlds besides its parent that a fork needs something of. One that was deleted meanwhile has nothing left."""
+    others = [at for at in addresses if at != parent.at]
+    read = await engine.read(*(worlds.get(at) for at in others)) if others else None
+    return [] if read is None else [worlds.decode(at, read.value(index)) for index, at in enumerate(others)]
 
 
 # --- Where it begins -------------------------------------------------------------------------------------------------

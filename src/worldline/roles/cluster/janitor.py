@@ -1,6 +1,7 @@
 """The janitor: clears away what has had its time, in small turns.
 
-A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
+What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
+universe once: the records of client ids whose window has passed, pointers into queues that no
 longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store (leases, chunks of
 uploads) and beside it (lock files, temporary files of uploads). Each turn looks at a bounded number of records, and
 each act is a commit of its own that expects what was read, so any number of janitors may run at
@@ -21,10 +22,12 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
+from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
+from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")
@@ -69,7 +72,9 @@ class Janitor:
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
-        self._watch = wakeup.Watch(engine, [])
+        self._removal = deletions.Removal(engine, env, universe)
+        self._watch = wakeup.Watch(engine, [deletion.prefix(universe)])
+        self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
@@ -80,18 +85,33 @@ class Janitor:
         self.cleared = 0
 
     def wake(self) -> None:
+        """The next turn is now."""
+        self._next_us = self._env.monotonic_us()
         self._watch.wake()
 
     async def close(self) -> None:
         await self._watch.close()
 
     async def tick(self) -> None:
-        """One turn, and a rest: a short one within a round, a long one after it."""
+        """One turn, and a rest: a short one within a round, a long one after it. What was deleted does not wait."""
         self._watch.clear()
-        over = await self.turn()
-        await self._watch.rest(self._settings.round_ms if over else self._settings.turn_ms)
-        if over:
-            self._began_us = self._env.monotonic_us()
+        removed = await self.remove()
+        if self._env.monotonic_us() >= self._next_us:
+            over = await self.turn()
+            pause_ms = self._settings.round_ms if over else self._settings.turn_ms
+            self._next_us = self._env.monotonic_us() + pause_ms * 1000
+            if over:
+                self._began_us = self._next_us
+        rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
+        await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
+
+    async def remove(self) -> bool:
+        """Some of what deleted worlds have left. Returns whether that was all."""
+        before = self._removal.removed
+        over = await self._removal.turn()
+        self._watch.looked(self._removal.seen)
+        self._count("deleted", self._removal.removed - before)
+        return over
 
     async def turn(self) -> bool:
         """One part of a round. Returns whether that was the last."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.layers import leases, ready, trial
+from worldline.layers import leases, ready, trial, worlds
 from worldline.model import ids
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
@@ -80,7 +80,8 @@ async def assign_world(
     """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds."""
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        read = await engine.read(*leases.reads(at), leases.get_heartbeat(worker))
+        read = await engine.read(*leases.reads(at), leases.get_heartbeat(worker), worlds.get(at))
+        worlds.decode(at, read.value(4))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         life = leases.decode_heartbeat(worker, read.value(3))
         if life is None or not life.stands(read.time_us):

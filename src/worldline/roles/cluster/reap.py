@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, trial
 from worldline.model import ids
@@ -108,13 +108,16 @@ class Freer:
                 except errors.Corrupt as error:
                     log.warning("world %s cannot be freed: %s", at.world.hex(), error)
                     continue
+                except errors.NotFound:
+                    probes.hit("reap.world-deleted")
+                    continue  # it is deleted, and has no lease; the janitor drops the record of it
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
                 if state.holder is not None and state.holder.worker == life.worker:
                     trial.left_behind(ends[-1], known, epoch=state.epoch.number)
                 if at in waiting:
                     ready.leave(ends[-1], at, priority=ready.NORMAL)
-            outcomes = await transact.commit(self._engine, self._env, *ends)
+            outcomes = await transact.commit(self._engine, self._env, *ends) if ends else []
             ended += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
         return ended
 

@@ -59,6 +59,7 @@ class Survey(msgspec.Struct, frozen=True):
     expected: compact.Expected
     last: compact.Indexed | None
     line: lines.Line
+    forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
     first_us: int | None  # the time of the first entry that is in no segment
     now_us: int
@@ -68,12 +69,13 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
     """Read what decides what may be compacted. The count of pins is read first: pins that come later move it."""
     last_segment = compact.last_range(at)
     read = await engine.read(
-        snapshots.get_baseline(at), compact.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
+        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
     )
     baseline_raw = read.value(0)
     baseline = snapshots.decode_baseline(baseline_raw)
     assert baseline_raw is not None
-    line = lines.decode(at, read.value(2))
+    lineage = lines.decode_lineage(read.value(2))
+    line = lines.line_of(at, lineage)
     last = compact.decode_last(at, read.page(3))
     known = Known(
         baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
@@ -81,7 +83,7 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
     )  # fmt: skip
     expected = compact.Expected(baseline_raw, read.value(1))
     first_us = await _first_us(engine, at, known.compacted)
-    return Survey(known, expected, last, line, read.value(4), first_us, read.time_us)
+    return Survey(known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, read.time_us)
 
 
 async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
@@ -114,12 +116,14 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
 
 class Compactor:
     """One compaction of one world. `compute` calls a function in a thread that is for it; `is_over` is asked between
-    pages whether to go on; `ends` are the heads of segments that were read before.
+    pages whether to go on, `is_late` whether to do so without a rest; `ends` are the heads of segments
+    that were read before.
     """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policy: Policy,
-        compute: Compute, is_over: Callable[[], bool] = lambda: False, ends: dict[bytes, journal.Head] | None = None,
+        compute: Compute, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        ends: dict[bytes, journal.Head] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -129,6 +133,7 @@ class Compactor:
         self._policy = policy
         self._compute = compute
         self._is_over = is_over
+        self._is_late = is_late
         self._ends = expiring.Ends(blobs, {} if ends is None else ends)
 
     async def run(self, *, now: bool = False) -> Compacted:
@@ -164,13 +169,15 @@ class Compactor:
             self._compute,
             with_changes=self._policy.changes,
             is_over=self._is_over,
+            is_late=self._is_late,
         )
+        head: journal.Head | None = found.forked
         last = found.known.last
         if isinstance(last, journal.Dropped):
             head = last.end
-        else:
-            head = await writing.head_at(self._engine, self._blobs, self._at, found.known.compacted)
-        while head.height < up_to:
+        elif head is None or head.height != found.known.compacted:
+            head = await self._head_at(found.known.compacted)
+        while head is not None and head.height < up_to:
             written = await writer.write(head, up_to=up_to, entries_max=max(1, self._policy.entries))
             if written is None or not await self._publish(written):
                 break
@@ -180,6 +187,14 @@ class Compactor:
                 done.frames + written.frames, done.bytes + record.size, held_back=done.held_back,
             )  # fmt: skip
         return done
+
+    async def _head_at(self, height: int) -> journal.Head | None:
+        """None if that went with a deleted world: an earlier release has forked this one, and did not note its head."""
+        try:
+            return await writing.head_at(self._engine, self._blobs, self._at, height)
+        except errors.NotRetained:
+            probes.hit("compaction.parent-deleted")
+            return None
 
     async def _publish(self, written: writing.Written) -> bool:
         """Index a segment in the place of its frames. False if a fork needs these by now."""

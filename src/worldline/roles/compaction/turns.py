@@ -28,6 +28,7 @@ from worldline.store import kv
 log = logging.getLogger("worldline.compaction")
 
 NAME = "compaction"  # of the task
+WAITING_MAX = 4  # worlds; with more of them, compaction does not rest
 KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
 
 
@@ -115,7 +116,7 @@ class Compactions:
         done = await compactor.Compactor(
             self._engine, self._env, held.blobs, held.lease, policy=self._policy,
             compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
-            ends=self._ends,
+            is_late=lambda: len(self._waiting) > WAITING_MAX, ends=self._ends,
         ).run(now=now)  # fmt: skip
         self._remember(held.at, done.height)
         if done.segments or done.snapshots or done.expired:

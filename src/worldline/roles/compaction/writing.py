@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import history, journal_pages, lines, segments
 from worldline.layers.stored.saved_state import Compute
@@ -35,11 +35,13 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """Of one world's journal. `compute` calls a function in a thread that is for it."""
+    """Of one world's journal. `compute` calls a function in a thread that is for it. `is_over`, `is_late`: whether to
+    stop, or not to rest; asked now and then.
+    """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, line: lines.Line, compute: Compute, *,
-        with_changes: bool, is_over: Callable[[], bool] = lambda: False,
+        with_changes: bool, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -48,6 +50,7 @@ class Writer:
         self._compute = compute
         self._with_changes = with_changes
         self._is_over = is_over
+        self._is_late = is_late
 
     async def write(self, before: journal.Head, *, up_to: int, entries_max: int) -> Written | None:
         """The next segment above a head. None if no frame ends at or below the height `up_to` together with a step."""
@@ -98,9 +101,15 @@ class Writer:
             )
 
     async def _rest(self, began_us: int) -> None:
-        """Leave most of the time to others. `Closed` if it is not to go on."""
+        """Leave most of the time to others, unless compaction cannot keep up with them so. `Closed` if it is not to go
+        on.
+        """
         if self._is_over():
             raise errors.Closed("the compaction was stopped")
+        if self._is_late():
+            probes.hit("compaction.is-late")
+            await self._env.sleep(0)
+            return
         worked = (self._env.monotonic_us() - began_us) / 1_000_000
         await self._env.sleep(min(REST_SECONDS_MAX, REST_TIMES * worked))
 

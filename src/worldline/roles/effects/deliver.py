@@ -22,6 +22,8 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, failures
+from worldline.codec import sealed
+from worldline.kernel import runs
 from worldline.kernel.authoring import messages as calls
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
@@ -37,6 +39,7 @@ from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
+_PERSONAL = "a wl.Personal stays in its universe; send what the other side may keep as a plain value"
 TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
 
@@ -113,6 +116,8 @@ class Carrier:
 
     async def send(self, claim: works.Open, to: str, content: calls.Content, *, ask: bool) -> Any:
         """Enqueue a message, or find that it was. Returns its receipt; of a question, where it was put to."""
+        if sealed.MAGIC in content.data:
+            _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {_PERSONAL}")
         goes = calls.destination(to)
         name = goes.peer
         try:
@@ -193,6 +198,8 @@ class Carrier:
         self, claim: works.Open, asker: ids.Address, question: ids.IntentId, status: ReceiptStatus, data: bytes
     ) -> bool:
         """Give a question its answer, as its one receipt. False if no run waits for it any more."""
+        if sealed.MAGIC in data:
+            status, data = ReceiptStatus.ERROR, runs.failure(calls.UNDELIVERABLE, f"the answer: {_PERSONAL}")
         name, place = await self._place_of(asker.universe)
         try:
             receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
@@ -49,29 +49,42 @@ def share(
     """`fork.SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
     looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
 
+    async def look(shared: shared_answers.Shared, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
+        """The answer, if it is among these entries. None too if the world is deleted while they are read."""
+        blobs = blobs_of(at.universe)
+        try:
+            for step in _by_step(await restore.read_entries(engine, blobs, at, above=above, up_to=up_to)):
+                loaded = await restore.load_referenced(blobs, step)
+                whole = [restore.filled(each, loaded) for each in step]
+                needed = shared_answers.needed(whole, shared)
+                if needed is not None:
+                    return shared_answers.said(whole, await blobs.load(needed), shared)
+        except (errors.NotFound, errors.Corrupt):
+            if worlds.find(at, (await engine.read(worlds.get(at))).value(0)) is not None:
+                raise
+            probes.hit("share.deleted-meanwhile")
+        return None
+
     async def answer(world: bytes, intent: bytes, above: int, given_up: list[Any], by_hand: list[Any]) -> list[Any]:
         shared = shared_answers.Shared(world, intent, above, given_up, by_hand)
-        universe = asking()
-        at, blobs = ids.Address(universe, ids.WorldId(world)), blobs_of(universe)
+        at = ids.Address(asking(), ids.WorldId(world))
         height = max(above, looked.get(intent, 0))
         for _ in range(LOOKS_MAX):
             read = await engine.read(journals.get_head(at), worlds.get(at))
+            if worlds.find(at, read.value(1)) is None:  # what is left of its journal is being removed
+                looked.pop(intent, None)
+                return shared_answers.cancelled("the world that it was shared with is deleted")
             top = journals.decode_head(read.value(0))
             kept = (await journal_pages.kept(engine, lines.Line(at))).above
             if height < kept:
                 if (await engine.read(works.get(at, ids.IntentId(intent)))).value(0) is None:
                     return shared_answers.cancelled("the parent's entries since the fork are not kept any more")
                 height = kept
-            for step in _by_step(await restore.read_entries(engine, blobs, at, above=height, up_to=top.height)):
-                loaded = await restore.load_referenced(blobs, step)
-                whole = [restore.filled(each, loaded) for each in step]
-                needed = shared_answers.needed(whole, shared)
-                if needed is not None:
-                    looked.pop(intent, None)
-                    return shared_answers.said(whole, await blobs.load(needed), shared)
+            found = await look(shared, at, height, top.height)
+            if found is not None:
+                looked.pop(intent, None)
+                return found
             height = top.height
-            if worlds.find(at, read.value(1)) is None:
-                return shared_answers.cancelled("the world that it was shared with is deleted")
             looked[intent] = height
             while len(looked) > KNOWN_MAX:
                 del looked[next(iter(looked))]

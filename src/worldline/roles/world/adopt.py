@@ -9,6 +9,7 @@ from worldline.kernel import commands
 from worldline.kernel.branches import fork
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
+from worldline.layers.stored import lines
 from worldline.model import inbox, payload
 from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.handover import Handover
@@ -22,12 +23,13 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
     lineage = held.lineage
     assert lineage is not None
     script = structs.decode(list[bytes], await held.blobs.get(lineage.script)) if lineage.script else []
-    said = structs.encode(
-        fork.Forked(
-            held.at.world, lineage.sections[-1].world, lineage.parent_name, lineage.step, lineage.height,
-            lineage.policy, lineage.live, script,
-        )
+    owner = lines.line_of(held.at, lineage).identity(lineage.height)
+    fields = (
+        held.at.world, owner.world, lineage.parent_name, lineage.step, lineage.height, lineage.policy, lineage.live,
+        script,
     )  # fmt: skip
+    elsewhere = owner.universe != held.at.universe
+    said = structs.encode(fork.Imported(*fields, owner.universe) if elsewhere else fork.Forked(*fields))
     item = inbox.Control(fork.FORKED, await held.blobs.carry(said))
     await cycle.take_alone(held, Handover(item, said))
     log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)

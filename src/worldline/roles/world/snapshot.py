@@ -101,5 +101,5 @@ def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.Snapsho
     saved = snapshots.save(batch, held.at, taken)
     snapshots.promote(batch, held.at, before_raw=held.baseline_raw, to=saved)
     if held.leans and held.lineage is not None:
-        snapshots.unpin(batch, held.at, held.lineage)
+        snapshots.unpin(batch, held.at, held.lineage, height=held.baseline.height)
     return snapshot_keys.BASELINE.pack(taken)

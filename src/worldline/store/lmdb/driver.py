@@ -17,7 +17,9 @@ of the version after the one the same transaction shows.
 when another process has outgrown it, the writer thread adopts the new size. Only that thread remaps, between two of its
 transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone. Pages of the
 map that were read count as memory of the process, and would become as many as the file has. So it maps the file anew
-now and then, when they have become many; what the system keeps of the file stays where it is.
+now and then, when they have become many; what the system keeps of the file stays where it is. A frozen state of the
+store is one transaction that stays open: as long as it is, no page that it shows is used again, so the file grows with
+all that is written; and if this process has to map the file anew, the frozen state is lost.
 
 **Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
 in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
@@ -51,6 +53,7 @@ _VERSION_BYTES = 8
 _BROKEN = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 
 _APPLIED = kv.Ok()
+_LOST = "the store has grown beyond its map while a copy of it was made; begin again"
 
 
 async def open(
@@ -99,6 +102,8 @@ class _Store:
             raise
         # Held by every reader of the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
+        self._frozen: dict[int, FrozenMap] = {}  # transactions that stay open, by number
+        self._freezes = 0
         self._groups = 0
         self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
         self._committing = False
@@ -123,6 +128,43 @@ class _Store:
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
             return answers, env.wall_us(), version
+
+    def freeze(self) -> lmdb_engine.FrozenMap | None:
+        with self._map_lock:
+            self._check()
+            try:
+                txn = self._begin_read()
+            except lmdb.MapResizedError:
+                return None
+            except lmdb.Error as error:
+                raise _translate(error, self.folder) from error
+            self._freezes += 1
+            frozen = self._frozen[self._freezes] = FrozenMap(self, self._freezes, txn)
+            return frozen
+
+    def read_frozen(
+        self, frozen: FrozenMap, requests: Sequence[kv.Request], env: envs.Env
+    ) -> tuple[lmdb_engine.Answers, int, int]:
+        with self._map_lock:
+            self._check()
+            if frozen.number not in self._frozen:
+                raise errors.StoreUnavailable(_LOST)
+            try:
+                version = _next_version(frozen.txn)
+                return _read(frozen.txn, requests, version), env.wall_us(), version
+            except lmdb.Error as error:
+                raise _translate(error, self.folder) from error
+
+    def thaw(self, frozen: FrozenMap) -> None:
+        with self._map_lock:
+            if self._frozen.pop(frozen.number, None) is not None:
+                frozen.txn.abort()
+
+    def _thaw_all(self) -> None:
+        """No transaction may be open while the map is replaced, or closed. Under the lock of the map."""
+        for frozen in self._frozen.values():
+            frozen.txn.abort()
+        self._frozen.clear()
 
     def last_txn(self) -> int:
         with self._map_lock:
@@ -218,6 +260,8 @@ class _Store:
 
     def _drop_pages(self) -> None:
         """Bound what the map takes of the memory of this process. Other files that it has mapped are not counted."""
+        if self._frozen:
+            return  # they would be lost
         if lmdb_folder.mapped_bytes() - self._mapped_besides > limits.LMDB_MAPPED_BYTES_MAX:
             probes.hit("lmdb.pages-dropped")
             self._remap(grow=False)
@@ -241,6 +285,9 @@ class _Store:
 
     def _remap(self, *, grow: bool) -> None:
         with self._map_lock:
+            if self._frozen:
+                probes.hit("lmdb.frozen-lost")
+                self._thaw_all()
             if not grow:
                 self._db.set_mapsize(0)
             # The slot of a killed reader may be all that keeps old pages from being used again.
@@ -281,8 +328,24 @@ class _Store:
         """From here on the folder can be opened anew by this process."""
         with self._map_lock:
             self.writer.fail(reason)
+            self._thaw_all()
             self._db.close()
         _forget(self)
+
+
+class FrozenMap:
+    """The store as it was: a read transaction that stays open. Every call of it is one of its store's."""
+
+    def __init__(self, store: _Store, number: int, txn: lmdb.Transaction[bytes]) -> None:
+        self._store = store
+        self.number = number
+        self.txn = txn
+
+    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[lmdb_engine.Answers, int, int]:
+        return self._store.read_frozen(self, requests, env)
+
+    def close(self) -> None:
+        self._store.thaw(self)
 
 
 def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> list[bytes] | None:

@@ -18,6 +18,7 @@ from worldline.store.lmdb import peers as lmdb_peers
 from worldline.store.lmdb import writer as lmdb_writer
 
 Answers = list[bytes | kv.Page | None]
+_TOO_FAST = "other processes grow the store faster than this one can follow; try again"
 
 
 class Shared(Protocol):
@@ -29,6 +30,9 @@ class Shared(Protocol):
     def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int] | None:
         """The answers, the store's time and version. None if the store has outgrown this process's map."""
 
+    def freeze(self) -> FrozenMap | None:
+        """The store as it is now; None as above."""
+
     def last_txn(self) -> int: ...
 
     def durability(self) -> kv.Durability: ...
@@ -39,6 +43,30 @@ class Shared(Protocol):
 
     def release(self, listener: lmdb_peers.Listener | None) -> None:
         """One engine less. The last one closes the store."""
+
+
+class FrozenMap(Protocol):
+    """One read transaction that stays open."""
+
+    def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int]: ...
+
+    def close(self) -> None: ...
+
+
+class Frozen:
+    """`kv.Frozen`, on the loop that opened it."""
+
+    def __init__(self, inner: FrozenMap, env: envs.Env) -> None:
+        self._inner = inner
+        self._env = env
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        kv.check_requests(requests)
+        answers, time_us, version = self._inner.read(requests, self._env)
+        return kv.Snapshot(answers, time_us, 0, version)
+
+    async def close(self) -> None:
+        self._inner.close()
 
 
 class LmdbEngine:
@@ -76,7 +104,7 @@ class LmdbEngine:
                 return kv.Snapshot(answers, time_us, seen, version)
             # A call without batches makes the writer thread begin a transaction, and so adopt the grown map.
             await self._submit((), 0)
-        raise errors.StoreUnavailable("other processes grow the store faster than this one can follow; try again")
+        raise errors.StoreUnavailable(_TOO_FAST)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         if self._closing:
@@ -97,6 +125,15 @@ class LmdbEngine:
             return await self.hints.wait(prefix, seen, timeout_ms)
         finally:
             self._waiters -= 1
+
+    async def freeze(self) -> kv.Frozen:
+        self._check_open()
+        for _ in range(limits.LMDB_REMAPS_MAX):
+            found = self._store.freeze()
+            if found is not None:
+                return Frozen(found, self._env)
+            await self._submit((), 0)
+        raise errors.StoreUnavailable(_TOO_FAST)
 
     async def durability(self) -> kv.Durability:
         self._check_open()

@@ -93,6 +93,7 @@ class PostgresEngine:
     ) -> None:
         self._env = env
         self._settings = settings
+        self._connect = connect
         self.hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self.hints, listen, env, schema, settings)
@@ -172,6 +173,21 @@ class PostgresEngine:
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         self._check_open()
         return await self.hints.wait(prefix, seen, timeout_ms)
+
+    async def freeze(self) -> kv.Frozen:
+        """A connection of its own, with one transaction: what it reads was there when it began."""
+        self._check_open()
+        session = await self._connect()
+        try:
+            await session.execute(sql.FREEZE)
+            await session.row(sql.PING)  # what is read first decides what is seen
+        except (Again, Broken) as error:
+            session.abort()
+            raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
+        except BaseException:
+            session.abort()
+            raise
+        return Frozen(session)
 
     async def durability(self) -> kv.Durability:
         self._check_open()
@@ -295,6 +311,27 @@ class PostgresEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise errors.StoreUnavailable("this store is closed")
+
+
+class Frozen:
+    """`kv.Frozen`: a transaction that stays open, on a connection of its own."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._turn = asyncio.Lock()  # a connection runs one statement at a time
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        kv.check_requests(requests)
+        backwards, arguments = _ask(requests)
+        try:
+            async with self._turn:
+                rows = await self._session.read(arguments, backwards=backwards)
+        except (Again, Broken) as error:
+            raise errors.StoreUnavailable(f"the connection of a frozen state ended; begin again: {error}") from error
+        return _answer(requests, self._session.base, rows, 0)
+
+    async def close(self) -> None:
+        await self._session.close()
 
 
 def _ask(requests: Sequence[kv.Request]) -> tuple[bool, list[object]]:

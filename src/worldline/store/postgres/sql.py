@@ -52,6 +52,7 @@ HASTY = "WL001"
 
 # Only generic plans, and only ones that walk the primary key: the planner knows nothing of a table that was empty when
 # the plan was made. Isolation is part of the algorithm, so a server's other default must not reach it.
+FREEZE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0"
 SESSION = """
 SET search_path = pg_catalog;
 SET default_transaction_isolation = 'read committed';

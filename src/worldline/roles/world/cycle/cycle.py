@@ -23,10 +23,12 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, worlds
 from worldline.layers import journal as journals
+from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import cold_cells, restore, telemetry, watchdog
 from worldline.roles.cold_cells import ColdCells
+from worldline.roles.erasure import vault as vaults
 from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -200,8 +202,9 @@ class Cycle:
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
         held, done = worked.turn.held, worked.done
+        routes = await step_batch.route(self._engine, self._env, held, done)
         await step_batch.put_large(held, done)
-        self._built(worked, time_us, await step_batch.route(self._engine, held, done.outgoing))
+        self._built(worked, time_us, routes)
 
     def _built(self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = ()) -> None:
         turn, done = worked.turn, worked.done
@@ -278,7 +281,10 @@ class Cycle:
 
     async def build(self, material: restore.Material, program: Program) -> restore.Restored:
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs(material.at.universe))
-        return await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        line = lines.line_of(material.at, material.lineage)
+        restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
+        return restored
 
     # --- After a conflict -------------------------------------------------------------------------------------
 
@@ -306,8 +312,8 @@ class Cycle:
         """
         time_us = self._clock.now_us()
         done = await self._stepper.take_alone(held, handover, time_us)
+        routes = await step_batch.route(self._engine, self._env, held, done)
         await step_batch.put_large(held, done)
-        routes = await step_batch.route(self._engine, held, done.outgoing)
         built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))

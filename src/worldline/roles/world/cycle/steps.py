@@ -21,6 +21,8 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step, trace
 from worldline.model.change import Change
+from worldline.model.upkeep.sealed import New
+from worldline.roles.erasure.resealing import Moved
 from worldline.roles.world.handover import Applied, Handover, handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 
@@ -65,10 +67,16 @@ class Done(msgspec.Struct):
     outgoing: list[step.Outgoing] = []
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
     traces: list[trace.Kept] = []  # where user code failed
+    sealed: list[New] = []  # personal values, to be kept apart
+    moved: list[Moved] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
     unfinished: bool = False  # the machine has more to do by itself
+
+    def reseal(self, outgoing: list[step.Outgoing], moved: list[Moved]) -> None:
+        """Messages have personal values with them, which go to other worlds."""
+        self.outgoing, self.moved = outgoing, moved
 
 
 def run(
@@ -81,6 +89,7 @@ def run(
     """
     done = Done(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
+    held.machine.vault.begin()
     for item, data in unread:
         if _full(done, budget, env):
             done.cut = True
@@ -107,6 +116,7 @@ def run_one(
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code."""
     done = Done(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
+    held.machine.vault.begin()
     given = msgspec.structs.replace(next_input(held, unread), poison=poison)
     if held.machine.unfinished:
         _step(held, done, given, time_us, begin)
@@ -204,6 +214,9 @@ def _step(
     if stepped.traces:
         done.traces.append(trace.Kept(number, logical_us, stepped.traces))
         done.size += sum(_size(len(each.text)) for each in stepped.traces)
+    if stepped.sealed:
+        done.sealed += stepped.sealed
+        done.size += sum(RECORD_BYTES + len(each.kept.data) for each in stepped.sealed)
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
     return Applied(head.height + 1, number), stepped.dead, stepped.letter

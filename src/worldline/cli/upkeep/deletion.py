@@ -1,0 +1,52 @@
+"""Deleting worlds."""
+
+from __future__ import annotations
+
+import click
+
+from worldline.base import errors
+from worldline.cli import common
+from worldline.cli.common import Desk
+from worldline.client.connection import Connection
+from worldline.client.upkeep import deletion
+from worldline.model import ids
+
+
+@common.command("delete", asks=True)
+@click.argument("world")
+@click.option("--wait", is_flag=True, help="Until nothing of it is left: remove it here and now.")
+@click.option("--after-forks", is_flag=True, help="First wait until each fork has saved a state of its own.")
+async def delete(desk: Desk, world: str, wait: bool, after_forks: bool) -> None:
+    """Delete a world and everything it has.
+
+    It is gone at once. What it had is removed by the janitor of any process that hosts worlds, or here with --wait.
+    """
+    async with desk.open(programs=[]) as universe:
+        at = await _address(desk, universe, world)
+        if not (deleted := await deletion.describe(universe, at)):
+            desk.confirm(f"Delete world {world!r} and its whole history?")
+        with desk.out.progress("keys removed") as progress:
+            await deletion.delete(
+                universe, at, alias="" if deleted else world, wait=wait, after_forks=after_forks,
+                progress=lambda removed: progress(removed, removed),
+            )  # fmt: skip
+        left = [each for each in await deletion.unfinished(universe) if each.id == at.world.hex()]
+    said = "nothing of it is left" if not left else "what it had is being removed; --wait does that now"
+    desk.out.one(
+        {"name": world, "id": at.world.hex(), "status": "deleted", "finished": not left},
+        [f"{world} is deleted; {said}"],
+    )
+
+
+async def _address(desk: Desk, universe: Connection, world: str) -> ids.Address:
+    """By name; or by id, of a world that was deleted: it has no name any more."""
+    try:
+        return await desk.address(universe, world)
+    except errors.NotFound:
+        at = deletion.by_id(universe, world)
+        if at is None or await deletion.describe(universe, at) is None:
+            raise
+        return at
+
+
+COMMANDS: list[click.Command] = [delete]

@@ -1,0 +1,76 @@
+"""Worlds as files: `export` and `import`. `verify --file` checks one without a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from worldline.cli import common
+from worldline.cli.common import Desk
+from worldline.client.copies import world_files
+from worldline.roles.copies.world_import import Imported
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@common.command("export")
+@click.argument("world")
+@click.argument("file", type=_FILE)
+async def export(desk: Desk, world: str, file: Path) -> None:
+    """Write all of a world into one file.
+
+    Its journal, saved states, blobs, dead letters and unread inputs, as they are at one moment; the world may run. The
+    file needs no other: that of a fork has its parent's part of the history, too. `journal --export` is for tests: it
+    writes JSON that `worldline.testing.replay` runs again, and that cannot be imported.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await desk.world(universe, world)
+        with desk.out.progress(f"exporting {world}") as progress:
+            written = await world_files.export(found, file, progress=progress)
+    said = {"file": str(file), **msgspec.to_builtins(written)}
+    kept = f"{written.segments} segments, {written.snapshots} snapshots, {written.blobs} blobs"
+    desk.out.one(said, [f"{world} up to height {written.height}: {kept}, {written.bytes} bytes written to {file}"])
+
+
+@common.command("import")
+@click.argument("file", type=_FILE)
+@click.option("--as", "name", default="", metavar="NAME", help="Its name here, if not that in the file.")
+@click.option(
+    "--effects", type=click.Choice(["drop", "reissue"]), default="drop", show_default=True,
+    help="What becomes of effects that were open.",
+)  # fmt: skip
+@click.option("--live/--dry", default=None, help="Whether its effects leave it; if not said, as in the file.")
+async def import_(desk: Desk, file: Path, name: str, effects: str, live: bool | None) -> None:
+    """Make a world of a file that `export` has written.
+
+    All of the file is checked before there is a world. It has an id of its own, and begins archived: `resume` lets it
+    go on.
+    """
+    async with desk.open(programs=[], create=True) as universe:
+        with desk.out.progress(f"importing {file.name}"):
+            made = await world_files.import_world(universe, file, name=name, effects=effects, live=live)
+    lines = [_told(made), f"it is archived: `worldline resume {made.name}{desk.option}` lets it go on"]
+    if made.answers:
+        lines.append(f"{made.answers} unread answers were left out: they are for effects of the exported world")
+    desk.out.one(_plain(made), lines)
+
+
+async def verify_file(desk: Desk, file: Path) -> int:
+    """`verify --file`. What is wrong is the command's error."""
+    with desk.out.progress(f"verifying {file.name}"):
+        found = await world_files.verify(file)
+    desk.out.one({"file": str(file), "holds": True, **_plain(found)}, [f"{file}: {_told(found)}, all as written"])
+    return 0
+
+
+def _told(made: Imported) -> str:
+    return f"{made.name} up to height {made.height}, {made.snapshots} snapshots, {made.blobs} blobs"
+
+
+def _plain(made: Imported) -> dict[str, object]:
+    return {key: value for key, value in msgspec.structs.asdict(made).items() if key != "at"}
+
+
+COMMANDS: list[click.Command] = [export, import_]

@@ -1,0 +1,1 @@
+"""Worlds as files: written, read and checked."""

@@ -1,0 +1,1 @@
+"""What keeps a store small: deleting worlds and universes."""

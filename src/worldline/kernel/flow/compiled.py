@@ -1,0 +1,73 @@
+"""A document made ready to run: closures, made when they are first needed and kept.
+
+What cannot be compiled (an unknown kind, too deep, depending on itself) raises its fault at every use, so a document
+that was never validated ends in an error value and not in a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from worldline.kernel.flow import computed, faults, hashing, nodes, schema
+from worldline.kernel.flow.expressions import compiler
+from worldline.kernel.flow.expressions.scope import Run
+
+T = TypeVar("T")
+
+
+class Compiled:
+    """One document. `raw` is what was given; `hash` is that of its meaning."""
+
+    def __init__(self, raw: Mapping[str, Any], parsed: schema.DomainSchema) -> None:
+        self.raw = raw
+        self.schema = parsed
+        self.hash = hashing.schema_hash(raw)
+        self.fields = parsed.state.fields
+        self._compiler = compiler.Compiler()
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def evaluation(self) -> computed.Evaluation:
+        """The computed values in their order."""
+        return self._once(("computed", ""), self._evaluation)
+
+    def action(self, name: str) -> nodes.Action | None:
+        """The flow of an action, None if there is no such action."""
+        if name not in self.schema.actions:
+            return None
+        return self._once(("action", name), lambda: self._nodes().action(self.schema.actions[name].flow))
+
+    def available(self, name: str) -> Run | None:
+        """The condition of an action, None if it has none."""
+        found = self.schema.actions[name].available
+        if found is UNSET:
+            return None
+        given: Mapping[str, Any] = found
+        return self._once(("available", name), lambda: self._compiler.one(given))
+
+    def expression(self, key: str) -> Run:
+        """The expression of one computed value."""
+        return dict(self.evaluation())[key]
+
+    def _nodes(self) -> nodes.Nodes:
+        return nodes.Nodes(self.fields, self._compiler, self.action)
+
+    def _evaluation(self) -> computed.Evaluation:
+        fields = self.schema.computed.fields
+        return tuple((key, self._compiler.one(fields[key].expr)) for key in computed.ordered(fields))
+
+    def _once(self, key: tuple[str, str], make: Callable[[], T]) -> T:
+        found = self._made.get(key)
+        if found is None:
+            try:
+                found = make()
+            except faults.Fault as fault:
+                found = fault
+            except faults.NotJson as refused:
+                found = faults.Fault(faults.INVALID_VALUE, str(refused))
+            self._made[key] = found
+        if isinstance(found, faults.Fault):
+            raise faults.Fault(found.code, found.message, found.context)
+        return found

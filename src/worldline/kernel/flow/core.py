@@ -1,0 +1,316 @@
+"""The pure Core: compute, apply, abandon, explain. The same arguments give the same result; nothing else is looked at.
+
+compute   one run of an action's flow over a snapshot, from its beginning. The steps:
+          0 computed values anew; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
+          available (not asked again when a host goes on with the same intent: `reentry`); 3 run the flow; 4 computed
+          values anew; 5 `system` and `meta`. Version + 1, also where an early step refuses.
+apply     concrete patches, one by one: one that is refused is skipped and becomes an error, the others are applied.
+          Version + 1, also for no patch at all. Of `system`, only `pendingRequirements` can be written.
+abandon   ends an intent that cannot be gone on with: its requirements are cleared, its error is `lastError`.
+explain   a path's value, and how it came about.
+
+Errors are values in the snapshot. What is raised is the caller's fault: `patches.BadPatch`, `faults.NotJson`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from worldline.kernel.flow import computed, faults, fields, nodes, patches, paths, snapshots, tracing, values
+from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.flow.expressions import lookups
+from worldline.kernel.flow.expressions.scope import Scope
+
+Effects = Literal["serial", "parallel"]
+_ENDS: Final = {nodes.RUNNING: "complete", "pending": "pending", "halted": "halted", "error": "error"}
+_TERMINATED: Final = {"complete": "complete", "pending": "effect", "halted": "halt", "error": "error"}
+_STATUS: Final = {"complete": "idle", "halted": "idle", "pending": "pending", "error": "error"}
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """What a compute gives: complete, pending, halted or error; the new snapshot, and what it did."""
+
+    status: str
+    snapshot: snapshots.Snapshot
+    requirements: tuple[snapshots.Requirement, ...]
+    trace: tracing.TraceGraph | None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """A value, the computed values that it depends on, and how each came about."""
+
+    value: Any
+    deps: tuple[str, ...]
+    trace: tracing.TraceNode
+    nodes: dict[str, tracing.TraceNode]
+
+
+class Core:
+    """Stateless. `effects="parallel"` collects effects that stand beside each other; `trace=False`: no traces."""
+
+    def __init__(self, *, effects: Effects = "serial", trace: bool = True) -> None:
+        self._parallel = effects == "parallel"
+        self._trace = trace
+
+    def compute(
+        self,
+        schema: Compiled,
+        snapshot: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        context: snapshots.Context,
+        *,
+        reentry: bool = False,
+        closing: Sequence[patches.Patch] = (),
+    ) -> Computed:
+        """`closing`: patches of the host's own namespace that belong to the end of the intent; applied if it ends."""
+        meter = values.Meter()
+        try:
+            snapshot = _with_computed(schema, snapshot, meter)
+            action = _accepted(schema, snapshot, intent, meter, reentry=reentry)
+        except (faults.Fault, computed.Failed) as refused:
+            return self._refused(snapshot, intent, context, refused, closing)
+        scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
+        scope.begin_flow(intent.input, meter)
+        recorder = tracing.Recorder(context.now) if self._trace else None
+        flow = nodes.FlowRun(scope, context, action=intent.type, parallel=self._parallel, recorder=recorder)
+        try:
+            action.run(flow)
+        except faults.Fault as fault:
+            flow.fail("", fault.code, fault.message, fault.context)
+        return self._ended(schema, snapshot, intent, flow, closing)
+
+    def apply(
+        self,
+        schema: Compiled,
+        snapshot: snapshots.Snapshot,
+        given: Sequence[patches.Patch],
+        context: snapshots.Context,
+    ) -> snapshots.Snapshot:
+        data, system = snapshot.data, snapshot.system
+        refused: list[snapshots.ErrorValue] = []
+        for patch in patches.concrete(given):
+            try:
+                if patch.path == patches.CLEAR and patch.op == "set":
+                    system = msgspec.structs.replace(system, pending_requirements=_requirements(patch.value))
+                elif paths.split(patch.path)[0] in patches.RESERVED and not _declares(schema, patch):
+                    raise faults.Fault(faults.PATH_NOT_FOUND, f"no patch may write {patch.path}")  # noqa: TRY301
+                else:
+                    data = patches.written(data, patch, schema.fields)
+            except faults.Fault as fault:
+                refused.append(_patch_error(snapshot, patch, fault, context))
+        applied = msgspec.structs.replace(snapshot, data=data)
+        try:
+            derived = computed.evaluated(schema.evaluation(), applied, values.Meter())
+        except (faults.Fault, computed.Failed) as fault:
+            derived = {}
+            refused.append(_error(fault, "", context))
+        if refused:
+            system = msgspec.structs.replace(
+                system, status="error", last_error=refused[-1], errors=snapshots.kept((*system.errors, *refused))
+            )
+        return snapshots.Snapshot(
+            data=data, computed=derived, system=system, input=snapshot.input,
+            meta=snapshots.Meta(
+                snapshot.meta.version + 1, context.now, context.random_seed, snapshot.meta.schema_hash
+            ),
+        )  # fmt: skip
+
+    def abandon(
+        self,
+        snapshot: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        context: snapshots.Context,
+        *,
+        code: str,
+        message: str,
+        detail: dict[str, Any] | None = None,
+        closing: Sequence[patches.Patch] = (),
+    ) -> snapshots.Snapshot:
+        """The snapshot in which the intent has ended with this error. Nothing of it is pending any more."""
+        error = snapshots.ErrorValue(
+            code=code, message=message, source=snapshots.Source(intent.type, f"actions.{intent.type}.flow"),
+            timestamp=context.now, context=detail,
+        )  # fmt: skip
+        remaining = tuple(each for each in snapshot.system.pending_requirements if each.intent_id != intent.intent_id)
+        system = _system(snapshot, error, status="error", pending=remaining)
+        return _settled(snapshot, system, context, closing)
+
+    def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
+        """A computed value with those it depends on; anything else as it is."""
+        recorder = tracing.Recorder(snapshot.meta.timestamp)
+        value, deps = _explained(schema, snapshot, path, recorder, {})
+        return Explanation(value, deps, recorder.nodes[recorder.root], recorder.nodes)
+
+    def _refused(
+        self,
+        snapshot: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        context: snapshots.Context,
+        refused: faults.Fault | computed.Failed,
+        closing: Sequence[patches.Patch],
+    ) -> Computed:
+        """An early step said no: nothing was run, and requirements stay as they are."""
+        error = _error(refused, intent.type, context)
+        pending = snapshot.system.pending_requirements
+        after = _settled(snapshot, _system(snapshot, error, status="error", pending=pending), context, closing)
+        root = f"trace-error-{intent.intent_id}"
+        graph = _graph(root, {}, intent, snapshot, context, ended="error") if self._trace else None
+        return Computed("error", after, (), graph)
+
+    def _ended(
+        self,
+        schema: Compiled,
+        before: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        flow: nodes.FlowRun,
+        closing: Sequence[patches.Patch],
+    ) -> Computed:
+        context, status, error = flow.context, _ENDS[flow.status], flow.error
+        requirements = tuple(flow.requirements) if status == "pending" else ()
+        current = msgspec.structs.replace(before, data=flow.scope.data, input=intent.input)
+        try:
+            derived = computed.evaluated(schema.evaluation(), current, flow.scope.meter)
+        except (faults.Fault, computed.Failed) as fault:
+            derived, status, requirements = {}, "error", ()
+            error = _error(fault, intent.type, context)
+        action = intent.type if status == "pending" else None
+        system = _system(before, error, status=_STATUS[status], pending=requirements, action=action)
+        current = snapshots.Snapshot(flow.scope.data, derived, system, before.meta, intent.input)
+        after = _settled(current, system, context, () if status == "pending" else closing)
+        graph = None
+        if flow.recorder is not None:
+            graph = _graph(flow.recorder.root, flow.recorder.nodes, intent, before, context, ended=_TERMINATED[status])
+        return Computed(status, after, requirements, graph)
+
+
+def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.Meter) -> snapshots.Snapshot:
+    derived = computed.evaluated(schema.evaluation(), snapshot, meter)
+    return snapshots.Snapshot(snapshot.data, derived, snapshot.system, snapshot.meta, snapshot.input)
+
+
+def _accepted(
+    schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent, meter: values.Meter, *, reentry: bool
+) -> nodes.Action:
+    """The action that an intent names, if it may be run now. Raises a fault."""
+    action = schema.action(intent.type)
+    if action is None:
+        raise faults.Fault(faults.UNKNOWN_ACTION, f"there is no action {intent.type!r}")
+    if not intent.intent_id:
+        raise faults.Fault(faults.INVALID_INPUT, "an intent needs an id")
+    if wrong := fields.input_misfit(schema.schema.actions[intent.type].input, intent.input):
+        raise faults.Fault(faults.INVALID_INPUT, wrong)
+    condition = None if reentry else schema.available(intent.type)
+    if condition is not None:
+        scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
+        scope.begin_flow(intent.input, meter)
+        found = condition(scope)
+        if found is not True and found is not False:
+            raise faults.Fault(
+                faults.TYPE_MISMATCH, f"available of {intent.type!r} is {values.kind_of(found)}, not a boolean"
+            )
+        if not found:
+            raise faults.Fault(faults.ACTION_UNAVAILABLE, f"the action {intent.type!r} is not available now")
+    return action
+
+
+def _system(
+    before: snapshots.Snapshot,
+    error: snapshots.ErrorValue | None,
+    *,
+    status: str,
+    pending: tuple[snapshots.Requirement, ...],
+    action: str | None = None,
+) -> snapshots.System:
+    """`system` after a compute: its error or none, and the last errors."""
+    errors = before.system.errors if error is None else snapshots.kept((*before.system.errors, error))
+    return snapshots.System(status, error, errors, pending, action)
+
+
+def _settled(
+    snapshot: snapshots.Snapshot,
+    system: snapshots.System,
+    context: snapshots.Context,
+    closing: Sequence[patches.Patch],
+) -> snapshots.Snapshot:
+    """The next version of a snapshot; the seed stays as it was."""
+    data, meta = snapshot.data, snapshot.meta
+    for patch in closing:
+        data = patches.changed(data, patch.op, paths.split(patch.path), patch.value)
+    meta = snapshots.Meta(meta.version + 1, context.now, meta.random_seed, meta.schema_hash)
+    return snapshots.Snapshot(data, snapshot.computed, system, meta, snapshot.input)
+
+
+def _graph(
+    root: str,
+    recorded: dict[str, tracing.TraceNode],
+    intent: snapshots.Intent,
+    before: snapshots.Snapshot,
+    context: snapshots.Context,
+    *,
+    ended: str,
+) -> tracing.TraceGraph:
+    said = {"type": intent.type} if intent.input is values.MISSING else {"type": intent.type, "input": intent.input}
+    return tracing.TraceGraph(
+        root=root, nodes=recorded, intent=said, base_version=before.meta.version,
+        result_version=before.meta.version + 1, duration=context.duration_ms, terminated_by=ended,
+    )  # fmt: skip
+
+
+def _error(found: faults.Fault | computed.Failed, action: str, context: snapshots.Context) -> snapshots.ErrorValue:
+    fault = found.fault if isinstance(found, computed.Failed) else found
+    where = found.key if isinstance(found, computed.Failed) else f"actions.{action}" if action else ""
+    return snapshots.ErrorValue(
+        code=fault.code, message=fault.message, source=snapshots.Source(action, where), timestamp=context.now,
+        context=None if fault.context is None else dict(fault.context),
+    )  # fmt: skip
+
+
+def _patch_error(
+    snapshot: snapshots.Snapshot, patch: patches.Patch, fault: faults.Fault, context: snapshots.Context
+) -> snapshots.ErrorValue:
+    return snapshots.ErrorValue(
+        code=fault.code, message=fault.message, timestamp=context.now,
+        source=snapshots.Source(snapshot.system.current_action or "", patch.path),
+        context={"patch": {"op": patch.op, "path": patch.path}},
+    )  # fmt: skip
+
+
+def _declares(schema: Compiled, patch: patches.Patch) -> bool:
+    """Whether a field of the state has a name that is reserved elsewhere."""
+    return fields.lookup(schema.fields, paths.split(patch.path)) is not None
+
+
+def _requirements(value: Any) -> tuple[snapshots.Requirement, ...]:
+    try:
+        return msgspec.convert(value, tuple[snapshots.Requirement, ...])
+    except msgspec.ValidationError as refused:
+        raise faults.Fault(faults.TYPE_MISMATCH, f"these are no requirements: {refused}") from None
+
+
+def _explained(
+    schema: Compiled,
+    snapshot: snapshots.Snapshot,
+    path: str,
+    recorder: tracing.Recorder,
+    within: dict[str, None],
+) -> tuple[Any, tuple[str, ...]]:
+    recorder.begin()
+    field = schema.schema.computed.fields.get(path)
+    if field is None or path in within:
+        found = lookups.compiled(path)(Scope(snapshot))
+        value = None if found is values.MISSING else values.checked(found, values.Meter(), path)
+        recorder.end("expr", path, {}, value)
+        return value, ()
+    for dep in field.deps:
+        _explained(schema, snapshot, dep, recorder, {**within, path: None})
+    inputs: dict[str, Any] = {"expr": field.expr}
+    try:
+        value = computed.evaluated(schema.evaluation(), snapshot, values.Meter())[path]
+    except (faults.Fault, computed.Failed) as failed:
+        value = None
+        inputs["error"] = str(failed)
+    recorder.end("computed", path, inputs, value)
+    return value, tuple(field.deps)

@@ -1,0 +1,1 @@
+"""The 72 kinds of expressions, each compiled to a closure over one scope."""

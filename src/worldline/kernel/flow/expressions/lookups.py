@@ -1,0 +1,66 @@
+"""`get`: where a path leads, decided when it is compiled.
+
+In this order: the loop's `$item`, `$index`, `$array`; `$system.uuid` and `$system.timestamp`; `meta.*`; `input`;
+`computed.*`, by the whole text; `system.*`; else the data. Bare `system`, `computed` and `meta` are data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worldline.kernel.flow import hashing, paths
+from worldline.kernel.flow.expressions import dates
+from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.values import MISSING
+
+
+def compiled(path: str) -> Run:
+    segments = paths.split(path)
+    root, rest = segments[0], segments[1:]
+    if path == "$item" or path.startswith("$item."):
+        return _item(rest)
+    if path == "$index":
+        return lambda scope: scope.index
+    if path == "$array":
+        return lambda scope: scope.array
+    if path.startswith("$system."):
+        return _SYSTEM_VALUES.get(path, lambda _: MISSING)
+    if path.startswith("meta."):
+        return _META.get(path, lambda _: MISSING)
+    if path == "input" or path.startswith("input."):
+        return lambda scope: paths.walk(scope.input, rest)
+    if path.startswith("computed."):
+        return lambda scope: scope.computed.get(path, MISSING)
+    if path.startswith("system."):
+        return lambda scope: paths.walk(scope.system_data(), rest)
+    if len(segments) == 1:
+        return lambda scope: scope.data.get(root, MISSING)
+    return lambda scope: paths.walk(scope.data, segments)
+
+
+def _item(rest: paths.Segments) -> Run:
+    if not rest:
+        return lambda scope: scope.item
+    if len(rest) > 1:
+        return lambda scope: paths.walk(scope.item, rest)
+    name = rest[0]
+
+    def run(scope: Scope) -> Any:
+        found = scope.item
+        return found.get(name, MISSING) if type(found) is dict else paths.walk(found, rest)
+
+    return run
+
+
+_SYSTEM_VALUES: dict[str, Run] = {
+    "$system.uuid": lambda scope: hashing.uuid_of(scope.intent_id, scope.next_uuid()),
+    "$system.timestamp": lambda scope: dates.iso(scope.meta.timestamp),
+}
+_META: dict[str, Run] = {
+    "meta.intentId": lambda scope: scope.intent_id or MISSING,
+    "meta.actionName": lambda scope: scope.action or MISSING,
+    "meta.version": lambda scope: scope.meta.version,
+    "meta.timestamp": lambda scope: scope.meta.timestamp,
+    "meta.randomSeed": lambda scope: scope.meta.random_seed,
+    "meta.schemaHash": lambda scope: scope.meta.schema_hash,
+}

@@ -1,0 +1,143 @@
+"""The records of Core: a snapshot, an intent, a requirement, an error, the context of a call.
+
+There is one Snapshot type, for Core and for both hosts. As JSON their fields have the names of the contract
+(`pendingRequirements`); a host keeps what is its own in `data["$host"]` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from worldline.base import limits
+from worldline.kernel.flow import faults, values
+
+HOST: Final = "$host"
+
+
+class Source(msgspec.Struct, frozen=True, rename="camel"):
+    """Where an error comes from."""
+
+    action_id: str
+    node_path: str
+
+
+class ErrorValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An error as data."""
+
+    code: str
+    message: str
+    source: Source
+    timestamp: int
+    context: dict[str, Any] | None = None
+
+
+class FlowPosition(msgspec.Struct, frozen=True, rename="camel"):
+    """The effect node that a requirement comes from, and the version it was computed at."""
+
+    node_path: str
+    snapshot_version: int
+
+
+class Requirement(msgspec.Struct, frozen=True, rename="camel"):
+    """An effect that Core declares and a host performs."""
+
+    id: str
+    intent_id: str
+    type: str
+    params: dict[str, Any]
+    action_id: str
+    flow_position: FlowPosition
+    created_at: int
+
+
+class System(msgspec.Struct, frozen=True, rename="camel"):
+    """What Core says about its own work. Hosts add no field."""
+
+    status: str = "idle"  # idle, computing, pending, error
+    last_error: ErrorValue | None = None
+    errors: tuple[ErrorValue, ...] = ()
+    pending_requirements: tuple[Requirement, ...] = ()
+    current_action: str | None = None
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    timestamp: int
+    random_seed: str
+    schema_hash: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole state of a domain at a version."""
+
+    data: dict[str, Any]
+    computed: dict[str, Any]
+    system: System
+    meta: Meta
+    input: Any = values.MISSING
+
+
+class Intent(msgspec.Struct, frozen=True, rename="camel"):
+    """A command: which action, its input, and the id that stays the same over all its computes."""
+
+    type: str
+    intent_id: str
+    input: Any = values.MISSING
+
+
+class Context(msgspec.Struct, frozen=True, rename="camel"):
+    """What a host freezes at the start of a job: its time in ms, its seed, its environment."""
+
+    now: int = 0
+    random_seed: str = ""
+    env: dict[str, Any] = {}
+    duration_ms: int = 0
+
+
+def plain(record: msgspec.Struct) -> Any:
+    """A record as JSON values."""
+    return msgspec.json.decode(msgspec.json.encode(record))
+
+
+def plain_list(records: Sequence[msgspec.Struct]) -> list[Any]:
+    """Records as JSON values, as a patch carries them."""
+    found: list[Any] = msgspec.json.decode(msgspec.json.encode(records))
+    return found
+
+
+def encoded(snapshot: Snapshot) -> bytes:
+    """A snapshot as JSON; equal snapshots have equal bytes."""
+    return msgspec.json.encode(snapshot, order="deterministic")
+
+
+def decoded(value: object) -> Snapshot:
+    """A snapshot from JSON values. Raises `faults.NotJson` where it is none."""
+    try:
+        snapshot = msgspec.convert(value, Snapshot)
+    except msgspec.ValidationError as refused:
+        raise faults.NotJson(f"this is no snapshot: {refused}") from None
+    given = snapshot.input
+    return msgspec.structs.replace(
+        snapshot,
+        data=values.from_outside(snapshot.data, "data"),
+        computed=values.from_outside(snapshot.computed, "computed"),
+        input=given if given is values.MISSING else values.from_outside(given, "input"),
+    )
+
+
+def created(data: object, schema_hash: str, context: Context) -> Snapshot:
+    """The first snapshot. Its computed values are empty until the first compute or apply."""
+    return Snapshot(
+        data=values.from_outside(data, "data"),
+        computed={},
+        system=System(),
+        meta=Meta(version=0, timestamp=context.now, random_seed=context.random_seed, schema_hash=schema_hash),
+    )
+
+
+def kept(errors: tuple[ErrorValue, ...]) -> tuple[ErrorValue, ...]:
+    """The errors that a snapshot keeps: the last ones."""
+    return errors[-limits.FLOW_ERRORS_MAX :]

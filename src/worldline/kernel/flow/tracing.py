@@ -1,0 +1,53 @@
+"""What a compute did, node by node: children before parents, so the root has the highest number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class TraceNode(msgspec.Struct, frozen=True, rename="camel"):
+    """One node that was run."""
+
+    id: str
+    kind: str  # flow, branch, patch, effect, call, halt, error; of `explain`: computed, expr
+    source_path: str
+    inputs: dict[str, Any]
+    output: Any
+    children: tuple[str, ...]
+    timestamp: int
+
+
+class TraceGraph(msgspec.Struct, frozen=True, rename="camel"):
+    """All of them, and what came of the compute."""
+
+    root: str
+    nodes: dict[str, TraceNode]
+    intent: dict[str, Any]
+    base_version: int
+    result_version: int
+    duration: int
+    terminated_by: str  # complete, effect, halt, error
+
+
+class Recorder:
+    """Collects the nodes of one compute."""
+
+    def __init__(self, timestamp: int) -> None:
+        self._timestamp = timestamp
+        self._open: list[list[str]] = [[]]
+        self.nodes: dict[str, TraceNode] = {}
+        self.root = ""
+
+    def begin(self) -> None:
+        self._open.append([])
+
+    def end(self, kind: str, path: str, inputs: dict[str, Any], output: Any) -> None:
+        children = tuple(self._open.pop())
+        self.root = f"trace-{len(self.nodes)}"
+        self._open[-1].append(self.root)
+        self.nodes[self.root] = TraceNode(
+            id=self.root, kind=kind, source_path=path, inputs=inputs, output=output, children=children,
+            timestamp=self._timestamp,
+        )  # fmt: skip

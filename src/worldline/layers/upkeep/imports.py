@@ -1,0 +1,121 @@
+"""Importing a world: its keys are written in many batches, and it is there only with the last of them.
+
+A marker says that an import is under way. It is put by the first batch, changed by every other and deleted by the last
+one, which makes the world. So what a killed process leaves behind is found by its marker, and an import that was swept
+conflicts at its next batch and makes no world without its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.keys import inbox as inbox_keys
+from worldline.keys import segments as segment_keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.keys import space
+from worldline.keys.upkeep import copying as keys
+from worldline.layers import universes, worlds
+from worldline.layers.upkeep import held
+from worldline.model import ids, journal, snapshot
+from worldline.model import world as model
+from worldline.model.upkeep import copies
+from worldline.store import kv
+
+
+class Import(msgspec.Struct, frozen=True):
+    """An import under way, or abandoned. `raw`: its marker as stored."""
+
+    at: ids.Address
+    raw: bytes
+    began_us: int
+
+
+def begin(batch: kv.Batch, at: ids.Address, *, token: bytes, source: str, time_us: int) -> Import:
+    """Guard: the world's id was never used."""
+    raw = keys.COPYING.pack(copies.Copying(token, source, time_us))
+    batch.absent(keys.import_key(at))
+    batch.put(keys.import_key(at), raw)
+    return Import(at, raw, time_us)
+
+
+def advance(batch: kv.Batch, under_way: Import) -> Import:
+    """What every batch of an import does. Guard: no batch was written since, and the import was not swept."""
+    key, record = keys.import_key(under_way.at), keys.COPYING.unpack(under_way.raw)
+    raw = keys.COPYING.pack(msgspec.structs.replace(record, batches=record.batches + 1))
+    batch.expect(key, under_way.raw)
+    batch.put(key, raw)
+    return Import(under_way.at, raw, under_way.began_us)
+
+
+def put_segment(batch: kv.Batch, at: ids.Address, record: journal.Segment) -> None:
+    """Index a segment whose body was put and checked."""
+    batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.SEGMENT.pack(record))
+
+
+def put_dropped(batch: kv.Batch, at: ids.Address, record: journal.Dropped) -> None:
+    """Say that the first entries are not kept any more."""
+    batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.DROPPED.pack(record))
+
+
+def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot) -> None:
+    """Record a saved state that was put and checked."""
+    batch.put(snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record))
+
+
+def put_seen(batch: kv.Batch, at: ids.Address, seen: copies.Seen) -> None:
+    """An id that was seen, with the stamp that its input had."""
+    batch.put(inbox_keys.seen_prefix(at) + seen.seen, seen.record)
+
+
+def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
+    """Append an unread input. It gets a stamp of this store, and so does the record of its id."""
+    index = batch.append(inbox_keys.item_prefix(at), unread.item)
+    if unread.seen:
+        batch.put(inbox_keys.seen_prefix(at) + unread.seen, unread.record, stamp=index)
+
+
+def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes) -> None:
+    """Append a dead letter. It gets a stamp of this store."""
+    batch.append(inbox_keys.dead_prefix(at), letter)
+
+
+def finish(
+    batch: kv.Batch, under_way: Import, *, meta: model.WorldMeta, lineage: model.Lineage, head: journal.Head,
+    baseline: snapshot.Snapshot, source: str, time_us: int, generation_raw: bytes | None,
+) -> worlds.World:  # fmt: skip
+    """All of it is there: the world is made, archived. Guards: the id and the name are free. Expects the generation
+    that all its blobs were put at, or raised to.
+    """
+    universes.expect_generation(batch, under_way.at.universe, generation_raw)
+    batch.expect(keys.import_key(under_way.at), under_way.raw)
+    batch.delete(keys.import_key(under_way.at))
+    held.hold(batch, under_way.at, status=meta.status, source=source, time_us=time_us)
+    archived = msgspec.structs.replace(meta, status=model.Status.ARCHIVED)
+    return worlds.imported(batch, under_way.at, meta=archived, lineage=lineage, head=head, baseline=baseline)
+
+
+def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
+    """Delete some keys of an abandoned import; if there are none left, its marker. Guard: the marker."""
+    for key in found:
+        batch.delete(key)
+    if found:
+        return advance(batch, under_way)
+    batch.expect(keys.import_key(under_way.at), under_way.raw)
+    batch.delete(keys.import_key(under_way.at))
+    return under_way
+
+
+def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
+    return kv.Range(*keys.imports(universe), count_max=count_max)
+
+
+def decode_imports(universe: ids.UniverseId, page: kv.Page) -> list[Import]:
+    return [Import(keys.import_world(universe, key), raw, keys.COPYING.unpack(raw).time_us) for key, raw in page.items]
+
+
+def keys_range(at: ids.Address, *, count_max: int) -> kv.Range:
+    """What there is of a world that is being imported."""
+    begin, end = space.world(at), space.world(at) + b"\xff"
+    return kv.Range(begin, end, count_max=count_max)

@@ -1,0 +1,1 @@
+"""Records of what keeps a store small, safe and movable."""

@@ -1,0 +1,297 @@
+"""Writing a world into a file (`world_file`), from a frozen state of its store.
+
+All of it is of one moment: the head, the journal up to it, and what was unread. The worker that runs the world is not
+asked and does not wait. The chain is recomputed on the way, so what is damaged is not exported.
+
+Memory does not grow with the journal or with blobs that are small: a part of the journal, one blob, and 32 bytes for
+the address of each blob that was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import pack, structs
+from worldline.keys import inbox as inbox_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import cas, worlds
+from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
+from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.stored import history, journal_pages, lines, saved_state, segments
+from worldline.model import ids, journal, snapshot
+from worldline.model.trie import nodes
+from worldline.model.upkeep import copies
+from worldline.roles import reader, restore
+from worldline.roles.copies.world_file import Tag, blob_records
+from worldline.store import kv
+
+PAGE_BYTES = 256 * limits.KIB  # of the journal, read at once
+NODES = 200  # of saved states, read at once
+ITEMS = 1_000  # unread inputs and ids, read at once
+
+Progress = Callable[[int, int], None]  # how much is done, and of how much
+Keep = Callable[[], Awaitable[None]]  # called often, while it goes on
+
+
+def no_progress(done: int, total: int) -> None:
+    """No progress is shown."""
+    del done, total
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What was written."""
+
+    name: str
+    height: int
+    step: int
+    chain: str
+    state: str
+    blobs: int
+    segments: int
+    snapshots: int
+    unread: int
+    dead: int
+    records: int
+    bytes: int
+
+
+class Exporter:
+    """Writes one world. `engine` and `blobs` are those of a frozen state."""
+
+    def __init__(
+        self, engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, universe: str,
+        progress: Progress = no_progress, keep: Keep | None = None,
+    ) -> None:  # fmt: skip
+        self._keep = keep
+        self._engine = engine
+        self._blobs = blobs
+        self._at = at
+        self._universe = universe
+        self._progress = progress
+        self._packer = pack.Packer(pack.Kind.WORLD)
+        self._told: dict[bytes, None] = {}  # addresses of blobs that were written
+        self._walked: dict[bytes, None] = {}  # and of nodes whose references were followed
+        self._segments = self._snapshots = self._unread = self._dead = 0
+        self.result: Exported | None = None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The file, piece by piece. `result` is set behind the last one."""
+        at = self._at
+        read = await self._engine.read(worlds.get(at), journals.get_head(at), lines.get(at))
+        meta, head = worlds.decode(at, read.value(0)).meta, journals.decode_head(read.value(1))
+        line = lines.decode(at, read.value(2))
+        yield self._add(
+            Tag.WORLD,
+            structs.encode(
+                copies.ExportedWorld(
+                    meta.name, meta.program, meta.program_hash, meta.status, meta.labels, meta.created_us, meta.dry,
+                    self._universe, read.time_us, head, line.all_origins(step=head.step, height=head.height),
+                )
+            ),
+        )  # fmt: skip
+        for record in await reader.records(self._engine, line):
+            async for data in self._state(record):
+                yield data
+        async for data in self._journal(line, head):
+            yield data
+        async for data in self._inputs():
+            yield data
+        yield self._packer.finish()
+        self.result = Exported(
+            meta.name, head.height, head.step, head.chain.hex(), head.state.hex(), len(self._told), self._segments,
+            self._snapshots, self._unread, self._dead, self._packer.count, self._packer.written,
+        )  # fmt: skip
+
+    def _add(self, tag: Tag, data: bytes) -> bytes:
+        return self._packer.add(tag, data)
+
+    def _blob(self, data: bytes) -> bytes:
+        return b"".join([self._packer.add(*record) for record in blob_records(data)])
+
+    async def _needed(self, addresses: Iterable[bytes]) -> AsyncIterator[bytes]:
+        """Blobs that what comes next refers to, those that were not written before."""
+        for address in dict.fromkeys(addresses):
+            if address not in self._told:
+                self._told[address] = None
+                yield self._blob(await self._blobs.get(address))
+
+    # --- Saved states ----------------------------------------------------------------------------------------------
+
+    async def _state(self, record: snapshot.Snapshot) -> AsyncIterator[bytes]:
+        """The nodes of a state that were not written before, then its record. Large meanings of rows may have any
+        bytes, also those of a node, and are not looked into.
+        """
+        waiting = self._not_walked([record.root])
+        while waiting:
+            page = waiting[-NODES:]
+            del waiting[-NODES:]
+            found = await self._blobs.get_many(page)
+            await self._still()
+            meanings: list[bytes] = []
+            for address in page:
+                below = nodes.references(found[address])
+                waiting += self._not_walked(below.nodes)
+                meanings += below.blobs
+                if address not in self._told:
+                    self._told[address] = None
+                    yield self._blob(found[address])
+            async for data in self._needed(meanings):
+                yield data
+        self._snapshots += 1
+        yield self._add(Tag.SNAPSHOT, structs.encode(record))
+
+    def _not_walked(self, addresses: Iterable[bytes]) -> list[bytes]:
+        found = [each for each in addresses if each not in self._walked]
+        self._walked.update(dict.fromkeys(found))
+        return found
+
+    # --- The journal -----------------------------------------------------------------------------------------------
+
+    async def _journal(self, line: lines.Line, head: journal.Head) -> AsyncIterator[bytes]:
+        """All steps up to the head, as segments. Where changes were dropped before, there are none here either."""
+        start = await self._start(line)
+        if start.height:
+            yield self._add(Tag.DROPPED, structs.encode(journal.Dropped(1, start)))
+        pages = journal_pages.Pages(self._engine, self._blobs, line, above=start.height)
+        building = _Building(start)
+        self._progress(0, head.height)
+        while pages.reader.height < head.height or not pages.reader.is_whole:
+            items = await pages.items(bytes_max=PAGE_BYTES)
+            if not items:
+                pages.reader.check_end()
+                raise errors.DecodeError(f"height {pages.reader.height + 1} is missing: the head says {head.height}")
+            for step in pages.reader.take(items):
+                if not building.has_room_for(step):
+                    yield self._segment(building)
+                    building = _Building(building.head)
+                async for data in self._of_step(building, step):
+                    yield data
+            self._progress(building.head.height, head.height)
+            await self._still()
+        if building.count:
+            yield self._segment(building)
+        if building.head.chain != head.chain:
+            raise errors.DigestMismatch("the journal's head", expected=head.chain, actual=building.head.chain)
+
+    async def _start(self, line: lines.Line) -> journal.Head:
+        """From where on there are entries. If the head there is not known, from the next snapshot on."""
+        kept = await journal_pages.kept(self._engine, line)
+        if kept.head is not None:
+            return kept.head
+        for record in await reader.records(self._engine, line):
+            if record.height >= kept.above:
+                header = await saved_state.header_of(self._blobs, record.root)
+                return snapshot_layer.head_of(record, state=header.state)
+        raise journal_pages.gone(kept.above, kept.above)
+
+    async def _still(self) -> None:
+        if self._keep is not None:
+            await self._keep()
+
+    async def _of_step(self, building: _Building, step: history.Stored) -> AsyncIterator[bytes]:
+        """The blobs that a step refers to; and the step, into the segment that is being made."""
+        loaded: dict[bytes, bytes] = {}
+        [known] = await restore.load_changes(self._blobs, [step], loaded)
+        addresses = [*history.needed(step), *history.needed(known)]
+        for entry in step.entries():
+            if entry.blob or entry.kind in journal.INPUTS:
+                addresses += await restore.load_referenced(self._blobs, [entry])
+        async for data in self._needed(addresses):
+            yield data
+        building.add(step, history.covered(known, loaded))
+
+    def _segment(self, building: _Building) -> bytes:
+        body, record = building.end()
+        self._segments += 1
+        written = self._blob(body)
+        return written + self._add(Tag.SEGMENT, structs.encode(record))
+
+    # --- What was not taken ----------------------------------------------------------------------------------------
+
+    async def _inputs(self) -> AsyncIterator[bytes]:
+        """Dead letters, ids that were seen, unread inputs. The id of an unread one goes with it: it gets another stamp
+        where it is imported.
+        """
+        async for _, raw in _items(self._engine, inbox_keys.dead(self._at)):
+            async for data in self._needed(refs(inbox_keys.DEAD.unpack(raw).item)):
+                yield data
+            self._dead += 1
+            yield self._add(Tag.DEAD, raw)
+        waiting = {inbox_keys.stamp_of(key): copies.Seen(b"", b"") for key in await self._unread_keys()}
+        prefix = inbox_keys.seen_prefix(self._at)
+        async for key, raw in _items(self._engine, (prefix, prefix + b"\xff")):
+            found = copies.Seen(key[len(prefix) :], raw)
+            if raw[-limits.STAMP_BYTES :] in waiting:
+                waiting[raw[-limits.STAMP_BYTES :]] = found
+            else:
+                yield self._add(Tag.SEEN, structs.encode(found))
+        async for key, raw in _items(self._engine, inbox_keys.items(self._at)):
+            async for data in self._needed(refs(raw)):
+                yield data
+            seen = waiting[inbox_keys.stamp_of(key)]
+            self._unread += 1
+            unread = copies.Unread(raw, seen.seen, seen.record[: -limits.STAMP_BYTES])
+            yield self._add(Tag.UNREAD, structs.encode(unread))
+
+    async def _unread_keys(self) -> list[bytes]:
+        return [key async for key, _ in _items(self._engine, inbox_keys.items(self._at))]
+
+
+class _Building:
+    """A segment under way, from a head on."""
+
+    def __init__(self, before: journal.Head) -> None:
+        self._before = self.head = before
+        self._writer: segments.Writer | None = None
+        self._with_changes = True
+        self._bytes = 0
+        self.count = 0
+
+    def has_room_for(self, step: history.Stored) -> bool:
+        """A segment has the changes of all its steps, or of none."""
+        return not self.count or (
+            self._bytes < limits.EXPORT_SEGMENT_BYTES and self._with_changes is not bool(step.dropped)
+        )
+
+    def add(self, step: history.Stored, covered: bytes) -> None:
+        if self._writer is None:
+            self._with_changes = not step.dropped
+            self._writer = segments.Writer(
+                above=self._before.height, step=self._before.step, chain=self._before.chain,
+                with_changes=self._with_changes,
+            )  # fmt: skip
+        self.head = history.link(self.head, step, covered)
+        self._writer.add(segments.Step(step.step, step.height, step.data, covered, step.changes))
+        self._bytes += sum(map(len, step.data)) + len(step.changes)
+        self.count += 1
+
+    def end(self) -> tuple[bytes, journal.Segment]:
+        assert self._writer is not None
+        body = self._writer.body()
+        address = cas.address(body)
+        record = journal.Segment(
+            self._before.height + 1, self.head.height, self._before.step + 1, self.head.step, address, len(body),
+            self._with_changes,
+        )  # fmt: skip
+        return body, record
+
+
+def refs(raw: bytes) -> list[bytes]:
+    """The blob that a stored input refers to. What cannot be decoded, or was cut, refers to none."""
+    carried = getattr(inboxes.item_of(raw), "payload", None)
+    return [carried.ref] if carried is not None and carried.ref is not None else []
+
+
+async def _items(engine: kv.Engine, between: tuple[bytes, bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
+    begin, end = between
+    more = True
+    while more:
+        page = (await engine.read(kv.Range(begin, end, count_max=ITEMS))).page(0)
+        for each in page.items:
+            yield each
+        more = page.more
+        begin = page.items[-1][0] + b"\x00" if page.items else end

@@ -1,0 +1,70 @@
+"""A world as a file: a pack (`codec/pack.py`) whose records come in this order.
+
+::
+
+    WORLD     once, first: what the world is, its head, and who made its steps (`model/upkeep/copies.py`)
+    PIECE     the beginning of a blob over 1 MiB, piece by piece
+    BLOB      a blob, or its last piece: its address is the sha256 of its bytes. It stands before what refers to it
+    SNAPSHOT  a saved state that is kept, the earliest first; its nodes stand before it
+    DROPPED   if entries are not kept for ever: which are gone, and the head that the chain goes on from
+    SEGMENT   a part of the journal, from there or the first height to the head without a gap; its body is the blob
+              before it
+    DEAD      a dead letter, as it is stored
+    SEEN      an id that was seen
+    UNREAD    an input that was not taken, in order
+
+The journal of a fork is whole: what stands in its parents' journals is here too, so it needs none of them. Open work is
+no record: it follows from the state. Everything is as it is in the store (`docs/format.md`), so that digests, states
+and proofs of an imported world are those of the exported one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+from worldline.base import errors, limits
+from worldline.codec import pack
+
+
+class Tag(enum.IntEnum):
+    """What a record of such a file is. Numbers are stored and never reused."""
+
+    WORLD = 1
+    PIECE = 2
+    BLOB = 3
+    SNAPSHOT = 4
+    SEGMENT = 5
+    DEAD = 6
+    SEEN = 7
+    UNREAD = 8
+    DROPPED = 9
+
+
+def blob_records(data: bytes) -> Iterator[pack.Record]:
+    """A blob, in pieces if it is large. Backups have the same records."""
+    start = 0
+    while len(data) - start > limits.PIECE_BYTES:
+        yield Tag.PIECE, data[start : start + limits.PIECE_BYTES]
+        start += limits.PIECE_BYTES
+    yield Tag.BLOB, data[start:]
+
+
+def whole(records: Iterable[pack.Record]) -> Iterator[pack.Record]:
+    """The records of a file, large blobs put together. `DecodeError` if they cannot be."""
+    pieces: list[bytes] = []
+    size = 0
+    for tag, data in records:
+        if tag == Tag.PIECE:
+            size += len(data)
+            if size > limits.BLOB_BYTES_MAX:
+                raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
+            pieces.append(data)
+            continue
+        if pieces:
+            if tag != Tag.BLOB:
+                raise errors.DecodeError("a blob is not all there: another record follows a piece of it")
+            data, pieces, size = b"".join([*pieces, data]), [], 0  # noqa: PLW2901 - the same blob, whole
+        yield tag, data
+    if pieces:
+        raise errors.DecodeError("a blob is not all there: the file ends behind a piece of it")

@@ -1,0 +1,1 @@
+"""Removing what was deleted: worlds and whole universes."""
