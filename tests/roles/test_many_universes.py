@@ -348,6 +348,28 @@ async def test_a_flooded_universe_does_not_keep_another_waiting_for_its_worlds_t
     assert "search.later" in seen
 
 
+@pytest.mark.probe("upkeep.gave-way")
+async def test_a_flooded_universe_does_not_fill_a_worker(memory_kit: Kit) -> None:
+    """Twelve busy worlds and room for four: a world of another universe is taken, and all go on."""
+    app = App()
+    flood = (await memory_kit.process(universe="flooded")).universe
+    for number in range(12):
+        world = await flood.create(f"w{number}", app.program)
+        for _ in range(400):
+            await world.send(Add(1))
+    quiet = (await memory_kit.process(universe="quiet")).universe
+    await quiet.create("w", app.program)
+    crowded = kits.settings(worker={
+        "max_worlds_warm": 4, "max_inbox_batch": 2, "lease_ttl_ms": 60_000, "heartbeat_ms": 5_000,
+    })  # fmt: skip
+    async with serving(memory_kit, app.program, settings=crowded) as here:
+        await aio.until(lambda: _is(lambda: here.host.worlds.steps > 20))
+        assert await quiet.world("w").ask(Total(), timeout=60) == 0
+        assert here.host.worlds.steps < 4_000, f"of 4800: {here.host.worlds.steps}"
+        found = [await total(flood, f"w{number}") for number in range(12)]
+    assert found == [400] * 12
+
+
 @pytest.mark.parametrize("bound", ["kind", "process"])
 async def test_a_flooded_universe_does_not_keep_another_waiting_for_effects(memory_kit: Kit, bound: str) -> None:
     """Four at once, of a kind or of a process, each followed by another one of the same run at once: the quiet universe

@@ -58,8 +58,8 @@ class Worker(Protocol):
     async def give_up(self, held: HeldWorld) -> None:
         """Let another worker have a world."""
 
-    async def make_room(self) -> bool:
-        """Whether one world more may be taken."""
+    async def make_room(self, universe: ids.UniverseId) -> bool:
+        """Whether one world more of a universe may be taken."""
 
 
 class Searcher:
@@ -228,7 +228,7 @@ class Searcher:
         if self._refusals.blocks(at) or self._holdings.waits(at, self._env.monotonic_us()):
             return None
         try:
-            return await self._holdings.hold(at) if await self._worker.make_room() else None
+            return await self._holdings.hold(at) if await self._worker.make_room(at.universe) else None
         except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
             return None
         except errors.StoreError as error:  # its snapshot may be out of reach where others are not

@@ -296,9 +296,9 @@ class WorldWorker:
 
     # --- Searching --------------------------------------------------------------------------------------------
 
-    async def make_room(self) -> bool:
-        """Whether one world more may be taken, now that idle ones have gone."""
-        return await self._room.make()
+    async def make_room(self, universe: ids.UniverseId) -> bool:
+        """Whether one world more of a universe may be taken, now that others have gone."""
+        return await self._room.make(universe)
 
     async def give_up(self, held: HeldWorld) -> None:
         """Let another worker have a world, whatever waits for it. It is told by a hint."""
