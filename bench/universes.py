@@ -1,6 +1,6 @@
 """What idle universes cost one process that serves them: CPU and calls to the store, for 1 and for many, in one run.
 
-Each universe has one world that was run once and let go of. A process with all roles (`wl.host`) then rests; both sides
+Each universe has one world that was run once and let go of. A process with all roles (`wl.serve`) then rests; both sides
 are measured in turn, one after the other, several times. Calls are counted at the engine.
 
     .venv/bin/python -m bench.universes --json [--count 300] [--seconds 20] [--rounds 2] [--url postgresql://...]
@@ -51,7 +51,7 @@ async def measure(url: str, count: int, seconds: float) -> dict[str, Any]:
             calls[measured.name] = calls.get(measured.name, 0) + 1
 
     settings = Settings(worker=WorkerSettings(idle_release_ms=500))
-    async with wl.host(url, app, settings=settings, sinks=wl.Sinks(metrics=count_call)) as hosting:
+    async with wl.serve(url, app, settings=settings, sinks=wl.Sinks(metrics=count_call)) as hosting:
         for number in range(count):
             tenant = await hosting.universe(f"tenant-{number}", create=True)
             world = await tenant.ensure("w", app)

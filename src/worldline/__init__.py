@@ -28,7 +28,7 @@ _DECLARED = {
     "client.access.quotas": "Quota QuotaChange QuotaUse",
     "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.diff.result": "Diff",
-    "client.hosting.many": "Hosting host",
+    "client.hosting.many": "Hosting serve",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",

@@ -51,7 +51,7 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
-from worldline.client.hosting.many import Hosting, host
+from worldline.client.hosting.many import Hosting, serve
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
@@ -199,7 +199,6 @@ __all__ = [
     "create_universe",
     "emit",
     "gather",
-    "host",
     "http",
     "log",
     "now",
@@ -211,6 +210,7 @@ __all__ = [
     "scope",
     "send",
     "sender",
+    "serve",
     "sleep",
     "sleep_until",
     "start",

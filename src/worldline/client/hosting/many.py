@@ -113,7 +113,7 @@ async def prepared(
 
 
 @asynccontextmanager
-async def host(
+async def serve(
     url: str,
     programs: Program | Sequence[Program],
     /,

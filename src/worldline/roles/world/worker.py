@@ -126,6 +126,7 @@ class WorldWorker:
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
         universes.on_hint.append(self._touched)
+        universes.on_new.append(self._came)
         universes.on_gone.append(self._gone)
         self.peek = self._holdings.peek
         self.hand_over = self._holdings.hand_over
@@ -273,6 +274,12 @@ class WorldWorker:
         self._hints.touch(universe)
         self._watch.hint()
         self._watch.wake()
+
+    def _came(self, universe: ids.UniverseId) -> None:
+        """Another one is served from now on: the heartbeat says so, unless it says that all are."""
+        if universe.hex() in self._universes.label():
+            self._heartbeat.changed()
+            self._watch.wake()
 
     def _gone(self, universe: ids.UniverseId) -> None:
         """The universe was deleted, or is not served here any more: let go of its worlds."""
