@@ -1,7 +1,7 @@
 """What idle universes cost one process that serves them: CPU and calls to the store, for 1 and for many, in one run.
 
-Each universe has one world that was run once and let go of. A process with all roles (`wl.serve`) then rests; both sides
-are measured in turn, one after the other, several times. Calls are counted at the engine.
+Each universe has one world that was run once and let go of. A process with all roles (`wl.serve`) then rests; both
+sides are measured in turn, one after the other, several times. Calls are counted at the engine.
 
     .venv/bin/python -m bench.universes --json [--count 300] [--seconds 20] [--rounds 2] [--url postgresql://...]
 """

@@ -17,8 +17,9 @@ _DECLARED = {
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
+        "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
+        "Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
+        "StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
@@ -61,6 +62,8 @@ _DECLARED = {
     "observe.sinks": "Journaled Notice Sinks",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
+    "store.encryption.interface": "Codec CodecContext=Context",
+    "store.encryption.master_keys": "AesGcm",
 }
 _PLACES = {
     public: (f"worldline.{module}", there or public)

@@ -9,6 +9,8 @@ from worldline.base.errors import (
     BadInput,
     CellUnfit,
     Closed,
+    CodecFailed,
+    CodecMismatch,
     Conflicted,
     Corrupt,
     DedupeExpired,
@@ -17,6 +19,8 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     InUse,
+    KeyDestroyed,
+    KeyMissing,
     NotFound,
     NotHosted,
     NotRetained,
@@ -25,6 +29,7 @@ from worldline.base.errors import (
     StepFailed,
     StoreError,
     StoreUncertain,
+    WrongKey,
 )
 from worldline.base.failures import (
     CancelKind,
@@ -103,10 +108,14 @@ from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
+from worldline.store.encryption.interface import Codec
+from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str
 
 __all__ = [
+    "AesGcm",
     "Allowed",
     "AllowedChange",
     "Attempt",
@@ -117,6 +126,10 @@ __all__ = [
     "CellUnfit",
     "Chunk",
     "Closed",
+    "Codec",
+    "CodecContext",
+    "CodecFailed",
+    "CodecMismatch",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -142,6 +155,8 @@ __all__ = [
     "IdReused",
     "InUse",
     "Journaled",
+    "KeyDestroyed",
+    "KeyMissing",
     "Kind",
     "LimitExceeded",
     "Measure",
@@ -192,6 +207,7 @@ __all__ = [
     "Workflow",
     "World",
     "WorldMeta",
+    "WrongKey",
     "after",
     "ask",
     "attempt",

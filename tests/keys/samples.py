@@ -25,7 +25,9 @@ from worldline.keys import (
 from worldline.keys.upkeep import (
     collection,
     copying,
+    data_keys,
     deletions,
+    encryption,
     held,
     quotas,
     sealed,
@@ -200,6 +202,24 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.WORKER,
         leases.WORKER,
         lease.Worker(counted(0x70), 9, TIME_US, 10_000_000, 64, {"zone": "a"}, draining=True),
+    ),
+    (
+        "encryption",
+        space.ValueKind.ENCRYPTION,
+        encryption.VALUE,
+        encryption.Encryption("aes-gcm", 3, [encryption.MasterKey("2026", counted(0x70), True)], b"probe"),
+    ),
+    (
+        "data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        data_keys.DataKey("2026", counted(0x60, 60), TIME_US),
+    ),
+    (
+        "destroyed data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
     (

@@ -35,7 +35,9 @@ from worldline.keys import (
 from worldline.keys.upkeep import (
     collection,
     copying,
+    data_keys,
     deletions,
+    encryption,
     held,
     quotas,
     sealed,
@@ -45,8 +47,8 @@ from worldline.keys.upkeep import (
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, copying, deletions, held, inbox, journal, leases, lineage, quotas, ready, schema, sealed,
-    segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
+    cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, lineage, quotas,
+    ready, schema, sealed, segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -62,6 +64,9 @@ NONCE_ID = "30707172737475767778797a7b7c7d7e7f"
 
 KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("schema.KEY", lambda: schema.KEY, "1501" + "1501"),
+    ("encryption.KEY", lambda: encryption.KEY, "1501" + "1516"),
+    ("data_keys.universe_key", lambda: data_keys.universe_key(UNIVERSE), U + "1519"),
+    ("data_keys.world_key", lambda: data_keys.world_key(AT), U + "151a" + WORLD_ID),
     ("universes.name_key", lambda: universes.name_key("main"), "1501" + "1502" + "026d61696e00"),
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
@@ -163,6 +168,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
 
 RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("universes.names", universes.names, "1501" + "1502", "1501" + "1503"),
+    ("data_keys.world_keys", lambda: data_keys.world_keys(UNIVERSE), U + "151a", U + "151b"),
     ("worlds.names", lambda: worlds.names(UNIVERSE), U + "1503", U + "1504"),
     ("worlds.index", lambda: worlds.index(UNIVERSE), U + "1504", U + "1505"),
     ("cas.blobs", lambda: cas.blobs(UNIVERSE), U + "1505", U + "1506"),
@@ -261,6 +267,8 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+    ("data_keys.owner", data_keys.owner, data_keys.world_key(AT), (UNIVERSE, samples.WORLD)),
+    ("data_keys.owner", data_keys.owner, data_keys.universe_key(UNIVERSE), (UNIVERSE, None)),
     (
         "chunks.chunk_number",
         lambda key: chunks.chunk_number(UNIVERSE, DIGEST, NONCE, key),
@@ -295,7 +303,9 @@ WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world", "segments.unpack",
+    "ready.hint_world", "data_keys.is_world", "data_keys.is_unstamped", "data_keys.of_object", "data_keys.sealing",
+    "data_keys.whose", "data_keys.whose_object",
+    "segments.unpack",
 )  # fmt: skip
 
 
@@ -324,7 +334,7 @@ def test_the_tables_name_every_function() -> None:
     listed = {row[0] for row in KEYS} | {row[0] for row in RANGES} | {row[0] for row in PARSED} | {*NOT_KEYS}
     found = {f"{short(module)}.{name}" for module in MODULES for name in public_functions(module)}
     assert found <= listed
-    assert listed - found == {"schema.KEY"}
+    assert listed - found == {"schema.KEY", "encryption.KEY"}
 
 
 def short(module: types.ModuleType) -> str:
@@ -400,6 +410,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
             return leases.worker_key(worker)
+        case "data_keys.owner", (universe, None):
+            return data_keys.universe_key(universe)
+        case "data_keys.owner", (universe, world):
+            return data_keys.world_key(ids.Address(universe, world))
     raise AssertionError(name)
 
 
@@ -540,11 +554,14 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "RESTORING": 24, "BACKUP": 25},
+    space.InStore: {
+        "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25,
+    },
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
-        "SEALED": 22, "SUBJECT": 23, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "SEALED": 22, "SUBJECT": 23, "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30,
+        "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

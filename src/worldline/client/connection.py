@@ -18,6 +18,7 @@ from worldline.base import errors
 from worldline.client import arrivals, backpressure, known_worlds
 from worldline.host import compose, ctrl_c, process
 from worldline.host import peers as peer_stores
+from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
 from worldline.layers import universes
 from worldline.model import ids
@@ -150,13 +151,17 @@ async def open(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
+    codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
     hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
-        async with compose.store(url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache) as store:
+        opening_store = compose.store(
+            url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec
+        )
+        async with opening_store as store:
             found = await find_universe(store, universe, create=wanted)
             opened = Connection(
                 store,

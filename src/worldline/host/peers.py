@@ -45,7 +45,7 @@ class Peers:
             raise errors.Closed("the peers of this process are closed")
         task = self._opened.get(name)
         if task is None:
-            opening = compose.open_store(self._urls[name], create=False, env=self._own.env)
+            opening = self._open_store(self._urls[name])
             task = self._opened[name] = asyncio.get_running_loop().create_task(opening)
         try:
             return await asyncio.shield(task)  # a message that is cut short does not leave it half open
@@ -53,6 +53,15 @@ class Peers:
             if self._opened.get(name) is task:
                 del self._opened[name]
             raise
+
+    async def _open_store(self, url: str) -> compose.Store:
+        """A peer that is encrypted is opened with the keys of this process; it may be plain."""
+        try:
+            return await compose.open_store(url, create=False, env=self._own.env, codec=self._own.codec)
+        except errors.CodecMismatch:
+            if self._own.codec is None:
+                raise
+            return await compose.open_store(url, create=False, env=self._own.env)
 
     async def lost(self, name: str) -> None:
         """The store has failed for good in this process: open it anew the next time."""

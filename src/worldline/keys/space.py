@@ -34,6 +34,7 @@ class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
     UNIVERSE_DELETION = 20
+    ENCRYPTION = 22
     RESTORING = 24
     BACKUP = 25
 
@@ -56,6 +57,8 @@ class InUniverse(enum.IntEnum):
     CONDEMNED = 19
     SEALED = 22
     SUBJECT = 23
+    DATA_KEY = 25
+    WORLD_KEY = 26
     IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
@@ -128,6 +131,8 @@ class ValueKind(enum.IntEnum):
     CONDEMNED = 43
     SEALED = 48
     SUBJECT = 49
+    ENCRYPTION = 52
+    DATA_KEY = 53
     HELD_COPY = 55
     COPYING = 56
     QUOTAS = 58

@@ -284,7 +284,7 @@ async def _one(
     place = desk.place
     opened = connection.open(
         place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
-        peers=place.peers,
+        peers=place.peers, codec=place.codec(),
     )  # fmt: skip
     async with opened as universe:
         host = hosts.Host(
@@ -304,7 +304,7 @@ async def _many(
     place = desk.place
     opened = many.prepared(
         place.store, programs, universes=place.universes, roles=roles, settings=settings, objects=place.objects,
-        egress=egress, metrics=desk.watch.metrics, peers=place.peers,
+        egress=egress, metrics=desk.watch.metrics, peers=place.peers, codec=place.codec(),
     )  # fmt: skip
     async with opened as hosting:
         yield hosting.host, hosting.metrics_port

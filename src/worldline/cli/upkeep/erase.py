@@ -18,7 +18,7 @@ from worldline.inspect import render
 @click.option("--payload", "height", type=int, metavar="HEIGHT", help="The values in the payload at this height.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
 async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, dry_run: bool) -> None:
-    """Erase personal values for good, in a world and all its forks.
+    """Erase personal values for good, with those of forks.
 
     What was declared as `wl.Personal` goes; the journal, its digests and proofs stay as they are, and every reader says
     `erased` where it stood. Each world says in its journal that it was done when it next runs.

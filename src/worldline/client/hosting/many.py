@@ -18,6 +18,7 @@ from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.host import compose, ctrl_c, process
 from worldline.host import peers as peer_stores
+from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model import settings as settings_model
@@ -93,11 +94,13 @@ async def prepared(
     url: str, programs: Sequence[Program], *, universes: Sequence[str], roles: Sequence[process.Role],
     settings: Settings, objects: str | None = None, create: bool = True, env: envs.Env | None = None,
     egress: Egress | None = None, sinks: observers.Sinks | None = None, metrics: str | None = None,
-    peers: Mapping[str, str] | None = None,
+    peers: Mapping[str, str] | None = None, codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Hosting]:  # fmt: skip
     """A host of these roles, which the caller starts and closes."""
     with observers.observed(sinks, metrics=metrics) as observed:
-        async with compose.store(url, create=create, objects=objects, env=env, cache=settings.cache) as opened:
+        async with compose.store(
+            url, create=create, objects=objects, env=env, cache=settings.cache, codec=codec
+        ) as opened:
             store = compose.told(opened, observed.telemetry)
             for name in universes:
                 if not served.is_pattern(name):
@@ -127,6 +130,7 @@ async def serve(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
+    codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Hosting]:
     """Run worlds of these programs in many universes of a store: in all, or in those that are named.
 
@@ -140,6 +144,7 @@ async def serve(
     opened = prepared(
         url, hosted, universes=chosen, roles=connection.HOSTING, settings=settings_model.given(settings),
         objects=objects, create=create, env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers,
+        codec=codec,
     )  # fmt: skip
     async with opened as hosting:
         hosting.host.start()
