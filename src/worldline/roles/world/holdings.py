@@ -62,6 +62,9 @@ class Holdings:
     def all(self) -> list[HeldWorld]:
         return list(self._held.values())
 
+    def addresses(self) -> list[ids.Address]:
+        return list(self._held)
+
     @property
     def count(self) -> int:
         return len(self._held)
@@ -215,6 +218,12 @@ class Holdings:
         if again:
             self.take_again(held.at, self._env.monotonic_us() if again is True else again)
             self._wake()
+
+    def discard(self, at: ids.Address) -> None:
+        """Throw a world's memory away, if it is still here."""
+        held = self._held.get(at)
+        if held is not None:
+            self.drop(held)
 
     def take_again(self, at: ids.Address, due_us: int) -> None:
         """Take this world at a time, if no other worker has it then."""

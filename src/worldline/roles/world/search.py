@@ -201,7 +201,7 @@ class Searcher:
         ordered = fair.in_turns(looking)
         later = ordered[AT_ONCE:]
         if later:
-            probes.hit("search.later")
+            probes.hit("search.left-for-later")
             now_us = self._env.monotonic_us()
             for at in later:
                 self._placed.pop(at, None)

@@ -15,11 +15,12 @@ of its worlds and asks for them anew.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
-from worldline.base import errors, probes
+from worldline.base import errors
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -28,6 +29,7 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
 from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.universes import tenants
 from worldline.roles.universes.served import Universes
 from worldline.roles.world import (
     heartbeat,
@@ -73,19 +75,15 @@ class WorldWorker:
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine, self._env = engine, env
-        self._hub = live
-        self._settings = settings
-        self._telemetry = telemetry
-        self._universes = universes
+        self._hub, self._settings, self._telemetry = live, settings, telemetry
         self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
         self._refusals = refusals.Refusals(env, telemetry)
-        labels = _labels(settings, universes, programs)
-        self.says: list[Callable[[], dict[str, str]]] = [
-            lambda: _labels(settings, universes, programs), self._refusals.labels,
-        ]  # fmt: skip
+        own = functools.partial(_labels, settings, universes, programs)
+        labels = own()
+        self.says: list[Callable[[], dict[str, str]]] = [own, self._refusals.labels]
         self._heartbeat = heartbeat.Heartbeat(
             engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
         )
@@ -101,7 +99,7 @@ class WorldWorker:
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
-        self._hints = hints = hint_scan.HintScan(engine, env, universes)
+        hints = hint_scan.HintScan(engine, env, universes)
         self._holdings = holdings.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
             hints=hints, wake=self._watch.wake, telemetry=telemetry,
@@ -125,12 +123,9 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
-        universes.on_hint.append(self._touched)
-        universes.on_new.append(self._came)
-        universes.on_gone.append(self._gone)
-        self.peek = self._holdings.peek
-        self.hand_over = self._holdings.hand_over
-        self.hand_to = self._holdings.hand_to
+        worlds = self._holdings
+        tenants.Tenants(universes, self.forget, hints, worlds, self._watch, self._heartbeat.changed, self._tasks.start)
+        self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
         self.steps, self._tended_us = 0, LONG_AGO_US
 
@@ -266,40 +261,6 @@ class WorldWorker:
     def _stuck(self, held: HeldWorld) -> None:
         """Something in its inbox cannot be read now: look again in a while."""
         asyncio.get_running_loop().call_later(losses.STUCK_MS / 1000, self.poke, held.at)
-
-    # --- Universes of many ------------------------------------------------------------------------------------
-
-    def _touched(self, universe: ids.UniverseId) -> None:
-        """There may be a hint."""
-        self._hints.touch(universe)
-        self._watch.hint()
-        self._watch.wake()
-
-    def _came(self, universe: ids.UniverseId) -> None:
-        """Another one is served from now on: the heartbeat says so, unless it says that all are."""
-        if universe.hex() in self._universes.label():
-            self._heartbeat.changed()
-            self._watch.wake()
-
-    def _gone(self, universe: ids.UniverseId) -> None:
-        """The universe was deleted, or is not served here any more: let go of its worlds."""
-        self._hints.forget(universe)
-        leaving = [held.at for held in self._holdings.all if held.at.universe == universe]
-        if leaving:
-            probes.hit("worker.universe-gone")
-            self._tasks.start(f"leaving {universe.hex()}", self._leave_universe(leaving))
-
-    async def _leave_universe(self, leaving: list[ids.Address]) -> None:
-        await reap.each(leaving, self._let_go_or_drop, at_once=upkeep.AT_ONCE)
-
-    async def _let_go_or_drop(self, at: ids.Address) -> None:
-        try:
-            await self.forget(at)
-        except errors.Error as error:  # of a deleted universe there is no lease to release
-            log.info("world %s is dropped: %s", at.world.hex(), error)
-        held = self._holdings.peek(at)
-        if held is not None:
-            self._holdings.drop(held)
 
     # --- Searching --------------------------------------------------------------------------------------------
 
