@@ -40,7 +40,7 @@ class Tenants:
     """
 
     def __init__(
-        self, universes: Universes, forget: Callable[[ids.Address], Awaitable[None]], hints: Hints, worlds: Worlds,
+        self, universes: Universes, forget: Callable[[ids.Address], Awaitable[None]], *, hints: Hints, worlds: Worlds,
         watch: wakeup.Watch, changed: Callable[[], None], start: Callable[[str, Coroutine[Any, Any, None]], None],
     ) -> None:  # fmt: skip
         self._universes = universes

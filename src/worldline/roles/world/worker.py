@@ -74,8 +74,7 @@ class WorldWorker:
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine, self._env = engine, env
-        self._hub, self._settings, self._telemetry = live, settings, telemetry
+        self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
         self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
@@ -100,7 +99,7 @@ class WorldWorker:
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
         hints = hint_scan.HintScan(engine, env, universes)
-        self._holdings = holdings.Holdings(
+        worlds = self._holdings = holdings.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
             hints=hints, wake=self._watch.wake, telemetry=telemetry,
         )  # fmt: skip
@@ -123,8 +122,10 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
-        worlds = self._holdings
-        tenants.Tenants(universes, self.forget, hints, worlds, self._watch, self._heartbeat.changed, self._tasks.start)
+        tenants.Tenants(
+            universes, self.forget, hints=hints, worlds=worlds, watch=self._watch, changed=self._heartbeat.changed,
+            start=self._tasks.start,
+        )  # fmt: skip
         self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
         self.steps, self._tended_us = 0, LONG_AGO_US
