@@ -14,12 +14,13 @@ __version__ = "0.1.0.dev0"
 
 # Where each public name is declared. `http=http_call`: the name here, and the name there.
 _DECLARED = {
+    "": "flow",
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
-        "Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
-        "StepFailed StoreError StoreUncertain WrongKey"
+        "BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired "
+        "DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained "
+        "Overloaded QuotaExceeded StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
@@ -36,6 +37,7 @@ _DECLARED = {
     "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
+    "client.upkeep.collection": "Collected Garbage",
     "client.world": "World",
     "kernel.authoring": "http=http_call",
     "kernel.authoring.calls": "Call Effect Request Retry Workflow",
@@ -60,13 +62,14 @@ _DECLARED = {
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",
     "observe.sinks": "Journaled Notice Sinks",
+    "roles.copies.world_export": "Exported",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
     "store.encryption.interface": "Codec CodecContext=Context",
     "store.encryption.master_keys": "AesGcm",
 }
 _PLACES = {
-    public: (f"worldline.{module}", there or public)
+    public: (f"worldline.{module}".rstrip("."), there or public)
     for module, names in _DECLARED.items()
     for public, _, there in (name.partition("=") for name in names.split())
 }
@@ -78,7 +81,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'worldline' has no attribute {name!r}")
     module, there = _PLACES[name]
-    found = getattr(importlib.import_module(module), there, None) or importlib.import_module(f"{module}.{there}")
+    within = None if module == __name__ else getattr(importlib.import_module(module), there, None)
+    found = within or importlib.import_module(f"{module}.{there}")
     globals()[name] = found
     return found
 

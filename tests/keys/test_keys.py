@@ -184,6 +184,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
+    ("worlds.all_worlds", lambda: worlds.all_worlds(UNIVERSE), U + "1506", U + "1507"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
     (
         "sealed.values",
@@ -191,6 +192,9 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1516" + WORLD_ID + NONCE_ID,
         U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
     ),
+    ("sealed.lineages", lambda: sealed.lineages(UNIVERSE), U + "1516", U + "1517"),
+    ("sealed.all_values", lambda: sealed.all_values(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
+    ("subjects.records", lambda: subjects.records(AT), U + "1517" + WORLD_ID, U + "1517" + WORLD_ID[:-2] + "30"),
     ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
@@ -281,6 +285,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         chunks.upload_key(UNIVERSE, DIGEST, NONCE),
         (DIGEST, NONCE),
     ),
+    ("worlds.world_of", lambda key: worlds.world_of(UNIVERSE, key), journal.frame_key(AT, 7), samples.WORLD),
     ("cas.blob_address", lambda key: cas.blob_address(UNIVERSE, key), cas.blob_key(UNIVERSE, DIGEST), DIGEST),
     (
         "collection.condemned_address",
@@ -294,18 +299,25 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         copying.import_key(AT),
         AT,
     ),
+    (
+        "sealed.parse",
+        lambda key: sealed.parse(UNIVERSE, key),
+        sealed.value_key(AT, NONCE, INTENT),
+        (AT, NONCE, INTENT),
+    ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
+WIDE = ("leases.workers", "worlds.all_worlds", "subjects.records")  # of all kinds of keys that a worker or a world has
+PARTS = ("inbox.stamp_of", "leases.owner_of", "worlds.world_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
     "ready.hint_world", "data_keys.is_world", "data_keys.is_unstamped", "data_keys.of_object", "data_keys.sealing",
     "data_keys.whose", "data_keys.whose_object",
-    "segments.unpack",
+    "segments.unpack", "worlds.behind",
 )  # fmt: skip
 
 
@@ -406,6 +418,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
+        case "sealed.parse", (root, subject, value):
+            return sealed.value_key(root, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
@@ -591,7 +605,7 @@ def test_no_keyspace_reaches_into_another() -> None:
     assert journal.part_key(AT, 9, 255) < journal.frame_key(AT, 10)
     for key, name in keys.items():
         assert not any(other.startswith(key) for other in keys if other != key), name
-    wide = [(name, build()) for name, build, begin, end in RANGES if name != "leases.workers"]
+    wide = [(name, build()) for name, build, begin, end in RANGES if name not in WIDE]
     for name, (begin, end) in wide:
         module = name.split(".")[0]
         assert {keys[key].split(".")[0] for key in keys if begin <= key < end} <= {module}, name

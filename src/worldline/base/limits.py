@@ -97,7 +97,7 @@ DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Garbage collection --------------------------------------------------------------------------------
-MARKED_MAX = 16_000_000  # addresses that one collection keeps, eight bytes each; with more, it judges a part of them
+MARKED_MAX = 8_000_000  # addresses that one collection keeps, in 128 MiB; with more, it judges a part of them
 HOLDS_MAX = 64  # of a universe, at the same time
 HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
 HOLD_CHARACTERS_MAX = 200  # of what it is for
@@ -194,6 +194,7 @@ assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item m
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
+assert 64 * (INLINE_BYTES_MAX + KIB) <= BATCH_BYTES_MAX // 2, "the records of blobs that go together fit in a batch"
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"

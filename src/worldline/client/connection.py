@@ -40,7 +40,7 @@ class Connection:
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
-        peers: Mapping[str, str] | None = None, shared: process.Host | None = None,
+        peers: Mapping[str, str] | peer_stores.Peers | None = None, shared: process.Host | None = None,
     ) -> None:  # fmt: skip
         """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
         self.name = name
@@ -59,7 +59,12 @@ class Connection:
         self.levels_from(dict)
         self.settings = settings
         self.blobs = peer_stores.blobs_of(store, universe) if shared is None else shared.blobs(universe)
-        self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers)) if shared is None else shared.peers
+        if shared is not None:
+            self.peers = shared.peers
+        elif isinstance(peers, peer_stores.Peers):
+            self.peers = peers
+        else:
+            self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
         self.host = shared
         self._shares_host = shared is not None
         if programs and shared is None:

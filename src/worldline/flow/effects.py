@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.kernel.flow import faults, jobs, patches, snapshots, values
 
 
@@ -62,6 +62,27 @@ class Registry:
         return self._handlers.get(type)
 
 
+def answering(function: Callable[..., Any]) -> Handler:
+    """A handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
+
+    What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed.
+    """
+
+    async def handler(call: EffectCall) -> Patches:
+        given = {name: each for name, each in call.params.items() if name not in ("into", "fail")}
+        target = call.params.get("fail")
+        try:
+            found = function(**given)
+            answer = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            if not isinstance(target, str):
+                raise
+            return [patches.set_(target, {"code": type(error).__name__, "message": str(error)})]
+        return [patches.set_(str(call.params["into"]), answer)] if "into" in call.params else []
+
+    return handler
+
+
 def call(requirement: snapshots.Requirement, head: snapshots.Snapshot) -> EffectCall:
     """What a handler is given, frozen at the moment of the dispatch."""
     asked = values.frozen(snapshots.plain(requirement))
@@ -89,12 +110,20 @@ async def perform(
             raise
         finally:
             limit.cancel()
-        found = work.result()
+        found = _settled(work, requirement)
         last = attempt == registered.retries
         if last or found.failure is None or found.failure.code != jobs.EFFECT_EXECUTION_FAILED:
             return settle(found)
         await env.sleep(registered.retry_delay_ms / 1_000)
     return None
+
+
+def _settled(work: asyncio.Future[jobs.FulfillEffect], requirement: snapshots.Requirement) -> jobs.FulfillEffect:
+    """The outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
+    if work.cancelled():
+        probes.hit("flow.handler-cancelled")
+        return _failed(requirement, jobs.EFFECT_CANCELLED, f"{requirement.type!r} was cancelled")
+    return work.result()
 
 
 async def _attempt(handler: Handler, requirement: snapshots.Requirement, given: EffectCall) -> jobs.FulfillEffect:

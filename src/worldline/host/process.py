@@ -178,7 +178,7 @@ class Host:
             self._store.engine, self._store.env, universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self.blobs(universe) if self._store.in_store_bytes_max else None, telemetry=self.telemetry,
+            blobs=self.blobs(universe), telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:

@@ -251,6 +251,12 @@ def needed(stored: bytes, blob_of: Callable[[int], bytes]) -> list[bytes]:
     return list(dict.fromkeys(found))
 
 
+def named_blobs(stored: bytes) -> list[bytes]:
+    """The addresses of blobs that are named here; those that are shared with an entry are named there."""
+    named = (SLOT_AT, 4), (DELTA_AT, 5), (IMAGE_AT, 2)
+    return [fields[place] for fields in _forms(parse(stored)) for form, place in named if fields[0] == form]
+
+
 def parse(stored: bytes) -> list[Any]:
     """The flat list of forms and fields."""
     if not stored:

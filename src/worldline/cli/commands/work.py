@@ -288,13 +288,27 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
 
 
 async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
+    """What the letter carries is kept: its reference stands in the inbox from now on."""
     engine, env = universe.store.engine, universe.store.env
-    read = await engine.read(worlds.get(at))
-    batch = kv.Batch()
-    worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
-    ready.leave(batch, at, priority=ready.NORMAL)
-    await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
+    client_id = envs.new_id(env)
+    large = inboxes.refers_to(letter.dead)
+
+    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))
+        if read.value(1) != letter.raw:
+            return transact.Done(read.value(2) is not None)  # an answer was lost, or it is gone
+        batch = kv.Batch()
+        if large is not None:
+            generation = await universe.blobs.generation()
+            await universe.blobs.touch_many([large])
+            generation.expect(batch)
+        worlds.expect_open(batch, worlds.decode(at, read.value(0)))
+        inboxes.retry_dead(batch, at, letter, client_id=client_id, time_us=read.time_us)
+        ready.leave(batch, at, priority=ready.NORMAL)
+        return transact.Write(batch, lambda _: True)
+
+    if not await transact.run(engine, env, attempt):
+        raise errors.Conflicted(f"dead letter {letter.stamp.hex()} is gone already")
 
 
 async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:

@@ -180,9 +180,9 @@ class Carrier:
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
-            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
-                await place.blobs(universe).put(letter.content.data)
             batch = kv.Batch()
+            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
+                await _put(batch, place.blobs(universe), letter.content.data)
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
             if universe != message.from_universe:
                 universes.expect_grants(batch, allowed)
@@ -228,9 +228,9 @@ class Carrier:
                 _refuse(calls.NOT_ALLOWED, f"question {question.hex()} was not put to this world")
             if world.meta.status not in TAKES_INPUT:
                 raise NotYet(f"the world that asked is {world.meta.status.name.lower()}")
-            if not cas.is_small(data):
-                await place.blobs(asker.universe).put(data)
             batch = kv.Batch()
+            if not cas.is_small(data):
+                await _put(batch, place.blobs(asker.universe), data)
             works.answer(batch, asked)
             tried = {"attempt": asked.work.attempt, "correlation": asked.work.correlation}
             parking.tell(batch, world, msgspec.structs.replace(receipt, **tried))
@@ -278,3 +278,10 @@ def _hint(goes: calls.Destination) -> str:
 def _refuse(code: str, why: str) -> NoReturn:
     """No other attempt will help."""
     raise failures.Fatal(why, code=code)
+
+
+async def _put(batch: kv.Batch, blobs: blob_layer.Blobs, data: bytes) -> None:
+    """Store what the batch refers to."""
+    generation = await blobs.generation()
+    await blobs.put(data)
+    generation.expect(batch)

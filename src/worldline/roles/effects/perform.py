@@ -347,7 +347,8 @@ class Performer:
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
         handed = await self._hand_over(claim, receipt, data, trace)
         if not handed:
-            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace))
+            large = None if carried.ref is None else data
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace), large=large)
         if self._telemetry.on:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
@@ -376,8 +377,12 @@ class Performer:
             del self._handed[claim.intent]
         return True
 
-    async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
-        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit."""
+    async def _settle(
+        self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item], *, large: bytes | None = None
+    ) -> None:
+        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit.
+        `large`: what the item refers to.
+        """
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
@@ -390,6 +395,11 @@ class Performer:
                     batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
                 )
                 return transact.Write(batch, lambda _: None)
+            if large is not None:
+                blobs = self._blobs(claim.at.universe)
+                generation = await blobs.generation()
+                await blobs.put(large)
+                generation.expect(batch)
             parking.tell(batch, world, change(batch))
             return transact.Write(batch, lambda _: None)
 

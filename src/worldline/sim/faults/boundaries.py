@@ -20,6 +20,7 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "begin": ("B15 before a fork's first step", "B15 after a fork's first step"),
     "lean": ("B15 before a fork's first own state is recorded", "B15 after a fork's first own state"),
     "compact": ("B11 after segment, before index", "B12 after index and deletes"),
+    "deliver": ("B20 before a message is enqueued elsewhere", "B20 between message and sender's receipt"),
     "enqueue": ("ingress before enqueue", "ingress after enqueue"),
     "read": ("B18 before read", "B18 after read"),
     "cold": ("B21 before a cell is fetched", "B21 after a cell is fetched"),  # a step waits for it
@@ -32,7 +33,6 @@ UNREACHABLE = {
     "B13 between delete batches": "one batch indexes a segment and deletes its frames (R1 asserts it)",
     "B14 after condemn, before sweep": "there is no garbage collection yet",
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
-    "B20 between message and sender's receipt": "one batch holds both (F1 asserts it)",
 }
 RARE = [
     "fire",
@@ -46,6 +46,7 @@ RARE = [
 ]  # kinds of commits that there are few of
 FORKING = ("fork", "begin", "lean")  # those of forks, which only some seeds have
 COMPACTING = ("compact",)  # likewise
+SENDING = ("deliver",)  # likewise
 FAULTS = ("crash", "pause", "unknown", "partition")
 
 Cell = tuple[str, str]

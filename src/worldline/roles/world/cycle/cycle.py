@@ -21,7 +21,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, worlds
+from worldline.layers import commit, leases, universes, worlds
 from worldline.layers import journal as journals
 from worldline.layers.stored import lines
 from worldline.model import ids
@@ -154,7 +154,7 @@ class Cycle:
                     lost.append(Lost(each, each.turn.error))
                     continue
                 try:
-                    if each.done.large or each.done.outgoing:
+                    if each.done.large or each.done.outgoing or each.done.carried:
                         await self._build(each, time_us)
                     else:
                         self._built(each, time_us)
@@ -203,13 +203,18 @@ class Cycle:
         """The batch of a world whose steps have large payloads, or send something."""
         held, done = worked.turn.held, worked.done
         routes = await step_batch.route(self._engine, self._env, held, done)
-        await step_batch.put_large(held, done)
-        self._built(worked, time_us, routes)
+        generation = await step_batch.put_large(held, done)
+        self._built(worked, time_us, routes, generation)
 
-    def _built(self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = ()) -> None:
+    def _built(
+        self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = (),
+        generation: universes.Generation | None = None,
+    ) -> None:  # fmt: skip
         turn, done = worked.turn, worked.done
         hints = turn.superfluous(done) if turn.hints else ()
-        worked.with_batch(step_batch.build(turn.held, done, routes, self._claims, time_us=time_us, hints=hints))
+        worked.with_batch(
+            step_batch.build(turn.held, done, routes, self._claims, time_us=time_us, hints=hints, generation=generation)
+        )
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""
@@ -313,8 +318,8 @@ class Cycle:
         time_us = self._clock.now_us()
         done = await self._stepper.take_alone(held, handover, time_us)
         routes = await step_batch.route(self._engine, self._env, held, done)
-        await step_batch.put_large(held, done)
-        built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us)
+        generation = await step_batch.put_large(held, done)
+        built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us, generation=generation)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
         [outcome] = await transact.commit(self._engine, self._env, built.batch)

@@ -99,23 +99,28 @@ async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Out
     ]  # fmt: skip
 
 
-async def put_large(held: HeldWorld, done: Done) -> None:
-    """Everything too large for an entry or a change goes to the CAS before the commit that refers to it."""
-    for data in done.large:
+async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
+    """Everything too large for an entry or a change goes to the CAS before the commit that refers to it. Returns the
+    generation that this commit expects; None if it refers to nothing.
+    """
+    large = [*done.large, *done.carried]
+    large += [each.params for each in done.wanted.values() if not cas.is_small(each.params)]
+    large += [each.data for each in done.outgoing if not cas.is_small(each.data)]
+    if not large:
+        return None
+    generation = await held.blobs.generation()
+    for data in dict.fromkeys(large):
         await held.blobs.put(data)
-    for wanted in done.wanted.values():
-        if not cas.is_small(wanted.params):
-            await held.blobs.put(wanted.params)
-    for outgoing in done.outgoing:
-        if not cas.is_small(outgoing.data):
-            await held.blobs.put(outgoing.data)
+    return generation
 
 
 def build(
     held: HeldWorld, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
-    hints: Sequence[ready.Hint] = (),
+    hints: Sequence[ready.Hint] = (), generation: universes.Generation | None = None,
 ) -> Built:  # fmt: skip
-    """One batch with all that these steps did. `hints`: those that they make superfluous."""
+    """One batch with all that these steps did. `hints`: those that they make superfluous; `generation`: of what they
+    refer to (`put_large`).
+    """
     opened: list[commit.Opened] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
@@ -124,7 +129,7 @@ def build(
             for intent, work in works_wanted
         ]
     try:
-        return _build(held, done, routes, opened, time_us=time_us, hints=hints)
+        return _build(held, done, routes, opened, time_us=time_us, hints=hints, generation=generation)
     except BaseException:
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
@@ -132,9 +137,11 @@ def build(
 
 def _build(
     held: HeldWorld, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
-    hints: Sequence[ready.Hint],
+    hints: Sequence[ready.Hint], generation: universes.Generation | None,
 ) -> Built:  # fmt: skip
     batch = kv.Batch()
+    if generation is not None:
+        generation.expect(batch)
     seen: list[commit.Seen] = []
     settled: list[works.Open] = []
     for each, applied in done.handed:

@@ -66,6 +66,7 @@ class Done(msgspec.Struct):
     cancelled: list[step.Wanted] = []
     outgoing: list[step.Outgoing] = []
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
+    carried: list[bytes] = []  # what inputs carry: it is there, and must stay
     traces: list[trace.Kept] = []  # where user code failed
     sealed: list[New] = []  # personal values, to be kept apart
     moved: list[Moved] = []  # those that messages take to other worlds
@@ -101,6 +102,7 @@ def run(
         given = handed_input(handover, poison)
         applied, dead, _ = _step(held, done, given, time_us, begin)
         done.handed.append((handover, applied))
+        _carry(done, handover.data)
         done.size += RECORD_BYTES
         if dead:
             letter = _as_unread(handover.item, applied)
@@ -148,6 +150,7 @@ def _take_unread(
     held: HeldWorld, done: Done, item: inboxes.Unread, given: step.Input, *, time_us: int, begin: Begin
 ) -> None:
     applied, dead, instead = _step(held, done, given, time_us, begin)
+    _carry(done, given.data)
     if dead and instead is None:
         done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
         done.size += len(item.raw)
@@ -155,10 +158,15 @@ def _take_unread(
     done.taken.append(item)
     if instead is not None:
         letter = _as_unread(msgspec.structs.replace(instead.event, payload=cas.as_payload(instead.data)), applied)
-        if not cas.is_small(instead.data):
-            done.large.append(instead.data)
         done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
         done.size += len(letter.raw)
+        _carry(done, instead.data)
+
+
+def _carry(done: Done, data: bytes) -> None:
+    """An input's payload, if it is large: the journal, or a dead letter, refers to it from now on."""
+    if not cas.is_small(data):
+        done.carried.append(data)
 
 
 def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
