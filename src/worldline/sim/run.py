@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.sim.check import aftermath, checkers, forks, lateness, segments, trials
+from worldline.sim.check import aftermath, checkers, deletions, forks, lateness, segments, trials
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
@@ -117,7 +117,8 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.outside.on_call.append(born.called)
     tried = trials.Trials(cluster.fragile.budget, audit.broken)
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
-    await cluster.boot([audit.look, tried.look, born.look, compacted.look])
+    gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
+    await cluster.boot([audit.look, tried.look, born.look, compacted.look, gone.look])
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
     cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()
@@ -134,6 +135,7 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.check_roles()
     cluster.stop()
     await checkers.at_end(cluster, audit, left, born)
+    await gone.at_end(checkers.reader(cluster, cluster.calm()))
 
 
 @contextlib.contextmanager

@@ -106,6 +106,7 @@ class Audit:
         ):
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
+        self._deleted(applied)
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
@@ -116,6 +117,18 @@ class Audit:
                 self._appended(applied, where.at, append.value)
             elif where.what != "hint":
                 self.broken("J1", f"something was appended to {where.what}")
+
+    def _is_deleted(self, at: ids.Address | None) -> bool:
+        return at is not None and at in self.worlds and self.worlds[at].status is Status.DELETED
+
+    def _deleted(self, applied: Applied) -> None:
+        """A world that is deleted by this batch has no rules any more but those of `deletions.py`."""
+        for key, put in applied.batch.puts.items():
+            where = keyspaces.place(key)
+            if where.what == "meta" and where.at is not None:
+                status = world_keys.META.unpack(put.value).status
+                if status is Status.DELETED:
+                    self._life(where.at).status = status
 
     def _born(self, at: ids.Address, head: journal.Head) -> None:
         if at in self.worlds:
@@ -128,6 +141,8 @@ class Audit:
         where = keyspaces.place(key)
         put = applied.batch.puts.get(key)
         new = None if put is None else put.value
+        if new is None and where.what != "epoch" and self._is_deleted(where.at):
+            return  # it is being removed
         match where.what:
             case "epoch":
                 self._epoch(applied, where, new)
