@@ -14,14 +14,16 @@ __version__ = "0.1.0.dev0"
 
 # Where each public name is declared. `http=http_call`: the name here, and the name there.
 _DECLARED = {
+    "": "flow",
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed Conflicted Corrupt DedupeExpired DurabilityWarning Error Exists IdReused "
-        "InUse NotFound NotHosted NotRetained Overloaded QuotaExceeded StepFailed StoreError StoreUncertain"
+        "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
+        "Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
+        "StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Failed Fatal LimitExceeded NotDurable "
+        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
     ),
     "client.access.grants": "Allowed AllowedChange",
@@ -32,6 +34,7 @@ _DECLARED = {
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",
+    "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
     "client.world": "World",
@@ -48,6 +51,7 @@ _DECLARED = {
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",
@@ -59,9 +63,11 @@ _DECLARED = {
     "observe.sinks": "Journaled Notice Sinks",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
+    "store.encryption.interface": "Codec CodecContext=Context",
+    "store.encryption.master_keys": "AesGcm",
 }
 _PLACES = {
-    public: (f"worldline.{module}", there or public)
+    public: (f"worldline.{module}".rstrip("."), there or public)
     for module, names in _DECLARED.items()
     for public, _, there in (name.partition("=") for name in names.split())
 }
@@ -73,7 +79,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'worldline' has no attribute {name!r}")
     module, there = _PLACES[name]
-    found = getattr(importlib.import_module(module), there, None) or importlib.import_module(f"{module}.{there}")
+    within = None if module == __name__ else getattr(importlib.import_module(module), there, None)
+    found = within or importlib.import_module(f"{module}.{there}")
     globals()[name] = found
     return found
 

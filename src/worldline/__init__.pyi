@@ -3,12 +3,15 @@
 `__init__.py` has the same table for the running program, which loads a name when it is first used.
 """
 
+from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
     BadInput,
     CellUnfit,
     Closed,
+    CodecFailed,
+    CodecMismatch,
     Conflicted,
     Corrupt,
     DedupeExpired,
@@ -17,6 +20,8 @@ from worldline.base.errors import (
     Exists,
     IdReused,
     InUse,
+    KeyDestroyed,
+    KeyMissing,
     NotFound,
     NotHosted,
     NotRetained,
@@ -25,6 +30,7 @@ from worldline.base.errors import (
     StepFailed,
     StoreError,
     StoreUncertain,
+    WrongKey,
 )
 from worldline.base.failures import (
     CancelKind,
@@ -32,6 +38,7 @@ from worldline.base.failures import (
     Diverged,
     EffectFailed,
     EffectTimeout,
+    Erased,
     Failed,
     Fatal,
     LimitExceeded,
@@ -52,6 +59,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.upkeep.universe_deletion import delete_universe
@@ -89,6 +97,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
@@ -100,10 +109,14 @@ from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
+from worldline.store.encryption.interface import Codec
+from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str
 
 __all__ = [
+    "AesGcm",
     "Allowed",
     "AllowedChange",
     "Attempt",
@@ -114,6 +127,10 @@ __all__ = [
     "CellUnfit",
     "Chunk",
     "Closed",
+    "Codec",
+    "CodecContext",
+    "CodecFailed",
+    "CodecMismatch",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -128,6 +145,8 @@ __all__ = [
     "Entry",
     "Env",
     "Envelope",
+    "Erased",
+    "Erasure",
     "Error",
     "Exists",
     "Failed",
@@ -136,6 +155,8 @@ __all__ = [
     "IdReused",
     "InUse",
     "Journaled",
+    "KeyDestroyed",
+    "KeyMissing",
     "Kind",
     "LimitExceeded",
     "Measure",
@@ -147,6 +168,7 @@ __all__ = [
     "OpenEffect",
     "OutsideWorkflow",
     "Overloaded",
+    "Personal",
     "Program",
     "Quota",
     "QuotaChange",
@@ -185,6 +207,7 @@ __all__ = [
     "Workflow",
     "World",
     "WorldMeta",
+    "WrongKey",
     "after",
     "ask",
     "attempt",
@@ -192,6 +215,7 @@ __all__ = [
     "create_universe",
     "delete_universe",
     "emit",
+    "flow",
     "gather",
     "http",
     "log",

@@ -55,5 +55,12 @@ def test_no_driver_is_loaded(statement: str) -> None:
     assert [name for name in DRIVERS if name in loaded] == []
 
 
+def test_the_standalone_host_loads_no_storage_driver() -> None:
+    loaded = loaded_by("import worldline.flow")
+    assert [
+        name for name in ("lmdb", "asyncpg", "obstore", "worldline.store", "worldline.roles") if name in loaded
+    ] == []
+
+
 def test_a_driver_that_is_loaded_would_be_seen() -> None:
     assert "lmdb" in loaded_by("import worldline\nworldline.open")

@@ -55,10 +55,12 @@ CATCHES_ALL = ("roles/loop.py", "sim/runtime/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
+    "host/encryption/user_codec.py",
     "kernel/authoring/calls.py",
     "kernel/context.py",
     "kernel/driver.py",
     "kernel/events.py",
+    "kernel/flow/jobs.py",
     "kernel/execution/coroutines.py",
     "kernel/execution/waits.py",
     "kernel/authoring/reducers.py",
@@ -66,6 +68,8 @@ CALLS_USER_CODE = (
     "kernel/authoring/stored_types.py",
     "kernel/user_errors.py",
     "kernel/values.py",
+    "flow/effects.py",
+    "flow/host.py",
     "roles/cluster/proofs.py",
     "roles/effects/attempt.py",
     "roles/effects/open_resources.py",

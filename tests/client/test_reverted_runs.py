@@ -106,7 +106,7 @@ async def test_a_revert_before_the_start_concerns_no_run(memory_kit: Kit) -> Non
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("alice", shop.program)
         await (await world.send(Added(1))).applied()
-        at, wanted = await world._handle.address(), world._wanted(shop.parent(), "r")
+        at, wanted = await world._handle.address(), await world._wanted(shop.parent(), "r")
         with answers.expecting(universe._connection, at, Kind.RUN_FINISHED, "r") as told:
             await world.revert(0)
             assert told is not None

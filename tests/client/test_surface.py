@@ -16,7 +16,8 @@ UNIVERSE = [
     "worlds",
 ]  # fmt: skip
 WORLD = [
-    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "export", "follow", "fork",
+    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "erase", "export",
+    "follow", "fork",
     "head", "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
     "shadow", "snapshot", "start", "state", "unschedule",
 ]  # fmt: skip

@@ -8,29 +8,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import kits
+from tests.conformance import kits, sealed
 from tests.servers import postgres
 from worldline.base import env_os
 
-ENGINES = ["memory", "lmdb", "postgres"]
-DURABLE = ["lmdb", "postgres"]
+ENGINES = ["memory", "lmdb", "postgres", "sealed-memory", "restless-memory", "sealed-lmdb", "sealed-postgres"]
+DURABLE = ["lmdb", "postgres", "sealed-lmdb", "sealed-postgres"]
 
 _SCHEMAS = itertools.count()
 
 
 def _kit(engine: str, folder: Path) -> kits.Kit:
     env = env_os.OsEnv()
-    if engine == "memory":
-        return kits.memory_kit(env)
-    if engine == "lmdb":
-        return kits.placed_kit(kits.Place("lmdb", str(folder / "store")), env)
-    return kits.placed_kit(_postgres_place(), env)
+    match engine:
+        case "memory":
+            return kits.memory_kit(env)
+        case "sealed-memory":
+            return kits.memory_kit(env, sealed.FixedVault())
+        case "restless-memory":
+            return kits.memory_kit(env, sealed.RestlessVault())
+        case "lmdb" | "sealed-lmdb":
+            return kits.placed_kit(kits.Place(engine, str(folder / "store")), env)
+        case _:
+            return kits.placed_kit(_postgres_place(engine), env)
 
 
-def _postgres_place() -> kits.Place:
+def _postgres_place(engine: str = "postgres") -> kits.Place:
     """A schema is a store of its own, and much quicker made than a database."""
     schema = f"store_{os.getpid()}_{next(_SCHEMAS)}"
-    return kits.Place("postgres", postgres.shared().url(schema=schema))
+    return kits.Place(engine, postgres.shared().url(schema=schema))
 
 
 @pytest.fixture(params=ENGINES)

@@ -6,6 +6,8 @@ lmdb they share the folder's writer thread too, as all engines of one process do
 process, so its engines are `Facade`s of one `MemoryEngine`: they share keys and hints, and only closing is their own.
 Cases that need a store which outlives its engines ask for a `durable_kit`; cases that need another process use `place`,
 which a child opens by `open_place`.
+
+Each engine is there plain and sealed (`store/encryption`): the values of keys that no case counts on are encrypted.
 """
 
 from __future__ import annotations
@@ -15,10 +17,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.conformance import sealed
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.store import kv, memory, postgres
+from worldline.store.encryption import engine as sealed_engine
+from worldline.store.encryption.interface import Vault
 from worldline.store.lmdb import driver as lmdb_driver
+
+SEALED = "sealed-"  # what the name of an engine begins with if its values are encrypted
 
 # Small, so that a test folder is quick to make; still beyond what any case here writes.
 LMDB_MAP_BYTES = 256 * 1024 * 1024
@@ -96,11 +103,11 @@ class Facade:
         return self._engine
 
 
-def memory_kit(env: envs.Env) -> Kit:
+def memory_kit(env: envs.Env, vault: Vault | None = None) -> Kit:
     shared = memory.MemoryEngine(env)
 
     async def opener() -> kv.Engine:
-        return Facade(shared)
+        return Facade(shared) if vault is None else sealed_engine.SealedEngine(Facade(shared), vault)
 
     return Kit("memory", opener, None)
 
@@ -111,13 +118,17 @@ def placed_kit(place: Place, env: envs.Env) -> Kit:
     async def opener() -> kv.Engine:
         return await open_place(place, env, create=True)
 
-    return Kit(place.engine, opener, place)
+    return Kit(place.engine.removeprefix(SEALED), opener, place)
 
 
 async def open_place(
     place: Place, env: envs.Env | None = None, *, create: bool = False, map_bytes: int = LMDB_MAP_BYTES
 ) -> kv.Engine:
     env = env_os.OsEnv() if env is None else env
+    if place.engine.startswith(SEALED):
+        plain = Place(place.engine.removeprefix(SEALED), place.where)
+        inner = await open_place(plain, env, create=create, map_bytes=map_bytes)
+        return sealed_engine.SealedEngine(inner, sealed.FixedVault())
     if place.engine == "lmdb":
         return await lmdb_driver.open(Path(place.where), env, create=create, map_bytes=map_bytes)
     assert place.engine == "postgres"

@@ -90,6 +90,16 @@ def test_an_embedded_writer_is_killed(maker: Maker, tmp_path: Path) -> None:
     assert campaign.lost_acks > ROUNDS // 20, "no kill ever met a commit under way"
 
 
+def test_an_embedded_writer_of_sealed_values_is_killed(maker: Maker, tmp_path: Path) -> None:
+    campaign = Campaign(maker, kits.Place("sealed-lmdb", str(tmp_path / "store")))
+    rounds = max(30, ROUNDS // 10)
+    with asyncio.Runner() as runner:
+        for since, delay_us in _instants(rounds, most_us=50_000):
+            campaign.round(runner, since=since, delay_us=delay_us)
+        campaign.check_everything(runner)
+    assert campaign.acks > 2 * rounds, "hardly anything was written, so this proved nothing"
+
+
 def test_an_embedded_writer_is_killed_while_it_makes_the_store(maker: Maker, tmp_path: Path) -> None:
     choose = random.Random(SEED)
     with asyncio.Runner() as runner:

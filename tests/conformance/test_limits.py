@@ -58,7 +58,7 @@ def _range_end(size: int) -> kv.Batch:
 
 
 def _put_value(size: int) -> kv.Batch:
-    return batches.create(b"value", b"\x00" * size)
+    return batches.create(b"large", b"\x00" * size)
 
 
 def _stamped_value(size: int) -> kv.Batch:

@@ -1,4 +1,6 @@
-"""What every object store must do: the reference in memory, a folder, and a bucket on a real S3 server."""
+"""What every object store must do: the reference in memory, a folder, and a bucket on a real S3 server; and each of
+them with bodies that are sealed.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import sealed
 from tests.servers import s3
 from worldline.base import env_os, errors, limits
+from worldline.store import memory
+from worldline.store.encryption import envelope
+from worldline.store.encryption import objects as sealed_objects
 from worldline.store.objects import folder as objects_folder
 from worldline.store.objects import interface as objects
 from worldline.store.objects import memory as objects_memory
 from worldline.store.objects import s3 as objects_s3
 
-KINDS = ["memory", "folder", "s3"]
+KINDS = ["memory", "folder", "s3", "sealed-memory", "sealed-folder", "sealed-s3"]
 MIB = 1024 * 1024
 NEAR_US = 60_000_000
 
@@ -37,7 +43,8 @@ GOOD_NAMES = ["0", "a", "z9", "a/b", "a/b-c", "a/b-c-d", "x" * 64, "/".join("abc
 class Place:
     """One fresh, empty store. Every `open` gives another store object on it."""
 
-    def __init__(self, opener: Callable[[], Awaitable[objects.Objects]]) -> None:
+    def __init__(self, opener: Callable[[], Awaitable[objects.Objects]], *, room: int = 0) -> None:
+        self.room = room  # that sealing takes from the largest body
         self._opener = opener
         self._opened: list[objects.Objects] = []
 
@@ -57,13 +64,14 @@ _numbers = itertools.count()
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     env = env_os.OsEnv()
-    if request.param == "memory":
+    kind = request.param.removeprefix("sealed-")
+    if kind == "memory":
         shared = objects_memory.MemoryObjects(env)
 
         async def opener() -> objects.Objects:
             return shared
 
-    elif request.param == "folder":
+    elif kind == "folder":
 
         async def opener() -> objects.Objects:
             return await objects_folder.open(tmp_path / "objects", create=True)
@@ -74,7 +82,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         async def opener() -> objects.Objects:
             return await objects_s3.open(server.url(prefix), server.settings(), env)
 
-    return Place(opener)
+    if kind == request.param:
+        return Place(opener)
+
+    async def sealed_opener() -> objects.Objects:
+        return sealed_objects.SealedObjects(await opener(), memory.MemoryEngine(env), sealed.FixedVault())
+
+    return Place(sealed_opener, room=envelope.HEAD_BYTES + sealed.FixedVault.room_bytes)
 
 
 async def names(store: objects.Objects, prefix: str = "") -> list[str]:
@@ -278,9 +292,9 @@ async def test_a_bad_listing_is_refused(place: Place, prefix: str, after: str, c
 async def test_a_body_over_the_limit_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await place.open()
     monkeypatch.setattr(limits, "BLOB_BYTES_MAX", 1000)
-    await store.put("a/1", b"x" * 1000)
+    await store.put("a/1", b"x" * (1000 - place.room))
     with pytest.raises(errors.TooLarge):
-        await store.put("a/2", b"x" * 1001)
+        await store.put("a/2", b"x" * (1001 - place.room))
     assert await names(store) == ["a/1"]
 
 
@@ -313,7 +327,7 @@ async def test_many_calls_at_once(place: Place) -> None:
     assert len(await names(store)) == 50
 
 
-@pytest.mark.parametrize("place", ["folder", "s3"], indirect=True)
+@pytest.mark.parametrize("place", ["folder", "s3", "sealed-folder", "sealed-s3"], indirect=True)
 async def test_a_closed_store_says_so(place: Place) -> None:
     store, other = await place.open(), await place.open()
     await store.put("a/b", b"x")

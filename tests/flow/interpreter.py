@@ -46,7 +46,7 @@ def evaluate(e: Expr, env: Env) -> Any:
     return EAGER[name](**arguments)
 
 
-# --- Kinds that decide what is evaluated ---------------------------------------------------------------------
+# --- Kinds that decide what is evaluated -----------------------------------------------------------------
 
 
 def _get(e: Expr, env: Env) -> Any:
@@ -148,7 +148,7 @@ LAZY: dict[str, Callable[[Expr, Env], Any]] = {
 }
 
 
-# --- Kinds whose arguments are evaluated first -----------------------------------------------------------------
+# --- Kinds whose arguments are evaluated first -----------------------------------------------------------
 
 
 def _double(value: float) -> Any:
@@ -367,7 +367,7 @@ EAGER: dict[str, Any] = {
 }
 
 
-# --- Flows ------------------------------------------------------------------------------------------------------------
+# --- Flows -----------------------------------------------------------------------------------------------
 
 
 @dataclass

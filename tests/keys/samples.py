@@ -22,13 +22,25 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, copying, deletions, held, quotas, universe_deletions
+from worldline.keys.upkeep import (
+    collection,
+    copying,
+    data_keys,
+    deletions,
+    encryption,
+    held,
+    quotas,
+    sealed,
+    subjects,
+    universe_deletions,
+)
 from worldline.model import blob, ids, lease, payload, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
 from worldline.model import world as world_model
 from worldline.model.upkeep import copies
+from worldline.model.upkeep import sealed as sealed_model
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -96,6 +108,8 @@ def message() -> inbox_model.Message:
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
+    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.Kept(DIGEST, b"\x63ada")),
+    ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US, True)),
@@ -188,6 +202,24 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.WORKER,
         leases.WORKER,
         lease.Worker(counted(0x70), 9, TIME_US, 10_000_000, 64, {"zone": "a"}, draining=True),
+    ),
+    (
+        "encryption",
+        space.ValueKind.ENCRYPTION,
+        encryption.VALUE,
+        encryption.Encryption("aes-gcm", 3, [encryption.MasterKey("2026", counted(0x70), True)], b"probe"),
+    ),
+    (
+        "data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        data_keys.DataKey("2026", counted(0x60, 60), TIME_US),
+    ),
+    (
+        "destroyed data key",
+        space.ValueKind.DATA_KEY,
+        data_keys.VALUE,
+        data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
     (

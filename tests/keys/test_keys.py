@@ -32,12 +32,23 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, copying, deletions, held, quotas, universe_deletions
+from worldline.keys.upkeep import (
+    collection,
+    copying,
+    data_keys,
+    deletions,
+    encryption,
+    held,
+    quotas,
+    sealed,
+    subjects,
+    universe_deletions,
+)
 from worldline.model import ids
 
 MODULES = (
-    cas, chunks, collection, copying, held, inbox, journal, leases, lineage, quotas, ready, schema, segments, snapshots,
-    traces, trial, universes, work, worlds, deletions, universe_deletions,
+    cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, lineage, quotas,
+    ready, schema, sealed, segments, snapshots, subjects, traces, trial, universe_deletions, universes, work, worlds,
 )  # fmt: skip
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -53,6 +64,9 @@ NONCE_ID = "30707172737475767778797a7b7c7d7e7f"
 
 KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("schema.KEY", lambda: schema.KEY, "1501" + "1501"),
+    ("encryption.KEY", lambda: encryption.KEY, "1501" + "1516"),
+    ("data_keys.universe_key", lambda: data_keys.universe_key(UNIVERSE), U + "1519"),
+    ("data_keys.world_key", lambda: data_keys.world_key(AT), U + "151a" + WORLD_ID),
     ("universes.name_key", lambda: universes.name_key("main"), "1501" + "1502" + "026d61696e00"),
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
@@ -89,6 +103,13 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
     ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
     ("quotas.log_prefix", lambda: quotas.log_prefix(UNIVERSE), U + "151e33"),
+    ("sealed.value_key", lambda: sealed.value_key(AT, NONCE, INTENT), U + "1516" + WORLD_ID + NONCE_ID + INTENT_ID),
+    ("subjects.subject_key", lambda: subjects.subject_key(AT, NONCE), U + "1517" + WORLD_ID + "14" + NONCE_ID),
+    (
+        "subjects.value_key",
+        lambda: subjects.value_key(AT, NONCE, INTENT),
+        U + "1517" + WORLD_ID + "1501" + NONCE_ID + INTENT_ID,
+    ),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
@@ -147,6 +168,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
 
 RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("universes.names", universes.names, "1501" + "1502", "1501" + "1503"),
+    ("data_keys.world_keys", lambda: data_keys.world_keys(UNIVERSE), U + "151a", U + "151b"),
     ("worlds.names", lambda: worlds.names(UNIVERSE), U + "1503", U + "1504"),
     ("worlds.index", lambda: worlds.index(UNIVERSE), U + "1504", U + "1505"),
     ("cas.blobs", lambda: cas.blobs(UNIVERSE), U + "1505", U + "1506"),
@@ -162,7 +184,15 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
     ("quotas.log", lambda: quotas.log(UNIVERSE), U + "151e33", U + "151e34"),
     ("chunks.uploads", lambda: chunks.uploads(UNIVERSE), U + "1510", U + "1511"),
+    ("worlds.all_worlds", lambda: worlds.all_worlds(UNIVERSE), U + "1506", U + "1507"),
     ("collection.condemned", lambda: collection.condemned(UNIVERSE), U + "1513", U + "1514"),
+    (
+        "sealed.values",
+        lambda: sealed.values(AT, NONCE),
+        U + "1516" + WORLD_ID + NONCE_ID,
+        U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
+    ),
+    ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
     ("snapshots.snapshots", lambda: snapshots.snapshots(AT), W + "1508", W + "1509"),
@@ -238,6 +268,8 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
     ),
     ("leases.held_address", lambda key: leases.held_address(WORKER, key), leases.held_key(WORKER, AT), AT),
     ("leases.worker_of", leases.worker_of, leases.worker_key(WORKER), WORKER),
+    ("data_keys.owner", data_keys.owner, data_keys.world_key(AT), (UNIVERSE, samples.WORLD)),
+    ("data_keys.owner", data_keys.owner, data_keys.universe_key(UNIVERSE), (UNIVERSE, None)),
     (
         "chunks.chunk_number",
         lambda key: chunks.chunk_number(UNIVERSE, DIGEST, NONCE, key),
@@ -250,6 +282,7 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         chunks.upload_key(UNIVERSE, DIGEST, NONCE),
         (DIGEST, NONCE),
     ),
+    ("worlds.world_of", lambda key: worlds.world_of(UNIVERSE, key), journal.frame_key(AT, 7), samples.WORLD),
     ("cas.blob_address", lambda key: cas.blob_address(UNIVERSE, key), cas.blob_key(UNIVERSE, DIGEST), DIGEST),
     (
         "collection.condemned_address",
@@ -267,12 +300,15 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
 ]
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-PARTS = ("inbox.stamp_of", "leases.owner_of")  # read a part of a key and say nothing of the rest
+WIDE = ("leases.workers", "worlds.all_worlds")  # of all kinds of keys that a worker or a world has
+PARTS = ("inbox.stamp_of", "leases.owner_of", "worlds.world_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
     "journal.pack_frame", "journal.pack_part", "journal.pack_whole", "journal.unpack_frame", "journal.frame_prefix",
     "cas.object_folder", "cas.object_name", "ready.hint_value",
-    "ready.hint_world", "segments.unpack",
+    "ready.hint_world", "data_keys.is_world", "data_keys.is_unstamped", "data_keys.of_object", "data_keys.sealing",
+    "data_keys.whose", "data_keys.whose_object",
+    "segments.unpack", "worlds.behind",
 )  # fmt: skip
 
 
@@ -301,7 +337,7 @@ def test_the_tables_name_every_function() -> None:
     listed = {row[0] for row in KEYS} | {row[0] for row in RANGES} | {row[0] for row in PARSED} | {*NOT_KEYS}
     found = {f"{short(module)}.{name}" for module in MODULES for name in public_functions(module)}
     assert found <= listed
-    assert listed - found == {"schema.KEY"}
+    assert listed - found == {"schema.KEY", "encryption.KEY"}
 
 
 def short(module: types.ModuleType) -> str:
@@ -377,6 +413,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
             return leases.worker_key(worker)
+        case "data_keys.owner", (universe, None):
+            return data_keys.universe_key(universe)
+        case "data_keys.owner", (universe, world):
+            return data_keys.world_key(ids.Address(universe, world))
     raise AssertionError(name)
 
 
@@ -441,6 +481,8 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
         lambda: collection.condemned_key(UNIVERSE, bytes(31)),
         lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
+        lambda: sealed.values(AT, NONCE[1:]),
+        lambda: subjects.subject_key(AT, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
         lambda: inbox.seen_key(AT, ""),
@@ -515,12 +557,14 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
     space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
-    space.InStore: {"SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "RESTORING": 24, "BACKUP": 25},
+    space.InStore: {
+        "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_DELETION": 20, "ENCRYPTION": 22, "RESTORING": 24, "BACKUP": 25,
+    },
     space.InUniverse: {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
-        "IMPORT": 27,
-        "QUOTAS": 29, "QUOTA_LOG": 30, "GRANTS": 60, "GRANT_LOG": 61,
+        "SEALED": 22, "SUBJECT": 23, "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30,
+        "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,
@@ -550,7 +594,7 @@ def test_no_keyspace_reaches_into_another() -> None:
     assert journal.part_key(AT, 9, 255) < journal.frame_key(AT, 10)
     for key, name in keys.items():
         assert not any(other.startswith(key) for other in keys if other != key), name
-    wide = [(name, build()) for name, build, begin, end in RANGES if name != "leases.workers"]
+    wide = [(name, build()) for name, build, begin, end in RANGES if name not in WIDE]
     for name, (begin, end) in wide:
         module = name.split(".")[0]
         assert {keys[key].split(".")[0] for key in keys if begin <= key < end} <= {module}, name

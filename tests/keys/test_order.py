@@ -28,7 +28,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, quotas
+from worldline.keys.upkeep import collection, quotas, sealed, subjects
 from worldline.model import ids
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -134,6 +134,9 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "collection": collection.collection_key(at.universe),
         "holds": collection.holds_key(at.universe),
         "condemned": collection.condemned_key(at.universe, other * 2),
+        "personal value": sealed.value_key(at, other, other),
+        "subject": subjects.subject_key(at, other),
+        "erased value": subjects.value_key(at, other, other),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),
         "hint": ready.hint_key(at.universe, number, stamp),

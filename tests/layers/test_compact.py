@@ -12,9 +12,11 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases
+from worldline.keys import universes as universe_keys
+from worldline.layers import leases, universes
 from worldline.layers.snapshots import Saved
 from worldline.layers.stored import compact
+from worldline.model import blob
 from worldline.model.journal import Dropped, Head, Segment
 from worldline.model.snapshot import Snapshot
 from worldline.store import kv
@@ -22,17 +24,20 @@ from worldline.store import kv
 LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
 FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
+GENERATION = universe_keys.GENERATION.pack(blob.Generation(4))
+UNMARKED = universes.Generation(AT.universe, GENERATION)
 LAST = compact.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
 
 
 @pytest.mark.parametrize("pins", [None, kv.counter_add(None, 3)])
 def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
     batch = kv.Batch()
-    compact.move(batch, LEASE, compact.Expected(b"baseline", pins), SECOND, last=LAST)
+    compact.move(batch, LEASE, compact.Expected(b"baseline", pins, UNMARKED), SECOND, last=LAST)
     kv.check(batch)
     assert batch.expects == {
         lease_keys.epoch_key(AT): b"epoch",
         snapshot_keys.baseline_key(AT): b"baseline",
+        universe_keys.generation_key(AT.universe): GENERATION,
         lineage_keys.pin_count_key(AT): pins,
         keys.segment_key(AT, 7): LAST.raw,
         keys.segment_key(AT, 9): None,
@@ -49,18 +54,20 @@ def test_a_segment_in_the_place_of_its_frames(pins: bytes | None) -> None:
 
 
 def test_segments_follow_each_other() -> None:
+    expected = compact.Expected(b"", b"", UNMARKED)
     with pytest.raises(AssertionError, match="segments follow each other"):
-        compact.move(kv.Batch(), LEASE, compact.Expected(b"", b""), Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
+        compact.move(kv.Batch(), LEASE, expected, Segment(9, 9, 5, 5, bytes(32), 1, False), last=LAST)
 
 
 def test_snapshots_are_dropped_as_they_were_read() -> None:
     saved = [Saved(Snapshot(step, step, bytes(32), bytes(32), 1, b"", 0), b"raw %d" % step) for step in (3, 5)]
     batch = kv.Batch()
-    compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1)), saved)
+    compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1), UNMARKED), saved)
     kv.check(batch)
     assert batch.expects == {
         lease_keys.epoch_key(AT): b"epoch",
         snapshot_keys.baseline_key(AT): b"baseline",
+        universe_keys.generation_key(AT.universe): GENERATION,
         lineage_keys.pin_count_key(AT): kv.counter_add(None, 1),
         snapshot_keys.snapshot_key(AT, 3): b"raw 3",
         snapshot_keys.snapshot_key(AT, 5): b"raw 5",
@@ -77,13 +84,14 @@ def test_the_oldest_segments_are_dropped() -> None:
     end = Head(5, 9, b"c" * 32, b"s" * 32, 77)
     saved = Saved(Snapshot(3, 7, bytes(32), bytes(32), 1, b"", 0), b"raw")
     batch = kv.Batch()
-    expected = compact.Expected(b"baseline", kv.counter_add(None, 1))
+    expected = compact.Expected(b"baseline", kv.counter_add(None, 1), UNMARKED)
     compact.expire(batch, LEASE, expected, [before, first, second], end, snapshots=[saved])
     kv.check(batch)
     assert batch.expects == {
         lease_keys.epoch_key(AT): b"epoch",
         snapshot_keys.baseline_key(AT): b"baseline",
         lineage_keys.pin_count_key(AT): kv.counter_add(None, 1),
+        universe_keys.generation_key(AT.universe): GENERATION,
         keys.segment_key(AT, 3): before.raw,
         keys.segment_key(AT, 7): first.raw,
         keys.segment_key(AT, 9): second.raw,

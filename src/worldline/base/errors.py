@@ -27,6 +27,10 @@
     │   ├── StoreFull             no space; nothing of the batch was applied
     │   ├── StoreFailed           the engine lost its footing (a failed sync): re-open it
     │   ├── StoreVersion          a server or store format this release does not speak
+    │   ├── CodecMismatch         a store that is encoded otherwise than this process was told
+    │   ├── KeyMissing            a key that the store was encrypted with was not given
+    │   ├── WrongKey              a key was given under the name of another
+    │   ├── CodecFailed           a user's codec raised, or returned what it cannot decode
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
     │   └── CannotRead            or cannot read a cell that is not in memory
@@ -38,6 +42,7 @@
     └── Corrupt                   stored bytes are not what was written
         ├── BadCopy               a file or a backup that is not what was written, or is not one
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
+        │   └── KeyDestroyed      bytes whose key was destroyed
         └── DigestMismatch        content that does not match its address
 
 Bugs are not in this tree: they are assertions, and the role that runs into one stops.
@@ -187,6 +192,38 @@ class StoreMissing(StoreError):
     code = "store_missing"
 
 
+class CodecMismatch(StoreError):
+    """The store is encrypted and no codec was given, or the other way round, or it is another codec."""
+
+    code = "codec_mismatch"
+
+
+class KeyMissing(StoreError):
+    """A key that the store was encrypted with was not given to this process. `key_id`: which."""
+
+    code = "key_missing"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"key {key_id!r} is needed to read this store and was not given; add it to the keys")
+        self.key_id = key_id
+
+
+class WrongKey(StoreError):
+    """What was given under this id is not the key that the store was encrypted with."""
+
+    code = "wrong_key"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"key {key_id!r} is not the one that this store was encrypted with under this id")
+        self.key_id = key_id
+
+
+class CodecFailed(StoreError):
+    """A user's codec raised, or returned what it does not decode. Nothing was written."""
+
+    code = "codec_failed"
+
+
 class CannotStep(Error):
     """A step was abandoned for want of something that is no part of its world: nothing of it may be journaled.
 
@@ -207,6 +244,15 @@ class CannotRead(CannotStep):
 
     def __init__(self, why: str) -> None:
         super().__init__(why, lasting=False)
+
+
+class ErasedValue(CannotStep):
+    """A step that is replayed had a personal value that was erased since: it cannot be done again."""
+
+    code = "erased"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, lasting=True)
 
 
 class DamagedCell(CannotRead):
@@ -267,6 +313,12 @@ class BadCopy(Corrupt):
 
 class DecodeError(Corrupt):
     code = "decode_error"
+
+
+class KeyDestroyed(DecodeError):
+    """What stood here was made unreadable for good, by the destruction of its key."""
+
+    code = "erased"
 
 
 class DigestMismatch(Corrupt):

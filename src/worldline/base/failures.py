@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from worldline.base import errors
 
@@ -59,6 +59,22 @@ class Refused(errors.Error):
     def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.data: dict[str, Any] = dict(data or {})
+
+
+class _ErasedText(str):
+    """The text `erased`, and no user's."""
+
+    __slots__ = ()
+
+
+class Erased(errors.Error):
+    """A `wl.Personal` whose value was erased was read. Plain data has `Erased.TEXT` in its place."""
+
+    code = "erased"
+    TEXT: Final = _ErasedText("erased")
+
+    def __init__(self, message: str = "a personal value was erased") -> None:
+        super().__init__(message)
 
 
 class Failed(errors.Error):

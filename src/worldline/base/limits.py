@@ -14,6 +14,8 @@ MIB = 1024 * KIB
 KEY_BYTES_MAX = 480
 VALUE_BYTES_MAX = 64 * KIB
 BATCH_BYTES_MAX = 4 * MIB
+SEALED_BATCH_BYTES_MAX = 2 * BATCH_BYTES_MAX  # of a batch whose values a codec has made longer
+SEALED_ROOM_BYTES_MAX = 1 * KIB  # by how much a codec may make a value longer
 BATCH_APPENDS_MAX = 65_535  # a stamp's ordinal has two bytes of its own on FoundationDB
 STAMP_BYTES = 12
 COUNTER_BYTES = 8
@@ -27,6 +29,12 @@ DIGEST_BYTES = 32
 NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
+KEY_ID_BYTES_MAX = 64  # of a master key
+KEY_BYTES = 32  # of a master key, and of a data key
+KEY_CHECK_BYTES = 16  # by which a master key is told from every other
+MASTER_KEYS_MAX = 64  # that a store is encrypted with at a time
+DATA_KEYS_KNOWN_MAX = 65_536  # that a process remembers
+DATA_KEYS_PAGE = 100  # looked at together when keys are changed
 CELL_KEY_BYTES_MAX = 4_096  # of a reducer with a key
 HEADERS_MAX = 32  # of a message
 RELAY_BYTES_MAX = 1 * MIB  # of a line or a webhook's body, unless less is asked for
@@ -59,6 +67,9 @@ STEP_TRACES_MAX = 4  # tracebacks that a step keeps
 TRACE_SLOTS = 1_024  # steps of a world whose tracebacks are kept
 FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
 FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
+PERSONAL_BYTES_MAX = 60 * KIB  # of a value that is kept apart, so that it can be erased
+PERSONAL_STEP_BYTES_MAX = 512 * KIB  # of all that one step keeps apart
+ERASED_FORKS_MAX = 10_000  # worlds of one lineage that are told of an erasure
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
 STEP_BYTES_MAX = 1 * MIB
@@ -86,7 +97,7 @@ DELETE_BYTES_MAX = 1 * MIB  # of their values, read with them; one may go beyond
 UPLOADS_PAGE = 100  # uploads looked at together when abandoned ones are swept
 
 # --- Garbage collection --------------------------------------------------------------------------------
-MARKED_MAX = 16_000_000  # addresses that one collection keeps, eight bytes each; with more, it judges a part of them
+MARKED_MAX = 8_000_000  # addresses that one collection keeps, in 128 MiB; with more, it judges a part of them
 HOLDS_MAX = 64  # of a universe, at the same time
 HOLD_MS_MAX = 24 * 3_600_000  # how long one hold stands, unless it is renewed
 HOLD_CHARACTERS_MAX = 200  # of what it is for
@@ -171,6 +182,7 @@ LMDB_MAPPED_CHECK_GROUPS = 16  # between two looks at how much of the map is in 
 LMDB_MAPPED_BYTES_MAX = 96 * MIB  # of the map that stay in memory of a process that writes, more or less
 LMDB_FREE_BYTES_LOW = 64 * MIB  # with less free, a write cut short is taken for a full disk
 
+assert SEALED_BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "the largest batch must fit into a group"
 assert HTTP_RESPONSE_BYTES <= HTTP_RESPONSE_BYTES_MAX <= CBOR_BYTES_MAX // 2, "an answer is one canonical value"
 assert KEY_BYTES_MAX <= 511, "LMDB's own bound"
 assert BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "any batch must fit into a group"
@@ -182,9 +194,11 @@ assert INLINE_BYTES_MAX < ITEM_BYTES_MAX < FRAME_BYTES_MAX - 8 * KIB, "an item m
 assert ITEM_BYTES_MAX + 4 * REASON_CHARACTERS_MAX + KIB <= VALUE_BYTES_MAX, "an item must fit into a dead letter"
 assert INLINE_BYTES_MAX + HEADERS_BYTES_MAX + 8 * CHOSEN_ID_BYTES_MAX < ITEM_BYTES_MAX, "a message is one item"
 assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of a universe are one value"
+assert 64 * (INLINE_BYTES_MAX + KIB) <= BATCH_BYTES_MAX // 2, "the records of blobs that go together fit in a batch"
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
+assert PERSONAL_BYTES_MAX + KIB < VALUE_BYTES_MAX, "a personal value, its salt and the envelope are one value"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"
 assert STEP_BYTES_MAX * 2 <= BATCH_BYTES_MAX, "a step and its queue records must fit into one batch"

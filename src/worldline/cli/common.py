@@ -60,6 +60,8 @@ class Desk:
         said = f" --store {shlex.quote(self.place.store)}" if self.place.given else ""
         if self.place.objects_given and self.place.objects:
             said += f" --objects {shlex.quote(self.place.objects)}"
+        if self.place.keys_given and self.place.keys:
+            said += f" --keys {shlex.quote(self.place.keys)}"
         return said if self.place.universe == places.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
 
     @asynccontextmanager
@@ -72,14 +74,15 @@ class Desk:
         with quiet_logs():
             opened = connection.open(
                 self.place.store, universe=named, objects=self.place.objects, create=create, programs=known,
-                peers=self.place.peers,
+                peers=self.place.peers, codec=self.place.codec(),
             )  # fmt: skip
             async with opened as found:
                 yield found
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[compose.Store]:
-        async with compose.store(self.place.store, create=False, objects=self.place.objects) as store:
+        codec = self.place.codec()
+        async with compose.store(self.place.store, create=False, objects=self.place.objects, codec=codec) as store:
             yield store
 
     async def universes(self) -> list[str]:
@@ -215,6 +218,10 @@ def shared(function: Function) -> Function:
         "--objects", metavar="URL",
         help="A folder or s3://bucket/prefix for large values; else worldline.toml, WORLDLINE_OBJECTS.",
     )(function)  # fmt: skip
+    function = click.option(
+        "--keys", envvar="WORLDLINE_KEYS", metavar="FILE",
+        help="The key file of an encrypted store; else WORLDLINE_KEYS, worldline.toml.",
+    )(function)  # fmt: skip
     return click.option(
         "--store", envvar="WORLDLINE_STORE", metavar="URL",
         help="A folder or postgresql://...; else WORLDLINE_STORE, worldline.toml, ./.worldline.",
@@ -223,7 +230,9 @@ def shared(function: Function) -> Function:
 
 def _wrapped(function: Function) -> Function:
     @functools.wraps(function)
-    def run(*, store: str | None, objects: str | None, universe: str | None, as_json: bool, **given: Any) -> Any:
+    def run(
+        *, store: str | None, objects: str | None, keys: str | None, universe: str | None, as_json: bool, **given: Any
+    ) -> Any:
         context = click.get_current_context()
         root = context.find_root().params
         as_json = as_json or bool(root.get("as_json"))
@@ -235,6 +244,8 @@ def _wrapped(function: Function) -> Function:
             apps=given.pop("apps", ()),
             given=flagged,
             objects=objects or root.get("objects"),
+            keys=keys if _is_flag(context, "keys") else root.get("keys") or keys,
+            keys_given=_is_flag(context, "keys") or _is_flag(context.find_root(), "keys"),
         )
         quiet = bool(given.pop("quiet", False))
         desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))

@@ -9,6 +9,7 @@ project's own store was named: a folder has its objects beside it. Paths in a `w
     universe = "default"
     objects = "s3://bucket/prefix"
     peers = { billing = "postgresql://..." }    # other stores that messages go to, by name
+    keys = "keys.json"            # the key file of an encrypted store
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.host import compose
+from worldline.store.encryption.master_keys import AesGcm
 
 FILE = "worldline.toml"
 DEFAULT_STORE = ".worldline"
@@ -34,6 +36,7 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     universe: str | None = None
     objects: str | None = None
     peers: dict[str, str] = {}
+    keys: str | None = None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -47,11 +50,18 @@ class Place(msgspec.Struct, frozen=True):
     universe_given: bool
     objects_given: bool = False
     peers: dict[str, str] = {}
+    keys: str | None = None
+    keys_given: bool = False
+
+    def codec(self) -> AesGcm | None:
+        """What the store is encrypted with, by the key file that was named."""
+        return None if self.keys is None else AesGcm.from_file(self.keys)
 
 
 def choose(
-    *, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool, objects: str | None = None
-) -> Place:
+    *, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool, objects: str | None = None,
+    keys: str | None = None, keys_given: bool = False,
+) -> Place:  # fmt: skip
     """Put together what was said here and in the project."""
     folder, project = nearest(Path.cwd())
     named = [project.app] if isinstance(project.app, str) else project.app
@@ -68,6 +78,8 @@ def choose(
         universe is not None,
         objects is not None,
         {name: _beside(folder, url) for name, url in project.peers.items()},
+        keys or (_beside(folder, project.keys) if project.keys else None),
+        keys_given,
     )
 
 

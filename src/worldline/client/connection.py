@@ -18,6 +18,7 @@ from worldline.base import errors
 from worldline.client import arrivals, backpressure, known_worlds
 from worldline.host import compose, ctrl_c, process
 from worldline.host import peers as peer_stores
+from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -39,7 +40,7 @@ class Connection:
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
-        peers: Mapping[str, str] | None = None,
+        peers: Mapping[str, str] | peer_stores.Peers | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.id = universe
@@ -58,7 +59,10 @@ class Connection:
             store.engine, store.objects, store.env, universe,
             cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
         )  # fmt: skip
-        self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
+        if isinstance(peers, peer_stores.Peers):
+            self.peers = peers
+        else:
+            self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
         self.host: process.Host | None = None
         if programs:
             self.host = process.Host(
@@ -145,13 +149,17 @@ async def open(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
+    codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
     hosted, known = _programs(host, "host"), _programs(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
-        async with compose.store(url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache) as store:
+        opening_store = compose.store(
+            url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec
+        )
+        async with opening_store as store:
             found = await find_universe(store, universe, create=wanted)
             opened = Connection(
                 store,

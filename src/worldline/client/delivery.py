@@ -19,7 +19,7 @@ from worldline.client.connection import Connection
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import ready, worlds
-from worldline.model import ids, inbox
+from worldline.model import ids, inbox, payload
 from worldline.model import world as world_model
 from worldline.roles import telemetry
 from worldline.roles.world.handover import Applied, Deferred, Handover, Repeated, new_stamp, was_handed
@@ -179,7 +179,7 @@ def _tell_entered(
 async def enqueue(
     universe: Connection, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None, data: bytes = b""
 ) -> Sending:
-    """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload, for telemetry."""
+    """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload."""
     began_us = universe.store.env.wall_us()
     await universe.pressure.check(at, item, sure=True)
     look = universe.pressure.wants(at, item)
@@ -189,9 +189,14 @@ async def enqueue(
     since = 0  # a repeat may have been taken long ago
     repeated = False
     known: known_worlds.Known | None = None
+    carried = getattr(item, "payload", payload.EMPTY).ref  # of a large one
 
-    def write(world: worlds.World, time_us: int) -> transact.Write[kv.Stamp]:
+    async def write(world: worlds.World, time_us: int) -> transact.Write[kv.Stamp]:
         batch = kv.Batch()
+        if carried is not None:
+            generation = await universe.blobs.generation()
+            await universe.blobs.put(data, expected=carried)
+            generation.expect(batch)
         worlds.expect_open(batch, world)
         index = inboxes.enqueue(batch, at, item, client_id=used, time_us=time_us, window_us=window_us)
         ready.leave(batch, at, priority=ready.priority_of(item))
@@ -203,7 +208,7 @@ async def enqueue(
             trusted, known = known, None  # once: stale meta conflicts, and the retry reads
             universe.pressure.check_inbox(at, item, None)
             since = trusted.height
-            return write(trusted.world, universe.recent.time_us(trusted))
+            return await write(trusted.world, universe.recent.time_us(trusted))
         read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), journals.get_head(at), *look)
         world = worlds.decode(at, read.value(0))
         seen = read.value(1)
@@ -213,7 +218,7 @@ async def enqueue(
         universe.pressure.check_inbox(at, item, read.page(3) if look else None)
         since = journals.decode_head(read.value(2)).height
         universe.recent.note(world, height=since, time_us=read.time_us)
-        return write(world, read.time_us)
+        return await write(world, read.time_us)
 
     if not look and client_id is None:
         known = universe.recent.find(at)

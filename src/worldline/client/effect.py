@@ -12,7 +12,7 @@ from typing import Any
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
-from worldline.codec import canonical
+from worldline.client.personal import sealing
 from worldline.kernel import values
 from worldline.kernel import work as kernel_work
 from worldline.kernel.repair import ways_out
@@ -122,7 +122,7 @@ async def _shown(world: Handle, found: list[works.Open]) -> list[OpenEffect]:
 
 async def _arguments(world: Handle, opened: works.Open) -> Any:
     data = await world.universe.blobs.load(opened.work.params)
-    return canonical.decode(kernel_work.unpack_effect(data)[0])
+    return await sealing.plain(world, kernel_work.unpack_effect(data)[0])
 
 
 # --- Its record ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.client import connection
 from worldline.client.universe import Universe
+from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
@@ -30,6 +31,7 @@ async def open(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
+    codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
@@ -39,11 +41,12 @@ async def open(
     so. `egress` says which hosts `wl.http.request` may reach from here: none, unless they are named. `sinks` are
     functions that are told what this process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
     `peers` names other stores by their URLs, `{"billing": "postgresql://..."}`: messages to `billing:universe/world` go
-    there.
+    there. `codec` encrypts users' data on its way into the store: `wl.AesGcm(keys=..., current=...)`, or an object of
+    your own; a store is opened with the codec that it was made with.
     """
     opened = connection.open(
         url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,
-        env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers,
+        env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers, codec=codec,
     )  # fmt: skip
     async with opened as link:
         yield Universe(link)

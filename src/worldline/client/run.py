@@ -12,6 +12,7 @@ from worldline.base import errors, failures
 from worldline.client import answers, delivery, listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.codec import structs
 from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.calls import Call, Seconds, to_us
@@ -191,7 +192,10 @@ async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
     """What a run that has ended returned, or raise what it ended with. Without its call, as plain data."""
     standing = end.standing
     if standing.status is RunStatus.FINISHED:
-        result: R_co = values.load(Any, standing.data) if call is None else call.target.signature.result(standing.data)
+        if call is None:
+            plain: R_co = await sealing.plain(world, standing.data)
+            return plain
+        result: R_co = await sealing.opened(world, standing.data, lambda: call.target.signature.result(standing.data))
         return result
     why = structs.decode(Failure, standing.data)
     if standing.status is RunStatus.CANCELLED:

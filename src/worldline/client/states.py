@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from worldline.base import errors
 from worldline.client.handle import Handle
-from worldline.codec import canonical
+from worldline.client.personal import sealing
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
 
@@ -26,7 +26,7 @@ async def typed(world: Handle, cls: type[S], key: str, *, at: int | None) -> S:
     if data is None:
         return cls()
     try:
-        found: S = reducers.value_of(cls, reducer, key, data)
+        found: S = await sealing.opened(world, data, lambda: reducers.value_of(cls, reducer, key, data))
     except errors.CellUnfit as error:
         raise errors.CellUnfit(f"{error}; `state()` without a class gives it as plain data") from error
     return found
@@ -36,7 +36,7 @@ async def plain(world: Handle, *, at: int | None) -> dict[str, dict[str, Any]]:
     """Every cell as plain data: by reducer, then by key."""
     found: dict[str, dict[str, Any]] = {}
     for (reducer, key), data in (await world.cells(at=at)).items():
-        found.setdefault(reducer, {})[key] = canonical.decode(data)
+        found.setdefault(reducer, {})[key] = await sealing.plain(world, data)
     return found
 
 

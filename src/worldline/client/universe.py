@@ -95,6 +95,7 @@ class Universe:
             universes.expect_there(batch, universe, read.value(4))
             await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
+            universes.expect_generation(batch, universe, read.value(1))
             for each in state.blobs:
                 cas.put_inline(batch, universe, each, generation=number)
             baseline = snapshot_model.Snapshot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
@@ -24,6 +24,9 @@ from worldline.client.diff import reading
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.handle import Handle
+from worldline.client.personal import erase as erasing
+from worldline.client.personal import sealing
+from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
 from worldline.client.upkeep import deletion
 from worldline.codec import structs
@@ -33,6 +36,7 @@ from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import check_request
+from worldline.kernel.personal import NoDesk
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report
@@ -70,8 +74,8 @@ class World:
         `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
         starts when one does, and the same id finds it again. `RunReverted` if the world is taken back meanwhile.
         """
-        wanted = self._wanted(call, id)
         async with asyncio.timeout(limit_seconds(timeout)):
+            wanted = await self._wanted(call, id)
             at = await self._handle.address()
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
@@ -82,19 +86,23 @@ class World:
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
         # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
-        wanted = self._wanted(call, id)
+        wanted = await self._wanted(call, id)
         standing, since = await self._start(wanted)
         origin = _origin(wanted)
         return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call, origin=origin)
 
-    def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
+    async def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
         if call.target.kind != "workflow":
             raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
         if id is not None:
             ids.check_chosen(id, "a run's id")
         env = self._universe.store.env
         run_id = id or env.random_bytes(8).hex()
-        return commands.StartRun(run_id, call.target.name, call.pack(), env.random_bytes(16), named=id is not None)
+        try:
+            args = call.pack()
+        except NoDesk:
+            args = await sealing.through(self._handle, call.pack, sealing.as_it_is, id=f"run {run_id}")
+        return commands.StartRun(run_id, call.target.name, args, env.random_bytes(16), named=id is not None)
 
     async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
         # A run that has not ended when the answer is given ends behind it.
@@ -144,12 +152,21 @@ class World:
         if inbox is None:
             if headers is not None:
                 raise errors.BadInput("headers go with an envelope: name an inbox= for it")
-            schema, data = values.schema_name(type(event)), values.dump(event)
+            schema, write = values.schema_name(type(event)), functools.partial(values.dump, event)
         elif to is not None:
             raise errors.BadInput("a message for an inbox is for no single run: leave out to=")
         else:
-            schema, data = envelopes.sealed(inbox, values.dump(event), headers)
-        return Sent(self._universe, await self._handle.send(schema, data, to=to, id=id))
+            schema = envelopes.ENVELOPE
+            write = functools.partial(_envelope, inbox, event, headers)
+
+        def deliver(data: bytes) -> Awaitable[delivery.Sending]:
+            return self._handle.send(schema, data, to=to, id=id)
+
+        try:
+            sending = await deliver(write())
+        except NoDesk:
+            sending = await sealing.through(self._handle, write, deliver, id=id)
+        return Sent(self._universe, sending)
 
     async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
         """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,
@@ -157,9 +174,17 @@ class World:
         """
         check_request(type(request))
         schema = values.schema_name(type(request))
+        write = functools.partial(values.dump, request)
+
+        def deliver(data: bytes) -> Awaitable[bytes]:
+            return self._handle.ask(schema, data, id=id)
+
         async with asyncio.timeout(limit_seconds(timeout)):
-            data = await self._handle.ask(schema, values.dump(request), id=id)
-        answer: R = values.load(answer_type(type(request)), data)
+            try:
+                data = await deliver(write())
+            except NoDesk:
+                data = await sealing.through(self._handle, write, deliver, id=id)
+            answer: R = await sealing.opened(self._handle, data, lambda: values.load(answer_type(type(request)), data))
         return answer
 
     async def schedule(
@@ -275,6 +300,17 @@ class World:
         """
         return await reverts.revert_to(self._handle, to, effects)
 
+    async def erase(
+        self, *, key: str | None = None, height: int | None = None, dry_run: bool = False
+    ) -> Erasure:  # fmt: skip
+        """Erase personal values for good: all `wl.Personal(..., of=key)`, or those in the payload at a height.
+
+        They go at once, here and in every world that has a history in common with this one; each says so in its journal
+        when it next runs. Journals, digests and proofs stay as they are, and readers find `wl.Erased`. Erasing again
+        changes nothing. `dry_run`: only say what would go.
+        """
+        return await erasing.erase(self._handle, key=key, height=height, dry_run=dry_run)
+
     async def export(self, path: str | os.PathLike[str], /) -> Exported:
         """Write all of it into a file, as it is at this moment: `Universe.import_world` makes a world of that."""
         return await world_files.export(self._handle, path)
@@ -314,3 +350,7 @@ class World:
 
 def _origin(wanted: commands.StartRun) -> bytes:
     return runs.origin(wanted.workflow, wanted.args)
+
+
+def _envelope(inbox: str, event: object, headers: Mapping[str, str] | None) -> bytes:
+    return envelopes.sealed(inbox, values.dump(event), headers)[1]

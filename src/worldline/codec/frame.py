@@ -31,10 +31,17 @@ _LENGTH: Final = struct.Struct(">I")
 # The checksum of the first two bytes, from which the body's goes on.
 _CHECKSUM_STARTS: Final = tuple(zlib.crc32(bytes([_FORMAT, kind])) for kind in range(256))
 
+SEALED_MAGIC: Final = 0xE0  # of what stands in a frame's place in an encrypted store; see `store/encryption`
 OVERHEAD_BYTES: Final = _HEADER.size
 CHUNK_OVERHEAD_BYTES: Final = _LENGTH.size
 CHUNKS_BYTES_MAX: Final = limits.VALUE_BYTES_MAX - OVERHEAD_BYTES
 assert limits.FRAME_BYTES_MAX <= CHUNKS_BYTES_MAX
+
+
+class Unreadable(bytes):
+    """Stored bytes that are no frame, and the error that says why."""
+
+    why: errors.Error
 
 
 def wrap(kind: int, body: bytes) -> bytes:
@@ -48,10 +55,10 @@ def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
     """
     assert 0 <= kind < len(_CHECKSUM_STARTS)
     if len(data) < OVERHEAD_BYTES:
-        raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
+        _refuse_short(data)
     found_format, found_kind, checksum = _HEADER.unpack_from(data)
     if found_format != _FORMAT:
-        _refuse_format(found_format)
+        _refuse_format(found_format, data)
     if found_kind != kind:
         raise errors.DecodeError(f"a frame of kind {found_kind} where kind {kind} belongs")
     body = data[OVERHEAD_BYTES:]
@@ -65,7 +72,17 @@ def kind_of(data: bytes) -> int | None:
     return data[1] if len(data) >= OVERHEAD_BYTES else None
 
 
-def _refuse_format(found: int) -> NoReturn:
+def _refuse_short(data: bytes) -> NoReturn:
+    if isinstance(data, Unreadable):
+        raise data.why
+    raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
+
+
+def _refuse_format(found: int, data: bytes) -> NoReturn:
+    if isinstance(data, Unreadable):
+        raise data.why
+    if found & 0xF0 == SEALED_MAGIC:
+        raise errors.DecodeError("a sealed value: it was read without the keys of its store")
     if found & 0xF0 != _MAGIC:
         raise errors.DecodeError(f"not a frame: magic {found & 0xF0:#04x} in place of {_MAGIC:#04x}")
     raise errors.DecodeError(f"a frame of version {found & 0x0F}; this release reads version {_VERSION}")

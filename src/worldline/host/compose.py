@@ -24,10 +24,14 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits
 from worldline.host import timed_store
+from worldline.host.encryption import opening
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
 from worldline.store import kv, memory
+from worldline.store.encryption import engine as sealed_engine
+from worldline.store.encryption import objects as sealed_objects
+from worldline.store.encryption.interface import Vault
 from worldline.store.lmdb import driver as lmdb_driver
 from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import folder as objects_folder
@@ -54,6 +58,8 @@ class Store(msgspec.Struct, frozen=True):
     cache: blob_cache.BlobCache | None = None
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
+    codec: opening.AnyCodec | None = None  # what users' data is encoded with
+    vault: Vault | None = None  # and what seals with it
 
     async def close(self) -> None:
         await self.objects.close()
@@ -63,10 +69,10 @@ class Store(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def store(
     url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
-    cache: CacheSettings | None = None,
+    cache: CacheSettings | None = None, codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Store]:  # fmt: skip
     """`open_store`, closed at the end."""
-    opened = await open_store(url, create=create, objects=objects, env=env, cache=cache)
+    opened = await open_store(url, create=create, objects=objects, env=env, cache=cache, codec=codec)
     try:
         yield opened
     finally:
@@ -75,22 +81,32 @@ async def store(
 
 async def open_store(
     url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
-    cache: CacheSettings | None = None,
+    cache: CacheSettings | None = None, codec: opening.AnyCodec | None = None,
 ) -> Store:  # fmt: skip
-    """Open the store a URL names, refuse one of another format, and create one only if asked."""
+    """Open the store a URL names, refuse one of another format or codec, and create one only if asked."""
     used = env or env_os.OsEnv()
+    encoded = None if codec is None else opening.marker(codec)
     engine = await open_engine(url, used, create=create)
     try:
-        await formats.ensure(engine, used, create=create)
+        await formats.ensure(engine, used, create=create, encoded=encoded)
+        vault = None if codec is None else await opening.vault(engine, used, codec)
         named = objects or _objects_named(url)
         where = named or _objects_beside(url)
         in_store_bytes_max = 0 if named and scheme(named) != "none" else limits.CHUNKED_BYTES_MAX
-        cached = await _open_cache(where, used, cache or CacheSettings())
+        cached = await _open_cache(where, used, cache or CacheSettings(), vault)
         bodies = await open_objects(where, used, create=create)
     except BaseException:
         await engine.close()
         raise
-    return Store(url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder")
+    opened = Store(url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder", codec, vault)
+    return opened if vault is None else _sealed(opened, vault)
+
+
+def _sealed(store: Store, vault: Vault) -> Store:
+    """The store, with an engine and objects that seal what they are given."""
+    engine = sealed_engine.SealedEngine(store.engine, vault)
+    bodies = sealed_objects.SealedObjects(store.objects, store.engine, vault)
+    return msgspec.structs.replace(store, engine=engine, objects=bodies)
 
 
 def told(store: Store, listening: telemetry.Telemetry) -> Store:
@@ -154,12 +170,17 @@ async def open_objects(url: str, env: envs.Env, *, create: bool) -> object_store
             raise errors.BadUrl(f"no objects are kept at {other}://; use a folder or s3://bucket/prefix")
 
 
-async def _open_cache(objects: str, env: envs.Env, wanted: CacheSettings) -> blob_cache.BlobCache | None:
+async def _open_cache(
+    objects: str, env: envs.Env, wanted: CacheSettings, vault: Vault | None
+) -> blob_cache.BlobCache | None:  # fmt: skip
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
         return None
     chosen = wanted if wanted.folder else _cache_of(os.environ, wanted)
-    return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max) if chosen.folder else None
+    if not chosen.folder:
+        return None
+    cipher = None if vault is None else vault.cache_cipher()
+    return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max, cipher=cipher)
 
 
 def _cache_of(environ: Mapping[str, str], wanted: CacheSettings) -> CacheSettings:
@@ -208,7 +229,9 @@ def bodies_of(store: Store) -> object_store.Objects | None:
 
 def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObjects | None:
     """The objects if they are files: only there can uploads of killed processes leave temporary files."""
-    kept = bodies.inner if isinstance(bodies, timed_store.TimedObjects) else bodies
+    kept = bodies
+    while isinstance(kept, timed_store.TimedObjects | sealed_objects.SealedObjects):
+        kept = kept.inner
     return kept if isinstance(kept, objects_folder.FolderObjects) else None
 
 

@@ -7,7 +7,7 @@ that carries the message waits longer each time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from worldline.base import errors
@@ -19,12 +19,17 @@ from worldline.roles.effects import deliver
 
 OWN = ""
 
+Opening = Callable[[str], Coroutine[Any, Any, compose.Store]]
+
 
 class Peers:
-    """The stores of one process: its own, and its peers."""
+    """The stores of one process: its own, and its peers. `opening`: how a store is opened by its URL."""
 
-    def __init__(self, own: compose.Store, urls: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, own: compose.Store, urls: Mapping[str, str] | None = None, *, opening: Opening | None = None
+    ) -> None:
         self._own = own
+        self._opening = opening or self._open_store
         self._urls = {messages.check_peer(name): url for name, url in (urls or {}).items()}
         self._opened: dict[str, asyncio.Task[compose.Store]] = {}
         self._closed = False
@@ -45,14 +50,22 @@ class Peers:
             raise errors.Closed("the peers of this process are closed")
         task = self._opened.get(name)
         if task is None:
-            opening = compose.open_store(self._urls[name], create=False, env=self._own.env)
-            task = self._opened[name] = asyncio.get_running_loop().create_task(opening)
+            task = self._opened[name] = asyncio.get_running_loop().create_task(self._opening(self._urls[name]))
         try:
             return await asyncio.shield(task)  # a message that is cut short does not leave it half open
         except errors.Error:
             if self._opened.get(name) is task:
                 del self._opened[name]
             raise
+
+    async def _open_store(self, url: str) -> compose.Store:
+        """A peer that is encrypted is opened with the keys of this process; it may be plain."""
+        try:
+            return await compose.open_store(url, create=False, env=self._own.env, codec=self._own.codec)
+        except errors.CodecMismatch:
+            if self._own.codec is None:
+                raise
+            return await compose.open_store(url, create=False, env=self._own.env)
 
     async def lost(self, name: str) -> None:
         """The store has failed for good in this process: open it anew the next time."""

@@ -171,7 +171,7 @@ class Host:
             self._store.engine, self._store.env, self._universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self._blobs if self._store.in_store_bytes_max else None, telemetry=self._telemetry,
+            blobs=self._blobs, telemetry=self._telemetry,
             remove_universes=universe_deletions.Removal(
                 self._store.engine, self._store.env, compose.bodies_of(self._store)
             ).turn,

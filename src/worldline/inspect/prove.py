@@ -29,7 +29,8 @@ from worldline.layers.stored import history, lines, saved_state
 from worldline.model import journal, snapshot
 from worldline.model.rows import Rows
 from worldline.roles import reader, restore
-from worldline.roles.proof import Prover, Span, differing_row
+from worldline.roles.erasure import vault as vaults
+from worldline.roles.proof import Prover, Sealed, Span, differing_row
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Proof(msgspec.Struct, frozen=True):
     state: str
     unverifiable: list[Span] = []
     start: int = 0  # the height of the snapshot that it begins at: entries below were not run, or are not kept
+    erased: list[Span] = []  # heights of steps that had personal values which were erased: not run again
     difference: replay.Difference | None = None
 
     @property
@@ -87,7 +89,9 @@ async def prove(
     loaded = {program.hash: program for program in reversed(known)}
     loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
-    prover = Prover(line, loaded, *await _standing(universe, start), saved=saved)
+    vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
+    sealed = Sealed(vault, await vault.has_erased())
+    prover = Prover(line, loaded, *await _standing(universe, start), saved=saved, sealed=sealed)
     try:
         walk = verify.Walk(universe, line, start, top, kept=saved)
         async for steps in walk.steps(progress):
@@ -160,7 +164,7 @@ def _proof(prover: Prover, start: snapshot.Snapshot, difference: replay.Differen
     head = prover.head
     return Proof(
         head.height, prover.steps, prover.proved, prover.entries, prover.snapshots, head.chain.hex(), head.state.hex(),
-        prover.spans, start.height, difference,
+        prover.spans, start.height, prover.erased, difference,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.erasure import checking
 from worldline.store import kv
 
 PAGE = 500
@@ -328,7 +329,8 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     work = opened.work
     args = None
     if work.kind is WorkKind.EFFECT:
-        args = render.arguments(await universe.blobs.load(work.params))
+        params = await universe.blobs.load(work.params)
+        args = render.arguments(await checking.marked(universe.store.engine, opened.at, params))
     return Work(
         opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
         work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,

@@ -30,9 +30,9 @@ from worldline.kernel.rows.records import Parked
 from worldline.kernel.state import Machine
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
+from worldline.layers import cas, leases, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.layers.stored import lines
 from worldline.model import ids, inbox, step
@@ -46,6 +46,8 @@ from worldline.store import kv, transact
 
 LOOKS_MAX = 20
 BATCHES_MAX = 64
+COLLECTED_MAX = 5  # attempts at one repair, if collections begin meanwhile
+CHANGED = "the store changed while it was repaired; run it again"
 
 
 class Fault(enum.Enum):
@@ -68,6 +70,11 @@ class Wrong(msgspec.Struct, frozen=True):
     parked: Parked | None = None
     authority: works.Open | None = None
     raw: bytes | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its parameters are a blob."""
+        return self.wanted is not None and not cas.is_small(self.wanted.params)
 
     def __str__(self) -> str:
         name = f" {self.wanted.name}" if self.wanted is not None else ""
@@ -274,8 +281,31 @@ async def _write(
     gone = [_delete(lease, each, head_raw) for each in found if each.fault in _DELETED]
     await _commit(universe, gone)
     restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
-    made = [restoring.batch(each) for each in found if each.fault in _RESTORED]
-    await _commit(universe, [batch for batch in made if batch is not None])
+    small: list[kv.Batch] = []
+    for each in found:
+        batch = restoring.batch(each) if each.fault in _RESTORED else None
+        if batch is not None and each.is_large:
+            await _commit_large(universe, restoring, each)
+        elif batch is not None:
+            small.append(batch)
+    await _commit(universe, small)
+
+
+async def _commit_large(universe: Connection, restoring: Restoring, wrong: Wrong) -> None:
+    """What restored work refers to is put again: nothing else may have kept it."""
+    assert wrong.wanted is not None
+    for _ in range(COLLECTED_MAX):
+        generation = await universe.blobs.generation()
+        await universe.blobs.put(wrong.wanted.params)
+        batch = restoring.batch(wrong)
+        assert batch is not None
+        generation.expect(batch)
+        [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
+        if isinstance(outcome, kv.Ok):
+            return
+        if not universes.is_collected(outcome, universe.id):
+            break
+    raise errors.Conflicted(CHANGED)
 
 
 _DELETED = (Fault.GARBAGE_OPEN, Fault.UNREADABLE, Fault.UNANSWERED)
@@ -334,4 +364,4 @@ async def _commit(universe: Connection, batches: Sequence[kv.Batch]) -> None:
         part = batches[start : start + BATCHES_MAX]
         for outcome in await transact.commit(universe.store.engine, universe.store.env, *part):
             if isinstance(outcome, kv.Conflict):
-                raise errors.Conflicted("the store changed while it was repaired; run it again")
+                raise errors.Conflicted(CHANGED)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import canonical, structs
+from worldline.codec import canonical, sealed, structs
 from worldline.kernel import commands, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
@@ -25,6 +25,7 @@ from worldline.kernel.state import Blocked, Ended
 from worldline.model import inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.upkeep.sealed import Erase
 
 TEXT_CHARACTERS_MAX = 120
 
@@ -48,7 +49,7 @@ def plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, bytes):
-        return value.hex()
+        return sealed.shown(value) or value.hex()
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, dict):
@@ -179,6 +180,8 @@ def _command(command: str, carried: payload.Payload) -> Fields:
         return {"intent": park.intent.hex(), "attempts": park.attempts, "error": park.error}
     if command == commands.RETRY:
         return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
+    if command == commands.ERASE:
+        return _erased(data)
     if command == commands.PROGRAM:
         return _program_changed(data)
     if command == fork.FORKED:
@@ -297,6 +300,17 @@ def _poison(data: bytes) -> Fields:
     return {"reason": values.load(str, data)}
 
 
+def _erased(data: bytes) -> Fields:
+    erased = structs.decode(Erase, data)
+    which = [each.hex() for each in erased.values]
+    return {"subject": erased.subject.hex(), "values": which or "all", "number": erased.number}
+
+
+def _erased_read(data: bytes) -> Fields:
+    subject, value = values.load(tuple[bytes, bytes], data)
+    return {"subject": subject.hex(), "value": value.hex()}
+
+
 def _witnessed(data: bytes) -> Fields:
     said = structs.decode(witness.Witnessed, data)
     return {"of_step": said.step, "root": said.root.hex()}
@@ -323,4 +337,6 @@ _DERIVED = {
     Kind.REVERTED: _reverted,
     Kind.SCRIPTED: _scripted,
     Kind.WITNESSED: _witnessed,
+    Kind.ERASED: _erased,
+    Kind.ERASED_READ: _erased_read,
 }

@@ -18,10 +18,12 @@ from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.export import Changed
+from worldline.layers.upkeep import sealed
 from worldline.model import ids, journal, row_keys, snapshot
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
 from worldline.roles import reader, restore
+from worldline.roles.erasure import checking
 
 PAGE_BYTES = 1 * limits.MIB
 PINS_PAGE = 1_000
@@ -54,6 +56,8 @@ class Verified(msgspec.Struct, frozen=True):
     state: str
     states_above: int = 0  # below, states cannot be made again: what steps changed there was dropped
     entries_above: int = 0  # below, entries are not kept any more: the chain was checked from there on
+    personal: int = 0  # values that are kept apart, and are as they were written or were erased
+    erased: int = 0  # of these
 
 
 def no_progress(done: int, total: int) -> None:
@@ -241,17 +245,32 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     wanted = {each.height: each for each in kept}
     begin = await _begin(universe, line, kept)
     walk = Walk(universe, line, begin, top, kept=wanted)
+    personal = checking.References()
     async for steps in walk.steps(progress):
-        for last in (step[-1] for step in steps):
-            check_record(wanted.get(last.height), last)
+        for step in steps:
+            check_record(wanted.get(step[-1].height), step[-1])
+            personal.see(step[0].height, [entry.payload for entry in step])
+        personal.see(steps[0][0].height if steps else 1, walk.loaded.values())
+    await _check_personal(universe, line, personal, walk.rows, top.height)
     known: dict[bytes, None] = {}
     for each in kept:
         await _check_nodes(universe, each, known, walk.rows)
     blobs = walk.blobs + len(known)
     return Verified(
         top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above, begin.height,
+        walk.states_above, begin.height, len(personal), personal.erased,
     )  # fmt: skip
+
+
+async def _check_personal(
+    universe: Connection, line: lines.Line, found: checking.References, rows: Rows, height: int
+) -> None:
+    """Every personal value that entries, large payloads and the state refer to."""
+    found.see(height, (row.meaning for _, row in rows.items()))
+    try:
+        await found.check(universe.store.engine, sealed.root_of(line))
+    except checking.Wrong as error:
+        raise Damaged(error.height, str(error)) from error
 
 
 async def _begin(

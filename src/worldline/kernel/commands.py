@@ -22,6 +22,7 @@ from worldline.kernel.state import Machine
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.upkeep.sealed import Erase
 from worldline.model.work import WorkKind
 
 RUN = "run"
@@ -32,6 +33,7 @@ GIVE_UP = "give_up"  # a timer, by hand
 CONTINUE = "continue"  # by the host itself, when a step left something for the next
 PARK = "park"  # an effect is not tried any more, decided by its adapter or by hand
 RETRY = "retry"  # it is tried again
+ERASE = "erase"  # personal values were erased
 
 OF_WORKERS = (PROGRAM, fork.FORKED)  # given by the worker that runs the world, never by the inbox
 
@@ -241,6 +243,18 @@ def _continue(machine: Machine, data: bytes) -> bytes:  # noqa: ARG001 - every s
     return values.NONE
 
 
+def _erase(machine: Machine, data: bytes) -> bytes:
+    """Record that personal values were erased. Warm coroutines may hold some: they are dropped, and rebuilt from their
+    records when they are needed.
+    """
+    erased = structs.decode(Erase, data)
+    for run in machine.live_runs():
+        run.cool()
+    machine.vault.forget(erased.subject)
+    machine.draft(Kind.ERASED, structs.encode(erased))
+    return values.NONE
+
+
 def _on_run(change: Callable[[Machine, bytes], Run]) -> Callable[[Machine, bytes], bytes]:
     """A way out of a run: the answer is how the run stands then."""
 
@@ -268,6 +282,7 @@ _COMMANDS: dict[str, Any] = {
     witness.WITNESS: witness.witness,
     PARK: _park,
     RETRY: _retry,
+    ERASE: _erase,
     ways_out.RETRY: _on_run(ways_out.retry),
     ways_out.RESET: _on_run(ways_out.reset),
     ways_out.TERMINATE: _on_run(ways_out.terminate),

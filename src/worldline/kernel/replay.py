@@ -100,6 +100,12 @@ def blocks_of(entries: Sequence[journal.Entry]) -> dict[str, str]:
     return {each.run: each.report for each in found if not each.unfit}
 
 
+def erased_of(entries: Sequence[journal.Entry | journal.Draft]) -> tuple[bytes, ...]:
+    """The personal values that a step found erased. That is no part of the state: so it is part of what it is given."""
+    found = [values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
+    return tuple(value for _, value in found)
+
+
 def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
     """Replay one step. Returns the first difference, if there is one."""
     return compare(entries, stepped_again(machine, entries, address, load))
@@ -109,7 +115,7 @@ def stepped_again(
     machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load
 ) -> step.Stepped:  # fmt: skip
     """Give a step's input to the machine once more."""
-    given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
+    given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries), erased=erased_of(entries))
     machine.begin_replay()
     try:
         return kernel_step.step(machine, given, context_of(entries, address))
@@ -196,6 +202,8 @@ _NAMES: Final[dict[Kind, Sequence[str]]] = {
     Kind.ANSWERED: ("ok", "answer"),
     Kind.REVERTED: ("step", "height"),
     Kind.WITNESSED: ("step", "root"),
+    Kind.ERASED: ("subject", "values", "number"),
+    Kind.ERASED_READ: ("subject", "value"),
 }
 
 

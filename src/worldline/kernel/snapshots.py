@@ -91,7 +91,9 @@ def load(program: Program, parts: Sequence[bytes], address: ids.Address, *, stri
 def copy_of(machine: Machine, address: ids.Address) -> Machine:
     """Another machine of the same state, with the same cells in memory. Only between steps."""
     rows, fetch = rows_of(machine), machine.cells.fetch
-    return machine_of(machine.program, machine.state, rows, address, strict=machine.strict, fetch=fetch)
+    made = machine_of(machine.program, machine.state, rows, address, strict=machine.strict, fetch=fetch)
+    made.keep_in(machine.vault)
+    return made
 
 
 def machine_of(

@@ -15,7 +15,7 @@ is still in the queues). A step that raises too many events or writes too much f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
 from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import Origin
 from worldline.kernel.rows.records import Cell, Record, RunId, RunStatus, Schedule
+from worldline.kernel.rows.vault import Vault, in_memory
 from worldline.kernel.runs import Run
 from worldline.model import change, ids
 from worldline.model import row_keys as keys
@@ -43,7 +44,7 @@ SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the sched
 # Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
 _SLOTS = (
     "__weakref__", "_exact", "_waiting", "branch", "cells", "forgettable", "later", "ledger", "live", "now",
-    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "work",
+    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault", "work",
 )  # fmt: skip
 
 
@@ -74,13 +75,16 @@ class Machine:
         self.origin = Origin(self.ledger, program.hash)
         self.branch: Branch | None = None  # of a fork
         self.replaying = False
+        self.vault: Vault = in_memory.get()  # of personal values
 
     @property
     def unfinished(self) -> bool:
         """Whether a step left something for the next: the host makes that step without waiting for an input."""
-        if self.branch is not None and self.branch.unsettled:
-            return True
-        return bool(self.later.items or self.work.unsent.items or self.work.closing.items)
+        unsettled = self.branch is not None and self.branch.unsettled
+        return unsettled or bool(self.later.items or self.work.unsent.items or self.work.closing.items)
+
+    def keep_in(self, vault: Vault) -> None:
+        self.vault = vault
 
     def close(self) -> None:
         """Drop every warm coroutine. The machine must not be used any more."""
@@ -159,15 +163,14 @@ class Machine:
 
     # --- The current step ------------------------------------------------------------------------------
 
-    def begin_step(self, context: steps.Context, given_blocks: Mapping[str, str]) -> CurrentStep:
-        self.now = now = CurrentStep(context, given_blocks)
+    def begin_step(self, context: steps.Context, given: steps.Input) -> CurrentStep:
+        self.now = now = CurrentStep(context, given.blocks, given.erased)
         self.work.begin_step(now)
         return now
 
     def end_step(self) -> tuple[list[change.Change], bytes, bytes]:
-        """The rows that the step has changed, their digest, and their plain form (`change.digests`).
-
-        `CannotStep` if nothing of this step may be journaled. Then the machine must not be used any more.
+        """The rows that the step has changed, their digest, and their plain form (`change.digests`). `CannotStep` if
+        nothing of this step may be journaled. Then the machine must not be used any more.
         """
         now = self.now
         if now.dropped is not None:
@@ -183,8 +186,7 @@ class Machine:
     @property
     def where(self) -> steps.Context | None:
         """The step that runs now, if one does."""
-        now = getattr(self, "now", None)
-        return None if now is None else now.context
+        return self.now.context if hasattr(self, "now") else None
 
     def drop_step(self, why: errors.CannotStep) -> None:
         """The step depends on something that is no part of the world: it must not be journaled, however it ends."""

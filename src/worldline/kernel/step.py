@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, driver, events, runs, schedules, values, work
+from worldline.kernel import commands, driver, events, personal, runs, schedules, values, work
 from worldline.kernel.authoring import messages
 from worldline.kernel.branches import fork, witness
 from worldline.kernel.execution import tracebacks
+from worldline.kernel.execution.desk import StepDesk
 from worldline.kernel.repair import poison
 from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
@@ -31,14 +32,17 @@ def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.
     """`CannotStep` if this process, and not the code, prevented the step. After that, and after any other exception,
     the machine is spoilt: the caller drops it, and journals nothing.
     """
+    outside = personal.desk.set(StepDesk(machine))
     try:
         return _step(machine, given, context)
     except MemoryError as error:
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
+    finally:
+        personal.desk.reset(outside)
 
 
 def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
-    now = machine.begin_step(context, given.blocks)
+    now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
         data = values.dump([runs.storable(given.error), given.raw_digest])
@@ -61,7 +65,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     changes, covered, plain = machine.end_step()
     return steps.Stepped(
         now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
-        plain, now.traces,
+        plain, now.traces, now.sealed,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import typing
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.kernel import user_errors
+from worldline.kernel.personal import NoDesk, Personal
 
 NONE = b"\xf6"
 
@@ -110,7 +112,7 @@ def _built(value: object) -> Any:
     try:
         return msgspec.to_builtins(value, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
     except BaseException as error:  # users' types have code of their own
-        if user_errors.let_pass(error):
+        if type(error) is NoDesk or user_errors.let_pass(error):
             raise
         return _built_again(value, error)
 
@@ -260,13 +262,32 @@ def schema_name(kind: type) -> str:
 
 
 def _model(value: object) -> Any:
+    if type(value) is Personal:
+        return value.stored(_inner)
     dump_model = getattr(value, "model_dump", None)
     if dump_model is None:
         raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")
     return dump_model(mode="python")
 
 
+def _inner(value: object) -> bytes:
+    """The bytes of a personal value, which is one value of the store at most."""
+    data = dump(value)
+    if len(data) > limits.PERSONAL_BYTES_MAX:
+        raise errors.ValueTooLarge(f"a wl.Personal takes {len(data)} bytes; the limit is {limits.PERSONAL_BYTES_MAX}")
+    return data
+
+
+def _personal(kind: Any, value: object) -> Personal[Any]:
+    if type(value) is not bytes:
+        raise errors.DecodeError("a personal value that was not sealed; send a wl.Personal(value, of=...)")
+    held = typing.get_args(kind)
+    return Personal.of_token(value, functools.partial(load, held[0] if held else Any))
+
+
 def _validate(kind: type, value: object) -> Any:
+    if kind is Personal or typing.get_origin(kind) is Personal:
+        return _personal(kind, value)
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"{name_of(kind)} cannot be read back; use a dataclass, struct, model or plain type")

@@ -34,6 +34,7 @@ class InStore(enum.IntEnum):
     SCHEMA = 1
     UNIVERSE_NAME = 2
     UNIVERSE_DELETION = 20
+    ENCRYPTION = 22
     RESTORING = 24
     BACKUP = 25
 
@@ -54,6 +55,10 @@ class InUniverse(enum.IntEnum):
     COLLECTION = 17
     HOLDS = 18
     CONDEMNED = 19
+    SEALED = 22
+    SUBJECT = 23
+    DATA_KEY = 25
+    WORLD_KEY = 26
     IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
@@ -124,6 +129,10 @@ class ValueKind(enum.IntEnum):
     COLLECTION = 41
     HOLDS = 42
     CONDEMNED = 43
+    SEALED = 48
+    SUBJECT = 49
+    ENCRYPTION = 52
+    DATA_KEY = 53
     HELD_COPY = 55
     COPYING = 56
     QUOTAS = 58

@@ -21,6 +21,7 @@ from worldline.model import ids
 from worldline.model import world as worlds
 
 _META = space.part(space.InWorld.META)
+_WORLD = space.part(space.InUniverse.WORLD)
 _NAME = space.part(space.InUniverse.NAME)
 _INDEX = space.part(space.InUniverse.INDEX)
 
@@ -36,6 +37,25 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 META = space.Value(space.ValueKind.WORLD_META, worlds.WorldMeta)
 NAME = space.Value(space.ValueKind.NAME, Named)
 INDEX = space.Value(space.ValueKind.INDEX, worlds.WorldMeta)
+
+
+def all_worlds(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """Every key of every world, also of those that are deleted."""
+    return tuples.prefix_range(space.universe(universe) + _WORLD)
+
+
+def world_of(universe: ids.UniverseId, key: bytes) -> ids.WorldId:
+    """Whose key this is, whatever it is."""
+    match space.inside(space.universe(universe) + _WORLD, key, "a key of a world of this universe"):
+        case (tuples.Uuid(value), *_):
+            return ids.WorldId(value)
+        case _:
+            raise errors.DecodeError("not a key of a world of this universe")
+
+
+def behind(at: ids.Address) -> bytes:
+    """Where the keys of the next world begin."""
+    return tuples.prefix_range(space.world(at))[1]
 
 
 def meta_key(at: ids.Address) -> bytes:

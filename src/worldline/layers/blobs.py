@@ -6,8 +6,13 @@ The record says where a body is, so what was put in one way is read in any other
 
 `put` is safe to repeat and to race: equal bytes have equal addresses, each upload has a name of its own, and the first
 record that is published wins. The loser's object is left for garbage collection; its chunks it deletes itself, and
-chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation, so
-that a collection which began before cannot take it from under the caller.
+chunks of a killed process are swept (`abandoned`). A blob that is there already is raised to the present generation.
+
+A publisher of a reference reads the `generation` first, then puts the blob, or touches what is there (`touch_many`),
+and expects the generation in the batch that refers to it: then no collection can take it
+(`layers/upkeep/collection.py`). The record of an object is published in the generation in which its upload began: a
+collection deletes objects that were there before it began and have no record, so an upload that is overtaken by one
+begins again.
 
 `get` trusts nothing: bytes from the record, chunks, the cache or the object store are all checked against their address
 before they are returned. It always asks for the record first, also when the bytes are cached: a cache may be shared
@@ -63,6 +68,19 @@ class Blobs:
         self._universe = universe
         self._cache = cache
         self._in_store_bytes_max = in_store_bytes_max  # 0: what is not small is an object
+
+    @property
+    def objects(self) -> objects.Objects:
+        """Where large bodies are: of this universe, those in its folder."""
+        return self._objects
+
+    async def generation(self) -> universes.Generation:
+        """To be read before what a batch refers to is put, and to be expected by that batch."""
+        while (raw := (await self._engine.read(universes.get_generation(self._universe))).value(0)) is None:
+            first = kv.Batch()
+            universes.expect_generation(first, self._universe, None)
+            await self._commit(first)
+        return universes.Generation(self._universe, raw)
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
         """Durable and readable on return. A caller that names the address gets `DigestMismatch` if it is wrong."""
@@ -198,9 +216,15 @@ class Blobs:
         if upload is not None and read.value(2) != upload.raw:
             probes.hit("blobs.upload-swept")
             putting.upload = None
-        if await self._place(putting, time_us=read.time_us):
+        if putting.object is not None and putting.began != read.value(1):
+            probes.hit("blobs.object-overtaken")
+            putting.object = None
+        if await self._place(putting, time_us=read.time_us) and putting.object is None:
             again = await self._engine.read(universes.get_generation(self._universe))
             generation = universes.decode_generation(again.value(0))  # a collection may have begun meanwhile
+        if putting.object is not None:  # a collection that has begun meanwhile deletes it
+            putting.began = read.value(1)
+            universes.expect_generation(batch, self._universe, putting.began)
         cas.publish(batch, self._universe, of, self._record(batch, putting, generation))
         return transact.Write(batch, lambda _: True)
 
@@ -356,4 +380,5 @@ class _Putting:
         self.of = of
         self.data = data
         self.object: str | None = None  # its name, once the object is there
+        self.began: bytes | None = None  # the generation, as it was read before the object was put
         self.upload: chunks.Upload | None = None  # of chunks; it may have been swept since

@@ -17,8 +17,8 @@ named here by its address, too (`SLOT_AT`). A large row travels as a delta again
 for ever: a `Book` counts, and now and then the whole image is written. What is still large goes to the CAS (`IMAGE_AT`,
 `DELTA_AT`); the caller puts that there before the commit.
 
-`COMMITTED` is reserved: the row's value is kept apart, where it can be erased, and only a hash and its salt stand here.
-Nothing writes it yet.
+`COMMITTED` is reserved for rows whose value is kept apart. Nothing writes it: personal values are kept apart one by
+one, and rows have tokens in their places (`codec/sealed.py`, ADR 17).
 
 Digests are over logical bytes alone (`worldline.model.change`), so two stored forms of one change are the same history.
 Whatever is wrong with stored bytes is a `DecodeError` or a `DigestMismatch` that names the row.
@@ -249,6 +249,12 @@ def needed(stored: bytes, blob_of: Callable[[int], bytes]) -> list[bytes]:
     if not found:
         raise errors.DecodeError("changes: blobs are announced, and none is named")
     return list(dict.fromkeys(found))
+
+
+def named_blobs(stored: bytes) -> list[bytes]:
+    """The addresses of blobs that are named here; those that are shared with an entry are named there."""
+    named = (SLOT_AT, 4), (DELTA_AT, 5), (IMAGE_AT, 2)
+    return [fields[place] for fields in _forms(parse(stored)) for form, place in named if fields[0] == form]
 
 
 def parse(stored: bytes) -> list[Any]:

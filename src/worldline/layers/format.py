@@ -2,7 +2,8 @@
 
 The marker is the first key ever written. Missing, it is created only when asked, and only in a store that is empty:
 data without a marker is not ours, or has lost it, and is refused. There and different in major, or of a newer minor, or
-not readable, the store is refused too. A refused store is left untouched.
+not readable, the store is refused too. So is one that is encoded otherwise than this process was told. A refused store
+is left untouched.
 
 Not here: bringing an older minor up to date. An older minor is accepted as it is.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.keys import schema, space
+from worldline.keys.upkeep.encryption import Encryption
+from worldline.layers.upkeep import encryption
 from worldline.model import world
 from worldline.store import kv, transact
 
@@ -21,14 +24,20 @@ _FIRST = b"\x00"
 _END = b"\xff"
 
 
-async def ensure(engine: kv.Engine, env: envs.Env, *, create: bool) -> world.Schema:
-    """The store's format, which this release speaks; written now if the store is new and `create` is set."""
+async def ensure(
+    engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Encryption | None = None
+) -> world.Schema:  # fmt: skip
+    """The store's format, which this release speaks; written now if the store is new and `create` is set. `encoded`:
+    what its values are encoded with, if they are.
+    """
 
     async def attempt() -> transact.Done[world.Schema] | transact.Write[world.Schema]:
-        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1))
+        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), encryption.get())
         raw = read.value(0)
         if raw is not None:
-            return transact.Done(check(raw))
+            found = check(raw)
+            encryption.check(read.value(2), "" if encoded is None else encoded.codec)
+            return transact.Done(found)
         if read.page(1).items:
             raise errors.StoreVersion(
                 "there is data here but no format marker: either another program's, or a damaged store; "
@@ -39,6 +48,8 @@ async def ensure(engine: kv.Engine, env: envs.Env, *, create: bool) -> world.Sch
         batch = kv.Batch()
         batch.absent(schema.KEY)
         batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
+        if encoded is not None:
+            encryption.create(batch, encoded)
         return transact.Write(batch, lambda _: CURRENT)
 
     return await transact.run(engine, env, attempt)

@@ -164,6 +164,25 @@ def decode_dead(items: Iterable[tuple[bytes, bytes]]) -> list[Letter]:
     return [Letter(kv.Stamp(keys.stamp_of(key)), raw, keys.DEAD.unpack(raw)) for key, raw in items]
 
 
+def get_dead(at: ids.Address, letter: Letter) -> kv.Get:
+    """The letter's record, as it is now."""
+    return kv.Get(keys.dead_key(at, letter.stamp))
+
+
+def refers_to(letter: inbox.Dead) -> bytes | None:
+    """The address of what a dead letter carries, if that is large. Bytes that are no item refer to nothing."""
+    try:
+        item = keys.ITEM.unpack(letter.item)
+    except errors.DecodeError:
+        return None
+    return item_refers_to(item)
+
+
+def item_refers_to(item: inbox.Item) -> bytes | None:
+    """The address of an item's payload, if that is large."""
+    return item.payload.ref if hasattr(item, "payload") else None
+
+
 def retry_dead(batch: kv.Batch, at: ids.Address, letter: Letter, *, client_id: bytes, time_us: int) -> int:
     """Put a dead letter back as a new input, under a new id. Returns the append's index. The caller expects the meta.
 

@@ -92,6 +92,16 @@ def decode_generation(raw: bytes | None) -> int:
     return 0 if found is None else found.number
 
 
+class Generation(msgspec.Struct, frozen=True):
+    """A universe's generation as it was read: before anything was put that a batch is going to refer to."""
+
+    universe: ids.UniverseId
+    raw: bytes | None
+
+    def expect(self, batch: kv.Batch) -> None:
+        expect_generation(batch, self.universe, self.raw)
+
+
 def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | None) -> None:
     """For a batch that publishes references: no collection has begun since the generation was read, which was before
     anything that is referred to was put. `raw`: as it was read; None if there was none, and then the batch makes it.
@@ -102,6 +112,11 @@ def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | No
     elif key not in batch.puts:
         batch.absent(key)
         batch.put(key, keys.GENERATION.pack(blob.Generation(0)))
+
+
+def is_collected(conflict: kv.Conflict, universe: ids.UniverseId) -> bool:
+    """Whether nothing but the generation has changed: what is referred to has to be put again, and that is all."""
+    return [key for key, _ in conflict.found] == [keys.generation_key(universe)]
 
 
 # --- Who may send from other universes --------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class Kind(enum.IntEnum):
     REVERTED = 51  # [step, height]: the state is what it was then
     QUESTION_CANCELLED = 52  # [step, ordinal, name]: no run waits for the answer any more
     WITNESSED = 53  # [step, root]: the root of the state at the end of that step, the one before; `kernel/branches`
+    ERASED = 54  # [subject, values, number]: personal values were erased; none named: all of the subject's
+    ERASED_READ = 55  # [subject, value]: this step read a personal value that was erased
 
 
 INPUTS = (Kind.EVENT, Kind.EFFECT_RESULT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)

@@ -106,6 +106,11 @@ class JanitorSettings(msgspec.Struct, frozen=True):
     turn_ms: Milliseconds = 1_000  # between turns of a round
     round_ms: Milliseconds = 600_000  # between rounds through everything
     worlds_max: ReadBatch = 256  # looked at in one turn
+    # Garbage collection of a universe: how often, by whichever janitor comes first (0: never), how long what nothing
+    # refers to stays, and the rest between two turns of work, which take about `COLLECT_TURN_US` each.
+    collect_ms: MillisecondsOrNone = 3_600_000
+    collect_grace_ms: MillisecondsOrNone = 3_600_000
+    collect_rest_ms: Milliseconds = 100
     backlog_ms: MillisecondsOrNone = 60_000  # between two counts of the backlog, if metrics are wanted; 0: never
     usage_ms: MillisecondsOrNone = 60_000  # between two counts of what universes with a quota have stored; 0: never
     # Of each minute: how long a process that runs worlds runs their steps again, to prove them. 0: it does not.

@@ -6,13 +6,14 @@ the role commits as one batch and only then acts upon. Nothing here knows how ei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from worldline.model import ids, inbox, journal
 from worldline.model.change import NO_CHANGES, Change
 from worldline.model.trace import Trace
+from worldline.model.upkeep.sealed import New
 from worldline.model.work import WorkKind
 
 
@@ -31,6 +32,7 @@ class Input(msgspec.Struct, frozen=True):
     blocks: Mapping[str, str] = {}  # of a step that is replayed: the runs that it blocked, and the reports
     trace: str = ""  # where the effect failed that a receipt is of: shown, never journaled
     poison: str = ""
+    erased: Collection[bytes] = ()  # of a step that is replayed: the personal values that it found erased
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
@@ -101,3 +103,4 @@ class Stepped(msgspec.Struct, frozen=True):
     covered: bytes = NO_CHANGES  # what the chain covers of them: `change.changes_digest`
     plain: bytes = b""  # the changes as they may be stored, if nothing more is to be said of them: `change.digests`
     traces: list[Trace] = []  # where user code failed: no part of the history, and none in a replay
+    sealed: list[New] = []  # personal values, kept apart

@@ -304,6 +304,19 @@ def _cleared(meter: Meter, fact: telemetry.Cleared) -> None:
     meter.add("worldline_janitor_cleared_total", fact.count, fact.what)
 
 
+def _collected(meter: Meter, fact: telemetry.Collected) -> None:
+    meter.add("worldline_collections_total", 1)
+    meter.observe("worldline_collection_seconds", _seconds(fact.us))
+    for what in ("condemned", "spared", "deleted", "orphans"):
+        meter.add("worldline_collection_blobs_total", getattr(fact, what), what)
+    meter.add("worldline_collection_deleted_bytes_total", fact.deleted_bytes, "blobs")
+    meter.add("worldline_collection_deleted_bytes_total", fact.orphans_bytes, "orphans")
+
+
+def _collect_failed(meter: Meter, fact: telemetry.CollectFailed) -> None:
+    meter.add("worldline_collections_failed_total", 1, fact.why)
+
+
 def _swept(meter: Meter, fact: telemetry.Swept) -> None:
     meter.observe("worldline_janitor_round_seconds", _seconds(fact.us))
 
@@ -435,6 +448,8 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Reaped: _reaped,
     telemetry.Cleared: _cleared,
     telemetry.Swept: _swept,
+    telemetry.Collected: _collected,
+    telemetry.CollectFailed: _collect_failed,
     telemetry.WorldsCounted: _worlds_counted,
     telemetry.OpenCounted: _open_counted,
     telemetry.DueCounted: _due_counted,

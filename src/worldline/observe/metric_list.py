@@ -125,6 +125,11 @@ METRICS: dict[str, Metric] = {
         "One round of the janitor, its pauses included.", bounds=LONG_SECONDS
     ),
     "worldline_janitor_cleared_total": _counter("What the janitor has removed.", "what"),
+    "worldline_collections_total": _counter("Garbage collections that have ended."),
+    "worldline_collections_failed_total": _counter("Garbage collections that were given up.", "why"),
+    "worldline_collection_seconds": _histogram("One garbage collection, its pauses included.", bounds=LONG_SECONDS),
+    "worldline_collection_blobs_total": _counter("What became of blobs in garbage collections.", "what"),
+    "worldline_collection_deleted_bytes_total": _counter("Bytes that garbage collections have deleted.", "what"),
     # The backlog of a universe.
     "worldline_backlog_worlds": _gauge("Worlds.", "universe", "status"),
     "worldline_backlog_unread": _gauge("Unread inbox items, at least.", "universe", "status"),
@@ -180,6 +185,9 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("worldline_placements_total", "why"): tuple(each.replace(" ", "_") for each in get_args(placement.Reason)),
     ("worldline_moves_total", "why"): tuple(each for each in get_args(telemetry.Move) if each),
     ("worldline_janitor_cleared_total", "what"): get_args(telemetry.Clearable),
+    ("worldline_collections_failed_total", "why"): get_args(telemetry.CollectTrouble),
+    ("worldline_collection_blobs_total", "what"): ("condemned", "spared", "deleted", "orphans"),
+    ("worldline_collection_deleted_bytes_total", "what"): ("blobs", "orphans"),
     ("worldline_backlog_worlds", "status"): backlog.STATUSES,
     ("worldline_backlog_unread", "status"): backlog.STATUSES,
     ("worldline_backlog_unread_worlds", "status"): backlog.STATUSES,

@@ -66,18 +66,10 @@ class ColdCells:
         return updating.result().root.address
 
     def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-        """Have the event loop read something, and block this thread until it has."""
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - a step has one of its own, which raises
-            raise errors.CannotRead(f"{name} is not in memory, and an event loop cannot wait for it")
-        waiting = asyncio.run_coroutine_threadsafe(read(), self._loop)
         try:
-            return waiting.result(WAIT_SECONDS)
+            return blocking(self._loop, read, name)
         except errors.Corrupt as error:
             raise errors.DamagedCell(f"{name} is damaged: {error}") from error
-        except (errors.Error, TimeoutError, concurrent.futures.CancelledError) as error:
-            waiting.cancel()
-            said = str(error) or f"not within {WAIT_SECONDS} s"
-            raise errors.CannotRead(f"{name} cannot be read now: {said}") from error
 
     def new_misses(self) -> int:
         """How many there were since this was last asked for."""
@@ -100,6 +92,21 @@ class ColdCells:
 
     async def _lookup(self, keys: list[bytes]) -> dict[bytes, Row]:
         return await saved_state.lookup(self._blobs, self._unsaved.root, keys, self._branches)
+
+
+def blocking(loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    """Have the event loop read something, and block this thread, which is the kernel's, until it has."""
+    if asyncio._get_running_loop() is loop:  # noqa: SLF001 - a step has one of its own, which raises
+        raise errors.CannotRead(f"{name} is not in memory, and an event loop cannot wait for it")
+    waiting = asyncio.run_coroutine_threadsafe(read(), loop)
+    try:
+        return waiting.result(WAIT_SECONDS)
+    except errors.Corrupt:
+        raise
+    except (errors.Error, TimeoutError, concurrent.futures.CancelledError) as error:
+        waiting.cancel()
+        said = str(error) or f"not within {WAIT_SECONDS} s"
+        raise errors.CannotRead(f"{name} cannot be read now: {said}") from error
 
 
 def reached(program: Program, item: inbox.Item | None, data: bytes) -> list[tuple[str, str]]:

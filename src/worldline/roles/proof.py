@@ -12,7 +12,11 @@ A world outlives its code. Steps are run by the very program that wrote them, to
 nothing can be run again: the steps are folded into rows instead, and the proof goes on behind them, at the next change
 to a program that is loaded, with a machine made of those rows; if what they changed was dropped, at the next snapshot.
 
-Nothing here writes a store, and nothing reads one but `Cold`. User code runs: it belongs into a thread of its own.
+A step that had a personal value which was erased since cannot be run again, by any code: what it changed is taken as
+the journal has it, its heights are named (`erased`), and the proof goes on behind it.
+
+Nothing here writes a store, and nothing reads one but `Cold` and `Sealed`. User code runs: it belongs into a thread of
+its own.
 """
 
 from __future__ import annotations
@@ -22,11 +26,12 @@ from typing import Final
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.replay import Difference
+from worldline.kernel.rows.vault import Vault
 from worldline.kernel.state import Machine
 from worldline.layers.stored import history, lines, saved_state
 from worldline.model import ids, journal, payload, row_keys, snapshot
@@ -56,6 +61,15 @@ class Cold(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
+class Sealed(msgspec.Struct, frozen=True):
+    """Where the personal values of a world are. `erased`: whether some were: then the rows are kept beside the machine,
+    for the steps that cannot be run again.
+    """
+
+    vault: Vault
+    erased: bool
+
+
 class Prover:
     """Holds the machine that a journal is run through, and changes it where the world's program was changed.
 
@@ -66,15 +80,17 @@ class Prover:
     def __init__(
         self, line: lines.Line, programs: Mapping[bytes, Program], head: journal.Head, rows: Rows, *,
         saved: Mapping[int, snapshot.Snapshot] | None = None, folded_to: int = 0, cold: Cold | None = None,
+        sealed: Sealed,
     ) -> None:  # fmt: skip
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold
+        self._sealed = sealed
         self._line = line
         self._at = line.identity(head.height + 1)  # the world whose steps are run: intents are named by it
         self._programs = programs
         self._saved = saved or {}
         self._folded_to = folded_to
-        self._rows = rows  # of the state at the head, while there is no machine
+        self._rows = rows  # of the state at the head, while there is no machine, or values were erased
         self._lost = False  # they are not known: what steps changed was dropped
         self._machine: Machine | None = None
         self._hash = program_of(rows)
@@ -82,6 +98,7 @@ class Prover:
         self.difference: Difference | None = None
         self.derived: list[Change] = []  # what the code changed in the last step that was run
         self.spans: list[Span] = []
+        self.erased: list[Span] = []  # heights of steps that had personal values which were erased
         self.steps = self.proved = self.entries = self.snapshots = 0
 
     def take(
@@ -91,6 +108,7 @@ class Prover:
         """Prove steps that follow each other, or fold them. Returns how many were taken: all of them, unless one comes
         out differently, or `until` says so between two of them, or the rows of a snapshot are wanted.
         """
+        self._sealed.vault.begin()
         for index, step in enumerate(steps):
             if (index and until()) or self.wanted_snapshot is not None:
                 return index
@@ -130,7 +148,8 @@ class Prover:
         steps of a fork over its parent's.
         """
         if self._machine is not None:
-            self._rows = Rows(snapshots.rows_of(self._machine))
+            if not self._sealed.erased:
+                self._rows = Rows(snapshots.rows_of(self._machine))
             self.close()
         self._at, self._hash = owner, program_hash
 
@@ -142,9 +161,11 @@ class Prover:
             self._machine = snapshots.machine_of(
                 program, self.head.state, self._rows.items(), self._at, exact=True, fetch=fetch
             )
-            self._rows = Rows()
+            self._machine.keep_in(self._sealed.vault)
+            if not self._sealed.erased:
+                self._rows = Rows()
 
-    def _fold(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
+    def _fold(self, step: history.Stored, loaded: dict[bytes, bytes], *, erased: bool = False) -> None:
         if step.dropped or self._lost:
             self.head, self._rows, self._lost = step.head(), Rows(), True
         elif self._cold is None:
@@ -156,12 +177,12 @@ class Prover:
                     self._rows.put(key, row)
             self.head = history.fold(self.head, [step], self._rows, loaded, self._cold.unsaved.take)
         if step.height > self._folded_to:
-            self._note(step.first_height, step.height)
+            self._note(self.erased if erased else self.spans, step.first_height, step.height)
 
-    def _note(self, first: int, last: int) -> None:
-        if self.spans and self.spans[-1].last == first - 1 and self.spans[-1].program_hash == self._hash.hex():
-            first = self.spans.pop().first
-        self.spans.append(Span(first, last, self._hash.hex()))
+    def _note(self, spans: list[Span], first: int, last: int) -> None:
+        if spans and spans[-1].last == first - 1 and spans[-1].program_hash == self._hash.hex():
+            first = spans.pop().first
+        spans.append(Span(first, last, self._hash.hex()))
 
     def _run(
         self, machine: Machine, step: history.Stored, entries: list[journal.Entry], loaded: dict[bytes, bytes]
@@ -169,7 +190,17 @@ class Prover:
         def load(carried: payload.Payload) -> bytes:
             return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
 
-        stepped = replay.stepped_again(machine, entries, self._at, load)
+        try:
+            stepped = replay.stepped_again(machine, entries, self._at, load)
+        except errors.ErasedValue:
+            probes.hit("proof.erased-step")
+            self.close()
+            if not self._sealed.erased:
+                raise errors.Conflicted(
+                    "personal values were erased while the world was proved; prove it again"
+                ) from None
+            self._fold(step, loaded, erased=True)
+            return
         self.difference = replay.compare(entries, stepped)
         self.derived = stepped.changes
         record = self._saved.get(step.height)
@@ -179,6 +210,8 @@ class Prover:
         if self.difference is None:
             self.proved += 1
             self.head = step.head()
+            if self._sealed.erased:
+                self._rows.apply(stepped.changes)
             if self._cold is not None:
                 self._cold.unsaved.take(stepped.changes)
                 machine.cells.cool(self._cold.bytes_max)

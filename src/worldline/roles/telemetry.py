@@ -291,6 +291,34 @@ class Cleared(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
+class Collected(msgspec.Struct, frozen=True, gc=False):
+    """A garbage collection has ended: blobs that are referred to, condemned, spared and deleted, with their bytes, and
+    objects without a record that were deleted.
+    """
+
+    worlds: int
+    marked: int
+    condemned: int
+    spared: int
+    deleted: int
+    deleted_bytes: int
+    orphans: int
+    orphans_bytes: int
+    us: int
+
+
+CollectTrouble = Literal["unreadable", "overtaken", "store"]
+
+
+class CollectFailed(msgspec.Struct, frozen=True, gc=False):
+    """A garbage collection was given up. `why`: something cannot be read, so what it refers to is not known, or another
+    collector has begun.
+    """
+
+    why: CollectTrouble
+    message: str
+
+
 class Swept(msgspec.Struct, frozen=True, gc=False):
     """The janitor has been through everything once."""
 
@@ -416,7 +444,8 @@ Fact = (
     Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
     | CompactFailed | Proved
     | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
-    | Placed | Orchestrated | Reaped | Cleared | Swept | WorldsCounted | OpenCounted | DueCounted | UsageCounted
+    | Placed | Orchestrated | Reaped | Cleared | Collected | CollectFailed | Swept | WorldsCounted | OpenCounted
+    | DueCounted | UsageCounted
     | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.sim.check import aftermath, checkers, deletions, forks, lateness, segments, trials
+from worldline.sim.check import abroad, aftermath, checkers, deletions, forks, lateness, messages, segments, trials
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
@@ -102,7 +102,7 @@ def run(
 def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
-        fragile=profile.fragile, forks=profile.forks,
+        fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad,
         timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
@@ -117,8 +117,17 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.outside.on_call.append(born.called)
     tried = trials.Trials(cluster.fragile.budget, audit.broken)
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
+    other = Audit(
+        in_stamp_order=not cluster.profile.held, on_broken=audit.on_broken, violations=audit.violations
+    )  # fmt: skip
+    sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
+    elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
-    await cluster.boot([audit.look, tried.look, born.look, compacted.look, gone.look])
+    await cluster.boot(
+        [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look],
+        [sent.look, other.look, elsewhere.look],
+    )
+    sent.know(cluster.truths())
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
     cluster.outside.on_call.append(rogue.called)
     await cluster.chaos()
@@ -135,6 +144,7 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.check_roles()
     cluster.stop()
     await checkers.at_end(cluster, audit, left, born)
+    await abroad.at_end(cluster, audit, sent, left)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
 
 

@@ -33,7 +33,7 @@ the same time may survive it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NewType, NoReturn, Protocol
+from typing import ClassVar, NewType, NoReturn, Protocol
 
 import msgspec
 
@@ -151,6 +151,8 @@ class Batch:
 
     __slots__ = ("appends", "counts", "deletes", "expects", "puts", "ranges")
 
+    room_bytes: ClassVar[int] = 0  # by how much its values may exceed the limit
+
     def __init__(self) -> None:
         self.expects: dict[bytes, bytes | None] = {}
         self.puts: dict[bytes, Put] = {}
@@ -209,6 +211,14 @@ class Batch:
         parts += [f"add {key.hex()} {delta:+d}" for key, delta in self.counts.items()]
         parts += [f"append {append.prefix.hex()} ({len(append.value)} bytes)" for append in self.appends]
         return f"Batch({'; '.join(parts)})"
+
+
+class SealedBatch(Batch):
+    """A batch that was checked before its values were sealed, which made them longer."""
+
+    __slots__ = ()
+
+    room_bytes: ClassVar[int] = limits.SEALED_ROOM_BYTES_MAX
 
 
 class Durability(msgspec.Struct, frozen=True):
@@ -275,7 +285,8 @@ def check(batch: Batch) -> int:
     size = 0
     guarded = False
     puts = batch.puts
-    key_max, value_max = limits.KEY_BYTES_MAX, limits.VALUE_BYTES_MAX
+    room = batch.room_bytes
+    key_max, value_max = limits.KEY_BYTES_MAX, limits.VALUE_BYTES_MAX + room
     for key, value in batch.expects.items():
         length = len(key)
         size += length if 0 < length <= key_max else _check_key(key)
@@ -285,7 +296,7 @@ def check(batch: Batch) -> int:
             guarded = True
             continue
         length = len(value)
-        size += length if length <= value_max else _check_value(length)
+        size += length if length <= value_max else _check_value(length, value_max)
         if not guarded and key in puts:
             put = puts[key]
             guarded = put.stamp is None and put.value != value
@@ -294,9 +305,9 @@ def check(batch: Batch) -> int:
         size += length if 0 < length <= key_max else _check_key(key)
         if put.stamp is None:
             length = len(put.value)
-            size += length if length <= value_max else _check_value(length)
+            size += length if length <= value_max else _check_value(length, value_max)
         else:
-            size += _check_value(len(put.value) + limits.STAMP_BYTES)
+            size += _check_value(len(put.value) + limits.STAMP_BYTES, value_max)
             if not 0 <= put.stamp < len(batch.appends):
                 raise errors.BatchRefused(
                     f"put of key {key.hex()} wants the stamp of append {put.stamp}, which is not there"
@@ -305,13 +316,15 @@ def check(batch: Batch) -> int:
         length = len(key)
         size += length if 0 < length <= key_max else _check_key(key)
     for append in batch.appends:
-        size += _check_key(append.prefix, extra=limits.STAMP_BYTES) + _check_value(len(append.value))
+        size += _check_key(append.prefix, extra=limits.STAMP_BYTES)
+        size += _check_value(len(append.value), value_max)
     if batch.counts or batch.ranges:
         size += _check_counts(batch) + _check_ranges(batch)
     if batch.appends and len(batch.appends) > limits.BATCH_APPENDS_MAX:
         raise errors.BatchRefused(f"{len(batch.appends)} appends; the limit is {limits.BATCH_APPENDS_MAX}")
-    if size > limits.BATCH_BYTES_MAX:
-        raise errors.TooLarge("batch", size=size, limit=limits.BATCH_BYTES_MAX)
+    size_max = limits.SEALED_BATCH_BYTES_MAX if room else limits.BATCH_BYTES_MAX
+    if size > size_max:
+        raise errors.TooLarge("batch", size=size, limit=size_max)
     if not guarded and next(guards(batch), None) is None:
         raise errors.BatchRefused("no guard: a batch must expect something that its own success makes false")
     return size
@@ -425,9 +438,9 @@ def _check_key(key: bytes, *, extra: int = 0) -> int:
     return size
 
 
-def _check_value(size: int) -> int:
-    if size > limits.VALUE_BYTES_MAX:
-        raise errors.TooLarge("value", size=size, limit=limits.VALUE_BYTES_MAX)
+def _check_value(size: int, limit: int) -> int:
+    if size > limit:
+        raise errors.TooLarge("value", size=size, limit=limit)
     return size
 
 

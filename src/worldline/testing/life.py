@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from worldline.base import failures
+from worldline.base import errors, failures
 from worldline.codec import digest
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel import step as kernel_step
@@ -136,8 +136,13 @@ class Life:
         """The same step on a copy that was saved and loaded."""
         twin = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
+        given = msgspec.structs.replace(given, erased=replay.erased_of(stepped.drafts))
         try:
             again, _ = self._do(twin, given, context)
+        except errors.ErasedValue:
+            twin.close()
+            return  # it had a value that is gone: it cannot be done twice
+        try:
             found = twins.difference((self.machine, stepped), (twin, again), height=self.head.height + 1)
         finally:
             twin.close()

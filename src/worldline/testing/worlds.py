@@ -25,7 +25,7 @@ from worldline.base import errors, failures
 from worldline.client import answers
 from worldline.client.branches.rules import Given
 from worldline.client.world import Effects
-from worldline.codec import canonical, digest, structs
+from worldline.codec import digest, sealed, structs
 from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, answer_type, to_us
@@ -42,8 +42,9 @@ from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
 from worldline.model.trace import Kept, Source
+from worldline.model.upkeep.sealed import Erase
 from worldline.roles import traces
-from worldline.testing import forks, render, stage
+from worldline.testing import forks, render, sealing, stage
 from worldline.testing.life import Life, Standing
 
 R = TypeVar("R")
@@ -219,10 +220,16 @@ class TestWorld:
             found = machine.read_cell(cls, key)
         else:
             for (reducer, name), cell in sorted(machine.cells.items()):
-                found.setdefault(reducer, {})[name] = canonical.decode(cell.data)
+                found.setdefault(reducer, {})[name] = sealing.plain(cell.data)
         if at is not None:
             machine.close()
         return found
+
+    def erase(self, key: str, /) -> None:
+        """Erase all personal values of a subject, as `worldline erase --key` does."""
+        subject = sealed.subject_of(key)
+        self.machine.vault.forget(subject)
+        self.command(commands.ERASE, Erase(subject, [], 1))
 
     def retry(self, effect: Effect[..., Any], /) -> int:
         """Try parked calls of an effect again, as `worldline effect retry` does. Returns how many there were."""
@@ -443,12 +450,13 @@ def world(
     """
     around = stage.Stage(now_us=(now - _EPOCH) // timedelta(microseconds=1), random=Random(seed), shuffle=shuffle)
     options = {"seed": seed, "twice": twice, "drops": drops, "strict": strict}
-    made = _enter(around, name, program, script, options)
-    try:
-        yield made
-    finally:
-        for actor in around.actors.values():
-            actor.life.machine.close()
+    with sealing.in_memory():
+        made = _enter(around, name, program, script, options)
+        try:
+            yield made
+        finally:
+            for actor in around.actors.values():
+                actor.life.machine.close()
 
 
 def _enter(

@@ -56,6 +56,10 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
             f"unverifiable below {span.last + 1}: heights {span.first} to {span.last} were written by program "
             f"{span.program_hash[:12]}, which is not loaded (name its file with another --app); their chain holds"
         )
+    for span in proof.erased:
+        lines.append(
+            f"erased: heights {span.first} to {span.last} had personal values; not run again, their chain holds"
+        )
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
     lines.append(
@@ -173,6 +177,8 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
             return _say_damaged(desk, name, error)
     said = {"world": name, "holds": True, **render.plain(found)}
     line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
+    if found.personal:
+        line += f"; {found.personal} personal values apart, {found.erased} of them erased"
     gone = [f"entries up to height {found.entries_above} are not kept any more"] if found.entries_above else []
     desk.out.one(said, [line, *gone])
     return 0

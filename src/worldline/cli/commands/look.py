@@ -15,10 +15,13 @@ from worldline.cli.common import Desk
 from worldline.cli.entries import Names
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
+from worldline.model.journal import Entry
 from worldline.model.world import Status
 from worldline.roles import reader as readers
+from worldline.roles.erasure import checking
 from worldline.roles.hub import Chunk
 
 STATUSES = [status.name.lower() for status in Status if status is not Status.DELETED]
@@ -129,6 +132,7 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
         entries = await found.journal(above=start, limit=limit)
         names = Names(await found.address())
         await names.learn(universe, entries)
+        entries = [await _marked(found, entry) for entry in entries]
     if above is None:
         entries.reverse()
     if desk.out.as_json:
@@ -159,7 +163,8 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
             if isinstance(entry, Chunk):
                 continue
             await names.learn(universe, [entry])
-            desk.out.one(render.entry(entry) if desk.out.as_json else None, [names.line(entry)])
+            shown = await _marked(found, entry)
+            desk.out.one(render.entry(shown) if desk.out.as_json else None, [names.line(shown)])
             seen += 1
             if seen == count:
                 return
@@ -169,9 +174,10 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
     if reducer is not None and key is not None:
         data = await world.cell(reducer, key, at=at)
         if data is not None:
-            return [Cell(reducer, key, render.decoded(data))]
+            return [Cell(reducer, key, render.plain(await sealing.plain(world, data)))]
     cells = await world.cells(at=at)
-    found = [Cell(*name, render.decoded(data)) for name, data in cells.items() if reducer in (None, name[0])]
+    chosen = {name: data for name, data in cells.items() if reducer in (None, name[0])}
+    found = [Cell(*name, render.plain(await sealing.plain(world, data))) for name, data in chosen.items()]
     if reducer is not None and not found:
         known = dict.fromkeys(name for name, _ in cells)
         said = f"it has {', '.join(known)}" if known else "it has no cells yet"
@@ -179,6 +185,12 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
     if key is not None:
         raise errors.NotFound(f"{reducer} has no cell {key!r}{suggest.near(key, (each.key for each in found))}")
     return found
+
+
+async def _marked(world: Handle, entry: Entry) -> Entry:
+    """An entry that says which of its personal values were erased."""
+    shown = await checking.marked(world.universe.store.engine, await world.address(), entry.payload)
+    return msgspec.structs.replace(entry, payload=shown) if shown is not entry.payload else entry
 
 
 def _holder(holder: queries.Holder | None) -> str:

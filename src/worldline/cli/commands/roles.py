@@ -259,7 +259,7 @@ async def _serve(
     with desk.watch.logging() as always, ending.signals():
         opened = connection.open(
             place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
-            peers=place.peers,
+            peers=place.peers, codec=place.codec(),
         )  # fmt: skip
         async with opened as universe:
             host = hosts.Host(

@@ -14,6 +14,7 @@ from worldline.client import answers, delivery
 from worldline.client import run as runs
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.client.universe import Universe
 from worldline.codec import structs
 from worldline.inspect import render
@@ -109,7 +110,7 @@ async def ask(
         payloads.check_request(program, request)
         body = payloads.event(program, request, payloads.given(fields, data))
         asked = found.ask(request, body, id=client_id)
-        answer = render.decoded(await desk.answer(found, asked, timeout))
+        answer = render.plain(await sealing.plain(found, await desk.answer(found, asked, timeout)))
     said = {"world": world, "request": request, "answer": answer}
     desk.out.one(said, [_shown(answer)])
 

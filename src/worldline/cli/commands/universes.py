@@ -202,6 +202,6 @@ def _of(found: quotas.QuotaUse, name: str) -> str:
 # `worldline universe ...`; other files add their commands to it.
 GROUP = click.Group(
     "universe", commands=[list_universes, create, quota, allow, deny, allowed],
-    help="The universes of a store: what they have and may have, and who may send messages to one.",
+    help="What universes have and may have, and who may send to one.",
 )  # fmt: skip
 COMMANDS: list[click.Command] = [GROUP]

@@ -26,6 +26,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.erasure import checking
 from worldline.store import kv, transact
 
 WORK_STATES = [state.name.lower() for state in WorkState]
@@ -59,7 +60,8 @@ class RunShown(msgspec.Struct, frozen=True):
 async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open(programs=[]) as universe:
-        found = await why.list_runs(await desk.world(universe, world))
+        there = await desk.world(universe, world)
+        found = [await _marked(there, each) for each in await why.list_runs(there)]
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
@@ -74,7 +76,8 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
     With --app FILE, also where the code passes other arguments now.
     """
     async with desk.open() as universe:
-        shown = _shown_run(await _find_run(await desk.world(universe, world), run))
+        found = await desk.world(universe, world)
+        shown = _shown_run(await _marked(found, await _find_run(found, run)))
     desk.out.one(shown, _lines(shown))
 
 
@@ -122,6 +125,13 @@ async def _find_run(world: Handle, run: str) -> why.Run:
     except errors.NotFound as error:
         known = [each.id for each in await why.list_runs(world)]
         raise errors.NotFound(f"{error}{suggest.near(run, known)}") from error
+
+
+async def _marked(world: Handle, run: why.Run) -> why.Run:
+    """A run that says which of its personal values were erased."""
+    engine, at = world.universe.store.engine, await world.address()
+    args, data = [await checking.marked(engine, at, each) for each in (run.args, run.data)]
+    return msgspec.structs.replace(run, args=args, data=data)
 
 
 def _shown_run(run: why.Run) -> RunShown:
@@ -278,13 +288,27 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
 
 
 async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
+    """What the letter carries is kept: its reference stands in the inbox from now on."""
     engine, env = universe.store.engine, universe.store.env
-    read = await engine.read(worlds.get(at))
-    batch = kv.Batch()
-    worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-    inboxes.retry_dead(batch, at, letter, client_id=envs.new_id(env), time_us=read.time_us)
-    ready.leave(batch, at, priority=ready.NORMAL)
-    await _commit(universe, batch, f"dead letter {letter.stamp.hex()} is gone already, or its world has changed")
+    client_id = envs.new_id(env)
+    large = inboxes.refers_to(letter.dead)
+
+    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))
+        if read.value(1) != letter.raw:
+            return transact.Done(read.value(2) is not None)  # an answer was lost, or it is gone
+        batch = kv.Batch()
+        if large is not None:
+            generation = await universe.blobs.generation()
+            await universe.blobs.touch_many([large])
+            generation.expect(batch)
+        worlds.expect_open(batch, worlds.decode(at, read.value(0)))
+        inboxes.retry_dead(batch, at, letter, client_id=client_id, time_us=read.time_us)
+        ready.leave(batch, at, priority=ready.NORMAL)
+        return transact.Write(batch, lambda _: True)
+
+    if not await transact.run(engine, env, attempt):
+        raise errors.Conflicted(f"dead letter {letter.stamp.hex()} is gone already")
 
 
 async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:

@@ -47,7 +47,7 @@ class Session:
         self.show.mute(muted=bool(before))
         opened = connection.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
-            sinks=self.show.listeners(), peers=place.peers,
+            sinks=self.show.listeners(), peers=place.peers, codec=place.codec(),
         )  # fmt: skip
         async with opened as universe:
             assert universe.host is not None

@@ -16,6 +16,7 @@ from worldline.client.diff.effects import READ, run_of
 from worldline.client.diff.result import Diff
 from worldline.client.diff.sides import Side
 from worldline.client.handle import Handle
+from worldline.client.personal import sealing
 from worldline.layers import worlds
 from worldline.layers.stored import history, lines
 from worldline.model import ids, journal, row_keys
@@ -41,7 +42,7 @@ async def diff(left: Handle, right: Handle, *, at: int | None = None, to: int | 
     base = await left.past(height)
     mine, other = await _side(ours, base), await _side(theirs, base)
     name = await _name(left.universe, owner, ours, theirs)
-    return await base.run(compare, name, base.head, mine, other)
+    return await sealing.revealed(left, await base.run(compare, name, base.head, mine, other))
 
 
 async def _point(world: Handle, height: object) -> Point:

@@ -1,1 +1,1 @@
-"""What keeps a store small: deleting worlds and universes."""
+"""What keeps a store small and safe: deleting worlds and universes, and destroying keys."""

@@ -16,7 +16,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import canonical
-from worldline.kernel import values
+from worldline.kernel import personal, values
 from worldline.kernel.authoring import calls, stored_types
 from worldline.model import ids, row_keys
 
@@ -117,7 +117,11 @@ def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any])
             f"reducer {name}: every field needs a default, so that {name}() works: {error}"
         ) from error
     stored_types.check(cls, f"reducer {name}")
-    values.load(cls, values.dump(fresh))
+    outside = personal.desk.set(personal.Trial())
+    try:
+        values.load(cls, values.dump(fresh))
+    finally:
+        personal.desk.reset(outside)
     methods = [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
     if not methods:
         raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")

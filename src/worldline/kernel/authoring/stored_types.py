@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from worldline.base import errors
 from worldline.kernel import user_errors, values
+from worldline.kernel.personal import Personal
 
 _TYPES_MAX = 10_000
 _DEPTH_MAX = 32
@@ -142,6 +143,8 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
 
 def _wrong(info: Any) -> str:
     """Why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
+    if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
+        return ""
     if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
         return f"{values.name_of(info.cls)} cannot be stored; {_PLAIN}"
     if isinstance(info, inspect.RawType | inspect.ExtType):
@@ -159,6 +162,10 @@ def _wrong(info: Any) -> str:
             f"plain type (text, numbers, bytes, dates, UUIDs, enums, or tuples of them), or a list"
         )
     return ""
+
+
+def _is_personal(cls: Any) -> bool:
+    return (typing.get_origin(cls) or cls) is Personal
 
 
 def _is_number(union: inspect.UnionType) -> bool:
@@ -194,7 +201,9 @@ def _info(kind: Any) -> Any:
 
 def _inside(info: Any) -> Iterator[tuple[str, Any]]:
     """The types that a type is made of, each with what leads to it."""
-    if isinstance(info, inspect.CustomType):
+    if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
+        yield from (("", _info(inner)) for inner in typing.get_args(info.cls))
+    elif isinstance(info, inspect.CustomType):
         for name, field in getattr(info.cls, "model_fields", {}).items():
             yield f".{name}", _info(field.annotation)
     for field in getattr(info, "fields", ()):

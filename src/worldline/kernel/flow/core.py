@@ -23,6 +23,7 @@ from worldline.kernel.flow import computed, faults, fields, nodes, patches, path
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.expressions import lookups
 from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.schema import defaults
 
 Effects = Literal["serial", "parallel"]
 _ENDS: Final = {nodes.RUNNING: "complete", "pending": "pending", "halted": "halted", "error": "error"}
@@ -184,6 +185,17 @@ class Core:
         if flow.recorder is not None:
             graph = _graph(flow.recorder.root, flow.recorder.nodes, intent, before, context, ended=_TERMINATED[status])
         return Computed(status, after, requirements, graph)
+
+
+def created(schema: Compiled, data: dict[str, Any], context: snapshots.Context) -> snapshots.Snapshot:
+    """The first snapshot of a host: the defaults, what is given, and the computed values of it."""
+    made = snapshots.created({**defaults(schema.schema), **data}, schema.hash, context)
+    try:
+        return _with_computed(schema, made, values.Meter())
+    except (faults.Fault, computed.Failed) as failed:
+        return msgspec.structs.replace(
+            made, system=_system(made, _error(failed, "", context), status="error", pending=())
+        )
 
 
 def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.Meter) -> snapshots.Snapshot:

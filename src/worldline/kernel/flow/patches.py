@@ -79,7 +79,7 @@ def _concrete(given: object) -> Patch:
 def written(data: dict[str, Any], patch: Patch, declared: Mapping[str, schema.FieldSpec]) -> dict[str, Any]:
     """The data after one patch whose value is checked JSON."""
     segments = paths.split(patch.path)
-    if segments[0].startswith("$") and segments[0] not in declared:
+    if segments[0].startswith("$"):
         if len(segments) == 1 and patch.op != "unset" and type(patch.value) is not dict:
             raise faults.Fault(faults.TYPE_MISMATCH, f"{patch.path} must be an object")
         return changed(data, patch.op, segments, patch.value)

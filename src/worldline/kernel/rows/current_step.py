@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from worldline.base import errors, limits
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
 from worldline.model.trace import Trace
+from worldline.model.upkeep.sealed import New
 
 ENTRY_BYTES = 64  # of an entry without payload, about
 _INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
@@ -30,7 +31,9 @@ class CurrentStep:
         "dropped",
         "events",
         "given_blocks",
+        "given_erased",
         "half_done",
+        "missed",
         "ordinal",
         "outgoing",
         "overflowed",
@@ -38,15 +41,21 @@ class CurrentStep:
         "raised",
         "ready",
         "reverted",
+        "sealed",
+        "sealed_bytes",
+        "sealed_count",
         "sender",
         "traces",
         "turns",
         "wanted",
     )
 
-    def __init__(self, context: steps.Context, given_blocks: Mapping[str, str]) -> None:
+    def __init__(
+        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = ()
+    ) -> None:
         self.context = context
         self.given_blocks = given_blocks  # of a step that is replayed: the runs it blocks, and their reports
+        self.given_erased = given_erased  # likewise: the personal values that it found erased
         self.drafts: list[journal.Draft] = []
         self.wanted: list[steps.Wanted] = []
         self.closed: list[ids.IntentId] = []
@@ -57,6 +66,9 @@ class CurrentStep:
         self.traces: list[Trace] = []  # where user code failed
         self.patient: list[str] = []  # runs that continue when no other can
         self.counters: dict[tuple[str, str], int] = {}  # of the handlers' draws
+        self.sealed: list[New] = []  # personal values, to be kept apart
+        self.sealed_count = self.sealed_bytes = 0
+        self.missed: dict[bytes, None] = {}  # those that it found erased
         self.ordinal = 0
         self.events = 0
         self.overflowed = False
@@ -124,6 +136,12 @@ class CurrentStep:
         first = not self.overflowed
         self.overflowed = True
         return first
+
+    def next_sealed(self, size: int) -> int:
+        """The number of the next personal value that this step writes."""
+        self.sealed_count += 1
+        self.sealed_bytes += size
+        return self.sealed_count
 
     def next_key(self) -> tuple[int, int]:
         """The (step, ordinal) of the next open work."""

@@ -1,9 +1,10 @@
 """Moving frames into a segment, as a batch, and dropping old snapshots and old segments.
 
 All of these expect the epoch, the baseline and the count of pins as they were read: a fork that was made since needs
-what would be deleted. The body of a segment is in the CAS before its record is written, read back and checked. The
-record and the deletes of its frames are one batch: each height is in exactly one place, whatever is cut off and
-whenever. So is what drops segments: a height is in one place, or is gone, and the index says so.
+what would be deleted. They expect, too, that no garbage collection marks: it must find what is moved or dropped while
+it does. The body of a segment is in the CAS before its record is written, read back and checked. The record and the
+deletes of its frames are one batch: each height is in exactly one place, whatever is cut off and whenever. So is what
+drops segments: a height is in one place, or is gone, and the index says so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases
+from worldline.layers import leases, universes
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.snapshots import Saved
 from worldline.model import ids, journal
@@ -24,10 +25,11 @@ from worldline.store import kv
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What must not have changed: the baseline, and how often pins came or went."""
+    """What must not have changed: the baseline, how often pins came or went, and that no mark is under way."""
 
     baseline_raw: bytes
     pins_raw: bytes | None
+    unmarked: universes.Generation
 
 
 class Indexed(msgspec.Struct, frozen=True):
@@ -113,5 +115,6 @@ def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved]) -> Non
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
+    expected.unmarked.expect(batch)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
     snapshot_layer.expect_pins(batch, lease.at, expected.pins_raw)

@@ -205,13 +205,19 @@ class Condemned(msgspec.Struct, frozen=True):
     raw: bytes
 
 
-def condemned_range(universe: ids.UniverseId, *, above: bytes = b"", up_to: bytes = b"", count_max: int) -> kv.Range:
-    """Condemned blobs in the order of their addresses: those above one, and no further than to another."""
+def get_condemned(universe: ids.UniverseId, of: bytes) -> kv.Get:
+    return kv.Get(keys.condemned_key(universe, of))
+
+
+def decode_condemned_at(of: bytes, raw: bytes | None) -> Condemned | None:
+    return None if raw is None else Condemned(of, keys.CONDEMNED.unpack(raw), raw)
+
+
+def condemned_range(universe: ids.UniverseId, *, above: bytes = b"", count_max: int) -> kv.Range:
+    """Condemned blobs in the order of their addresses, those above one."""
     begin, end = keys.condemned(universe)
     if above:
         begin = tuples.successor(keys.condemned_key(universe, above))
-    if up_to:
-        end = tuples.successor(keys.condemned_key(universe, up_to))
     return kv.Range(begin, end, count_max=count_max)
 
 

@@ -20,8 +20,8 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest
 from worldline.kernel import replay, values
 from worldline.layers import blobs as blob_layer
+from worldline.layers import cas, ready, universes, worlds
 from worldline.layers import journal as journals
-from worldline.layers import ready, universes, worlds
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import journal_pages, lines, saved_state
 from worldline.model import ids, inbox, journal
@@ -60,7 +60,7 @@ async def world_fork(
 ) -> ids.Address:
     """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
     request = asked.digest(parent)
-    script = await blobs.put(canonical.encode(list(asked.script))) if asked.script else b""
+    script = canonical.encode(list(asked.script)) if asked.script else b""
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
 
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
@@ -79,7 +79,7 @@ async def world_fork(
         lineage = model.Lineage(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            script, list(line.origins_up_to(step=head.step, height=head.height)),
+            cas.address(script) if script else b"", list(line.origins_up_to(step=head.step, height=head.height)),
             head.chain, head.state, head.time_us,
         )  # fmt: skip
         meta = msgspec.structs.replace(
@@ -87,6 +87,10 @@ async def world_fork(
             labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
         )  # fmt: skip
         batch = kv.Batch()
+        if script:
+            generation = await blobs.generation()
+            await blobs.put(script)
+            generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
         universes.expect_there(batch, at.universe, read.value(6))

@@ -1,11 +1,14 @@
 """The janitor: clears away what has had its time, in small turns.
 
 What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
-universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, and what dead workers have left, in the store (leases, chunks of
-uploads) and beside it (lock files, temporary files of uploads). Each turn looks at a bounded number of records, and
-each act is a commit of its own that expects what was read, so any number of janitors may run at
-once. Nothing depends on one: without it, things only take up room.
+universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
+that no adapter comes across, what dead workers have left, in the store (leases, chunks of uploads) and beside it (lock
+files, temporary files of uploads), and, if it is time, a garbage collection (`roles/collection`). Each turn looks at a
+bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
+run at once. Nothing depends on one: without it, things only take up room.
+
+Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
+(`roles/compaction/turns.py`) and beside its steps (`proofs.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
+from worldline.roles.collection.turns import Collecting
 from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
@@ -74,6 +78,9 @@ class Janitor:
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
         self._remove_universes = remove_universes
+        self._collecting: Collecting | None = None
+        if blobs is not None:
+            self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
         self._removal = deletions.Removal(engine, env, universe)
         self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
@@ -81,7 +88,7 @@ class Janitor:
         self._last = False  # no world of this round comes behind it
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
-        self._worlds_done = self._pointers_done = False
+        self._worlds_done = self._pointers_done = self._rest_done = False
         self._began_us = env.monotonic_us()  # this round
         self.rounds = 0
         self.cleared = 0
@@ -92,6 +99,8 @@ class Janitor:
         self._watch.wake()
 
     async def close(self) -> None:
+        if self._collecting is not None:
+            await self._collecting.close()
         await self._watch.close()
 
     async def tick(self) -> None:
@@ -100,12 +109,18 @@ class Janitor:
         removed = await self.remove()
         if self._env.monotonic_us() >= self._next_us:
             over = await self.turn()
-            pause_ms = self._settings.round_ms if over else self._settings.turn_ms
+            pause_ms = self._settings.round_ms if over else self._within_ms
             self._next_us = self._env.monotonic_us() + pause_ms * 1000
             if over:
                 self._began_us = self._next_us
         rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
         await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
+
+    @property
+    def _within_ms(self) -> int:
+        """The rest between two turns of a round."""
+        collecting = self._collecting is not None and self._collecting.is_under_way
+        return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
 
     async def remove(self) -> bool:
         """Some of what deleted worlds and universes have left. Returns whether that was all."""
@@ -127,6 +142,18 @@ class Janitor:
         if not self._pointers_done:
             self._pointers_done = await self._drop_pointers()
             return False
+        if not self._rest_done:
+            await self._clear_rest()
+            self._rest_done = True
+        if self._collecting is not None and not await self._collecting.turn():
+            return False
+        self._worlds_done = self._pointers_done = self._rest_done = False
+        self.rounds += 1
+        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
+        return True
+
+    async def _clear_rest(self) -> None:
+        """What takes few reads: leases of dead workers, held records, files, uploads."""
         self.cleared += await self._freer.of_the_dead()
         await self._drop_orphans()
         self._count("lock_files", await self._forget_locks())
@@ -136,10 +163,6 @@ class Janitor:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
             removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
-        self._worlds_done = self._pointers_done = False
-        self.rounds += 1
-        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
-        return True
 
     async def _is_gone(self) -> bool:
         """Whether the universe was deleted: nothing is to be written in it any more."""

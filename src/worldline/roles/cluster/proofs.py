@@ -35,7 +35,8 @@ from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import reader, restore, telemetry
 from worldline.roles.cluster import placement
 from worldline.roles.cold_cells import ColdCells
-from worldline.roles.proof import Cold, Prover
+from worldline.roles.erasure import vault as vaults
+from worldline.roles.proof import Cold, Prover, Sealed
 from worldline.store import kv
 
 log = logging.getLogger("worldline.janitor")
@@ -253,7 +254,10 @@ class Proofs:
         head, rows = await self._run(restore.standing, saved, base)
         cold = self._cold(base) if base.cold else None
         pages = journal_pages.Pages(self._engine, self._blobs, line, above=head.height)
-        return _Visit(each, pages, Prover(line, self._programs, head, rows, folded_to=first, cold=cold))
+        vault = await vaults.vault_of(self._engine, self._env, line)
+        sealed = Sealed(vault, await vault.has_erased())
+        prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
+        return _Visit(each, pages, prover)
 
     def _cold(self, base: saved_state.Loaded) -> Cold:
         """The cells of a large world stay where they are, save those that its steps reach."""

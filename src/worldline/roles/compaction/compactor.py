@@ -2,14 +2,15 @@
 
 ::
 
-    survey   baseline, snapshots, last segment, pins                          one read, and pages of pins
+    survey   baseline, snapshots, last segment, pins; no mark is under way   one read, and pages of pins
     write    frames -> body -> CAS -> read back, checked (`writing.py`)       nothing of the world has changed
     move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
     drop     expect the same; delete old snapshots' records                   one batch
     expire   expect the same; delete old segments' records (`expiring.py`)    one batch, if they are not kept for ever
 
 It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
-that conflicts with a fork's pin is given up, and decided anew behind the next snapshot.
+that conflicts with a fork's pin is given up, and decided anew behind the next snapshot. While a garbage collection
+marks, neither frames nor snapshots go: it is waited for (`roles/collection/marks.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
-from worldline.layers import leases, snapshots
+from worldline.layers import leases, snapshots, universes
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
 from worldline.model import ids, journal
+from worldline.roles.collection import marks
 from worldline.roles.compaction import expiring, retention, writing
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
@@ -65,8 +67,10 @@ class Survey(msgspec.Struct, frozen=True):
     now_us: int
 
 
-async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
-    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it."""
+async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = None) -> Survey:
+    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it.
+    `unmarked`: the generation, as it was when no mark was under way, for a caller that is going to write.
+    """
     last_segment = compact.last_range(at)
     read = await engine.read(
         snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
@@ -81,7 +85,9 @@ async def survey(engine: kv.Engine, at: ids.Address) -> Survey:
         baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
         await _pinned(engine, at),
     )  # fmt: skip
-    expected = compact.Expected(baseline_raw, read.value(1))
+    expected = compact.Expected(
+        baseline_raw, read.value(1), universes.Generation(at.universe, unmarked)
+    )  # fmt: skip
     first_us = await _first_us(engine, at, known.compacted)
     return Survey(known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, read.time_us)
 
@@ -212,6 +218,7 @@ class Compactor:
             if not retention.allows(found.known, record):
                 probes.hit("compaction.held-back")
                 return transact.Done(False)
+            await self._blobs.put(written.body)  # it is there, unless a collection came between
             batch = kv.Batch()
             compact.move(batch, self._lease, found.expected, record, last=found.last)
             return transact.Write(batch, lambda _: True)
@@ -237,7 +244,8 @@ class Compactor:
         return expiring.write(self._lease, found.expected, found.known, old)
 
     async def _survey(self) -> Survey:
-        found = await survey(self._engine, self._at)
+        state = await marks.unmarked(self._engine, self._env, self._at.universe)
+        found = await survey(self._engine, self._at, state.generation_raw)
         if found.epoch_raw != self._lease.raw_epoch:
             raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
         return found

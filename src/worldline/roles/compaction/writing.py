@@ -32,6 +32,7 @@ class Written(msgspec.Struct, frozen=True):
     record: journal.Segment
     head: journal.Head
     frames: int
+    body: bytes
 
 
 class Writer:
@@ -84,7 +85,7 @@ class Writer:
             before.height + 1, after.height, before.step + 1, after.step, address, len(body), self._with_changes
         )
         await self.check(record, before, after)
-        return Written(record, after, building.frames)
+        return Written(record, after, building.frames, body)
 
     async def check(self, record: journal.Segment, before: journal.Head, after: journal.Head) -> None:
         """Read a segment back: it must lead from one head to the other."""

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits, probes
+from worldline.base import errors, failures, limits, probes
+from worldline.codec import sealed
 from worldline.kernel import runs
 from worldline.kernel.authoring.calls import Effect
 from worldline.layers import blobs as blob_layer
@@ -23,6 +24,8 @@ from worldline.layers import work as works
 from worldline.roles import telemetry
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects.attempt import Ended
+from worldline.roles.erasure import sealing
+from worldline.store import kv
 
 T = TypeVar("T")
 
@@ -65,6 +68,36 @@ async def stored(
         probes.hit("effects.answer-not-storable")
         return attempts.not_storable(effect, error.code, str(error))
     return msgspec.structs.replace(ended, carried=carried)
+
+
+async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments: bytes) -> sealing.Collector:
+    """Where an attempt opens the personal values in its arguments, and seals those of its answer."""
+    seed = claim.intent + claim.work.attempt.to_bytes(8, "big") + (claim.work.token or b"")
+    found = sealed.find(arguments)
+    if not found:
+        return sealing.Collector(env, seed)
+    opened, subjects = await sealing.read(engine, await sealing.root_of(engine, claim.at), found)
+    return sealing.Collector(env, seed, opened, subjects)
+
+
+async def kept_apart(
+    env: envs.Env, engine: kv.Engine, effect: Effect[..., Any], claim: works.Open, ended: Ended,
+    *, desk: sealing.Collector | None,
+) -> Ended:  # fmt: skip
+    """An answer whose personal values are kept apart. A failure if what it was made of was erased meanwhile."""
+    assert desk is not None
+
+    async def store() -> None:
+        root = await sealing.root_of(engine, claim.at)
+        await sealing.keep(engine, env, root, ended.sealed, desk.subjects)
+
+    try:
+        await insist(env, claim, store)
+    except failures.Erased as error:
+        probes.hit("effects.answer-erased")
+        message = f"{effect.name}() was performed, and its answer is not kept: {error}"
+        return Ended(False, code=error.code, message=message, final=True)
+    return ended
 
 
 def failure(ended: Ended, tried: int) -> bytes:

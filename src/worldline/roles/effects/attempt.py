@@ -7,6 +7,7 @@ data: an answer, or a failure that says whether another attempt may help. Except
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
@@ -20,8 +21,10 @@ from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.execution import tracebacks
 from worldline.model import ids
 from worldline.model.payload import Payload
+from worldline.model.upkeep.sealed import New
 from worldline.roles.effects.open_resources import Resources
 from worldline.roles.effects.policy import Policy
+from worldline.roles.erasure.sealing import Collector
 
 T = TypeVar("T")
 
@@ -77,6 +80,7 @@ class Ended(msgspec.Struct, frozen=True):
     carried: Payload | None = None  # where a large answer is stored
     trace: str = ""  # where in its code it failed, for people
     unfit: bool = False
+    sealed: list[New] = []  # personal values of the answer, to be kept apart before it is given
     asked: ids.Address | None = None  # the world whose answer is the effect's
 
     @staticmethod
@@ -89,17 +93,17 @@ class Ended(msgspec.Struct, frozen=True):
 
 async def run(
     effect: Effect[..., Any], arguments: bytes, this: Attempt, policy: Policy, *, threads: Executor,
-    resources: Resources,
+    resources: Resources, desk: Collector | None = None,
 ) -> Ended:  # fmt: skip
-    """Run it once."""
+    """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed."""
     try:
-        args, kwargs = effect.signature.unpack(arguments)
+        args, kwargs = _at(desk, functools.partial(effect.signature.unpack, arguments))
     except (errors.DecodeError, errors.BadInput) as error:
         why = f"the arguments do not fit {effect.name}(): {error}"
         return Ended(False, code="bad_input", message=why, final=True, unfit=True)
     token = current.set(this)
     try:
-        ended = await _judged(effect, args, kwargs, this, policy, threads=threads, resources=resources)
+        ended = await _judged(effect, args, kwargs, this, policy, threads=threads, resources=resources, desk=desk)
     finally:
         current.reset(token)
     task = asyncio.current_task()
@@ -121,7 +125,7 @@ async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
 
 async def _judged(
     effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, policy: Policy, *,
-    threads: Executor, resources: Resources,
+    threads: Executor, resources: Resources, desk: Collector | None,
 ) -> Ended:  # fmt: skip
     """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
@@ -146,19 +150,19 @@ async def _judged(
         verdict = policy.judge(error)
         this.cancelled = this.cancelled or verdict.timed_out
         return Ended.of(verdict, tracebacks.of_attempt(error, verdict.message))
-    return _answered(effect, result)
+    return _answered(effect, result, desk)
 
 
-def _answered(effect: Effect[..., Any], result: object) -> Ended:
+def _answered(effect: Effect[..., Any], result: object, desk: Collector | None) -> Ended:
     """The answer as bytes. One that cannot be stored, or is not of the effect's own declared type, is a failure for
     good: what was done must not be done again.
     """
     if type(result) is Elsewhere:
         return Ended(True, asked=result.asked)
     try:
-        data = values.dump(result)
+        data = _at(desk, functools.partial(values.dump, result))
         effect.signature.result(data)
-        return Ended(True, data=data)
+        return Ended(True, data=data, sealed=[] if desk is None else desk.new)
     except errors.DecodeError as error:
         message = f"{effect.name}() was performed, and its answer is not what it declares: {user_errors.text_of(error)}"
         return Ended(False, code=error.code, message=message, final=True)
@@ -168,6 +172,10 @@ def _answered(effect: Effect[..., Any], result: object) -> Ended:
         return not_storable(effect, errors.ValueTooLarge.code, "this process has too little memory for it")
     except BaseException as error:  # noqa: BLE001 - values have code of their own, and may raise anything
         return not_storable(effect, errors.EncodeError.code, user_errors.message_of(error))
+
+
+def _at(desk: Collector | None, work: Callable[[], T]) -> T:
+    return work() if desk is None else desk.at(work)
 
 
 def not_storable(effect: Effect[..., Any], code: str, why: str) -> Ended:

@@ -22,6 +22,8 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, failures
+from worldline.codec import sealed
+from worldline.kernel import runs
 from worldline.kernel.authoring import messages as calls
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
@@ -37,6 +39,7 @@ from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
+_PERSONAL = "a wl.Personal stays in its universe; send what the other side may keep as a plain value"
 TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
 
@@ -113,6 +116,8 @@ class Carrier:
 
     async def send(self, claim: works.Open, to: str, content: calls.Content, *, ask: bool) -> Any:
         """Enqueue a message, or find that it was. Returns its receipt; of a question, where it was put to."""
+        if sealed.MAGIC in content.data:
+            _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {_PERSONAL}")
         goes = calls.destination(to)
         name = goes.peer
         try:
@@ -175,9 +180,9 @@ class Carrier:
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
-            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
-                await place.blobs(universe).put(letter.content.data)
             batch = kv.Batch()
+            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
+                await _put(batch, place.blobs(universe), letter.content.data)
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
             if universe != message.from_universe:
                 universes.expect_grants(batch, allowed)
@@ -193,6 +198,8 @@ class Carrier:
         self, claim: works.Open, asker: ids.Address, question: ids.IntentId, status: ReceiptStatus, data: bytes
     ) -> bool:
         """Give a question its answer, as its one receipt. False if no run waits for it any more."""
+        if sealed.MAGIC in data:
+            status, data = ReceiptStatus.ERROR, runs.failure(calls.UNDELIVERABLE, f"the answer: {_PERSONAL}")
         name, place = await self._place_of(asker.universe)
         try:
             receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)
@@ -221,9 +228,9 @@ class Carrier:
                 _refuse(calls.NOT_ALLOWED, f"question {question.hex()} was not put to this world")
             if world.meta.status not in TAKES_INPUT:
                 raise NotYet(f"the world that asked is {world.meta.status.name.lower()}")
-            if not cas.is_small(data):
-                await place.blobs(asker.universe).put(data)
             batch = kv.Batch()
+            if not cas.is_small(data):
+                await _put(batch, place.blobs(asker.universe), data)
             works.answer(batch, asked)
             tried = {"attempt": asked.work.attempt, "correlation": asked.work.correlation}
             parking.tell(batch, world, msgspec.structs.replace(receipt, **tried))
@@ -271,3 +278,10 @@ def _hint(goes: calls.Destination) -> str:
 def _refuse(code: str, why: str) -> NoReturn:
     """No other attempt will help."""
     raise failures.Fatal(why, code=code)
+
+
+async def _put(batch: kv.Batch, blobs: blob_layer.Blobs, data: bytes) -> None:
+    """Store what the batch refers to."""
+    generation = await blobs.generation()
+    await blobs.put(data)
+    generation.expect(batch)

@@ -39,6 +39,7 @@ from worldline.roles.effects import answers, limiter, open_resources, parking
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects.attempt import Ended
 from worldline.roles.effects.policy import Policy, policy_of
+from worldline.roles.erasure.sealing import Collector
 from worldline.roles.world.handover import Applied, Handover, Superseded
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
@@ -61,6 +62,7 @@ class Claimed:
         self.claim = claim
         self.renew_at = renew_at  # by the loop's clock
         self.lost = False
+        self.desk: Collector | None = None  # of the personal values that it is given, and returns
         self.stopped = False  # the adapter has ended the attempt
 
     def cancel(self) -> None:
@@ -148,6 +150,8 @@ class Performer:
                 policy, ended = await self._attempt(effect, held, params, slot)
                 ended_us = self._env.wall_us() if telling else 0
                 self._answering[claim.intent] = None
+                if ended.sealed:
+                    ended = await answers.kept_apart(self._env, self._engine, effect, held.claim, ended, desk=held.desk)
                 if ended.ok and not cas.is_small(ended.data):
                     ended = await answers.stored(self._env, self._blobs, effect, held.claim, ended)
             finally:
@@ -247,6 +251,7 @@ class Performer:
         except (errors.NotFound, errors.Corrupt) as error:
             message = f"the parameters of {effect.name}() cannot be read: {error}"
             return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
+        desk = held.desk = await answers.desk_of(self._env, self._engine, claim, arguments)
         policy = policy_of(effect, options)
         if policy.attempts is not None and work.attempt > policy.attempts:
             message = f"attempt {policy.attempts} was the last, and its process died before it ended"
@@ -268,8 +273,9 @@ class Performer:
         )  # fmt: skip
         try:
             run = functools.partial(
-                attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources
-            )
+                attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources,
+                desk=desk,
+            )  # fmt: skip
             started = run() if slot.try_start() else _in_line(slot, run)
             if in_time is None:
                 ended = await started
@@ -341,7 +347,8 @@ class Performer:
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
         handed = await self._hand_over(claim, receipt, data, trace)
         if not handed:
-            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace))
+            large = None if carried.ref is None else data
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace), large=large)
         if self._telemetry.on:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
@@ -370,8 +377,12 @@ class Performer:
             del self._handed[claim.intent]
         return True
 
-    async def _settle(self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item]) -> None:
-        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit."""
+    async def _settle(
+        self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item], *, large: bytes | None = None
+    ) -> None:
+        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit.
+        `large`: what the item refers to.
+        """
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
@@ -384,6 +395,10 @@ class Performer:
                     batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
                 )
                 return transact.Write(batch, lambda _: None)
+            if large is not None:
+                generation = await self._blobs.generation()
+                await self._blobs.put(large)
+                generation.expect(batch)
             parking.tell(batch, world, change(batch))
             return transact.Write(batch, lambda _: None)
 

@@ -6,9 +6,10 @@ A snapshot is recorded beside the journal and made the baseline, from which the 
 from __future__ import annotations
 
 from worldline.base import env as envs
+from worldline.base import probes
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import snapshots as snapshot_keys
-from worldline.layers import leases, snapshots
+from worldline.layers import leases, snapshots, universes
 from worldline.layers.stored import saved_state
 from worldline.layers.stored.saved_state import Compute
 from worldline.model import row_keys
@@ -19,6 +20,7 @@ from worldline.model.trie.update import Update
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
+SAVES_MAX = 3  # of one state, if collections begin meanwhile
 UNSAVED_SHARE = 4  # of the memory for cells, a quarter may be changes that are not saved
 
 
@@ -59,16 +61,26 @@ def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
 async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute) -> transact.Certain:
     """Put the state away, record it as a snapshot and make it the baseline. `compute` calls a function in the kernel's
     thread.
+
+    Nodes that are shared with the last baseline are not put again: that baseline is expected to be there still.
     """
-    state, keys = await _save_state(held, compute)
-    taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
-    batch = kv.Batch()
-    leases.fence(batch, held.lease)
-    raw = new_baseline(batch, held, taken)
-    [outcome] = await transact.commit(engine, env, batch)
-    if isinstance(outcome, kv.Ok):
-        held.rebased(taken, raw, state.header, keys)
-    return outcome
+    tries = 0
+    while True:
+        tries += 1
+        generation = await held.blobs.generation()
+        state, keys = await _save_state(held, compute)
+        taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
+        batch = kv.Batch()
+        leases.fence(batch, held.lease)
+        raw = new_baseline(batch, held, taken)
+        generation.expect(batch)
+        [outcome] = await transact.commit(engine, env, batch)
+        if isinstance(outcome, kv.Ok):
+            held.rebased(taken, raw, state.header, keys)
+            return outcome
+        if tries == SAVES_MAX or not universes.is_collected(outcome, held.at.universe):
+            return outcome
+        probes.hit("snapshot.collected-meanwhile")
 
 
 async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Saved, list[bytes] | None]:

@@ -42,14 +42,10 @@ class Deletions:
             for key in batch.counts:
                 if _about(key, b"") in self.gone:
                     self._broken("GONE", f"{applied.host.label} counted in a world that is deleted")
-        for key, put in batch.puts.items():
-            where = keyspaces.place(key)
-            is_world = where.what == "meta" and where.at is not None
-            if is_world and world_keys.META.unpack(put.value).status is Status.DELETED:
-                assert where.at is not None
-                self.gone[where.at.world] = None
-                self._is_scrubbed(world_keys.META.unpack(put.value))
-                self._is_unneeded(where.at)
+        for at in deleted_by(applied):
+            self.gone[at.world] = None
+            self._is_scrubbed(world_keys.META.unpack(batch.puts[world_keys.meta_key(at)].value))
+            self._is_unneeded(at)
 
     def _is_scrubbed(self, meta: WorldMeta) -> None:
         if meta.name or meta.program or meta.labels:
@@ -72,6 +68,15 @@ class Deletions:
             what = keyspaces.place(key).what
             if what not in _STAYS and _about(key, value) in self.gone:
                 self._broken("GONE", f"{what} is left of a world that is deleted")
+
+
+def deleted_by(applied: Applied) -> Iterator[ids.Address]:
+    """The worlds that a batch deletes."""
+    for key, put in applied.batch.puts.items():
+        where = keyspaces.place(key)
+        if where.what == "meta" and where.at is not None:
+            if world_keys.META.unpack(put.value).status is Status.DELETED:
+                yield where.at
 
 
 def _written(applied: Applied) -> Iterator[tuple[bytes, bytes]]:

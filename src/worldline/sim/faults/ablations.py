@@ -40,6 +40,13 @@ STAMPS_APART = 1_000
 FORKS = "forks=2,clients=1,kinds=add,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0"
 
 
+SENDING = (
+    "abroad=2,clients=1,kinds=add,forks=0,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0,store_jump=0"
+)
+SHORT_WINDOW = (
+    ",window_ms=5000,focus=deliver,skew_us=0,drift_ppm=0,janitors=0,janitor.round_ms=300,adapter.claim_ttl_ms=8000,"
+    "adapter.renew_ms=2500"
+)
 COMPACTING = "worker.segment_entries=3,worker.segment_margin=0,worker.snapshots_kept=1,worker.snapshot_entries=4"
 
 
@@ -113,12 +120,17 @@ GUARDS = {
         "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
     ),
     "message-seen": Guard(
-        "a message from another universe expects its id to be new", ("F1",),
-        "kinds=remit,crash=20,adapters=0+0+0+0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
+        "a message from another universe expects its id to be new", ("F1",), SENDING + ",focus=deliver",
     ),
     "grants": Guard(
         "a message from another universe needs a grant", ("F4",),
-        "kinds=smuggle,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
+        SENDING,
+    ),
+    "message-age": Guard(
+        "a message that may have been taken and forgotten is refused", ("F1", "E8"), SENDING + SHORT_WINDOW,
+    ),
+    "message-kept": Guard(
+        "the record of a message is kept as long as it may be brought again", ("E8", "F1"), SENDING + SHORT_WINDOW,
     ),
     "unprintable": Guard(
         "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"

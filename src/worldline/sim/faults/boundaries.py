@@ -22,6 +22,7 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "compact": ("B11 after segment, before index", "B12 after index and deletes"),
     "delete": ("B13 before a world is deleted", "B13 after a world is deleted"),
     "remove": ("B13 between delete batches, before one", "B13 between delete batches, after one"),
+    "deliver": ("B20 before a message is enqueued elsewhere", "B20 between message and sender's receipt"),
     "enqueue": ("ingress before enqueue", "ingress after enqueue"),
     "read": ("B18 before read", "B18 after read"),
     "cold": ("B21 before a cell is fetched", "B21 after a cell is fetched"),  # a step waits for it
@@ -33,7 +34,6 @@ UNREACHABLE = {
     "B12 after index, before deletes": "one batch indexes a segment and deletes its frames (R1 asserts it)",
     "B14 after condemn, before sweep": "there is no garbage collection yet",
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
-    "B20 between message and sender's receipt": "one batch holds both (F1 asserts it)",
 }
 RARE = [
     "fire",
@@ -48,6 +48,7 @@ RARE = [
 FORKING = ("fork", "begin", "lean")  # those of forks, which only some seeds have
 COMPACTING = ("compact",)  # likewise
 DELETING = ("delete", "remove")  # likewise
+SENDING = ("deliver",)  # likewise
 FAULTS = ("crash", "pause", "unknown", "partition")
 
 Cell = tuple[str, str]

@@ -21,14 +21,15 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, DELETING, FORKING, RARE, READS
+from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
 
 CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
 
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
-APART = (*READS, *FORKING, *COMPACTING, *DELETING)  # boundaries that are looked at in other ways
+APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING)  # boundaries that are looked at in other ways
 COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
+ABROAD = 0.12  # of the seeds have another store that messages go to
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
 LEAN = 0.3  # of the seeds that look at forks look most at their first own states,
 LEAN_FORKS = 3  # with so many clients that fork
@@ -87,6 +88,8 @@ class Profile(msgspec.Struct, frozen=True):
     )
     crash_budget: int = 3  # of the hosts that have that program
     forks: int = 0  # so many clients that fork worlds, and forks, and delete them
+    abroad: int = 0  # so many clients whose worlds send to other universes, in this store and another
+    window_ms: int = 0  # of the ids that are remembered; 0: as settings have it
     hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
     in_store: bool = False  # no objects: what is large is kept in the store, in chunks that are small here
@@ -143,7 +146,7 @@ def draw(seed: int) -> Profile:
         janitors=draws.choice([0, 0, 1]),
         **_draw_features(seed),
     )
-    drawn = _draw_compaction(seed, _draw_cold(seed, drawn))
+    drawn = _draw_abroad(seed, _draw_compaction(seed, _draw_cold(seed, drawn)))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
 
 
@@ -190,6 +193,16 @@ def _draw_compaction(seed: int, profile: Profile) -> Profile:
     focus = draws.choice(["compact", profile.focus])
     settings = msgspec.structs.replace(profile.settings, worker=worker)
     return msgspec.structs.replace(profile, focus=focus, settings=settings, bodies=draws.choice([0, 0, 200]))
+
+
+def _draw_abroad(seed: int, profile: Profile) -> Profile:
+    """In some seeds there is another store, with a universe of its own."""
+    draws = random.Random(f"{seed}:abroad")
+    if draws.random() >= ABROAD:
+        return profile
+    return msgspec.structs.replace(
+        profile, abroad=draws.randint(1, 2), focus=draws.choice([SENDING[0]] * 3 + [profile.focus])
+    )
 
 
 def _draw_features(seed: int) -> dict[str, Any]:

@@ -8,8 +8,9 @@ host, or only a core while the rest stays dead), quiesce (until nothing is left 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -17,20 +18,20 @@ from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.universe import Universe
-from worldline.host import compose
+from worldline.host import compose, peers
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role
 from worldline.layers import format as formats
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.model.settings import Settings
 from worldline.roles.cluster import operations
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts import backlog, doors, fragile_hosts, remaining
-from worldline.sim.hosts.machines import Member
-from worldline.sim.load import forks, fragile, history, hostile, programs, scenarios, workloads
+from worldline.sim.hosts import backlog, doors, elsewhere, fragile_hosts, remaining
+from worldline.sim.hosts.machines import Away, Member
+from worldline.sim.hosts.mishaps import Mishaps
+from worldline.sim.load import forks, fragile, history, hostile, offices, programs, scenarios, workloads
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Trace, Truth
@@ -38,7 +39,6 @@ from worldline.store import kv
 from worldline.store.objects import interface as objects
 
 OPERATOR = "operator"  # the host of the operator that revokes leases
-JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 
 UNIVERSE = workloads.UNIVERSE
 RESTART_SECONDS = (0.05, 1.0, 8.0)
@@ -57,11 +57,15 @@ class Cluster:
         self.profile = profile
         self.plan = plan
         self.programs = (
-            [*programs.PROGRAMS, hostile.hostiles, forks.branches] if scenario is None else scenario.programs
+            [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices]
+            if scenario is None
+            else scenario.programs
         )
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)
-        self.settings = msgspec.structs.replace(settings, host_wait_ms=0)  # clients wait until everything has healed
+        window_ms = profile.window_ms or settings.dedupe_window_ms
+        # Clients wait until everything has healed.
+        self.settings = msgspec.structs.replace(settings, host_wait_ms=0, dedupe_window_ms=window_ms)
         self.fragile = fragile_hosts.FragileHosts(seed, profile, self.settings, without=without)
         self.faults = Faults(
             loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
@@ -76,6 +80,9 @@ class Cluster:
         self.addresses: dict[str, ids.Address] = {}  # of the plan's worlds
         self.calm_since_us = 0  # from when on there are no faults any more
         self._draws = random.Random(f"{seed}:chaos")
+        self.elsewhere: elsewhere.Elsewhere | None = None
+        if profile.abroad and scenario is None:
+            self.elsewhere = elsewhere.Elsewhere(loop, seed, self.faults, self.quiet, self.trace)
         self.truth: Truth
         self.excursions: excursions.Excursions
         self.bodies: objects.Objects  # as they are
@@ -85,8 +92,10 @@ class Cluster:
 
     # --- Boot -----------------------------------------------------------------------------------------------
 
-    async def boot(self, audit: list[Callable[[Applied], None]]) -> None:
-        """A store with its worlds, made in calm, and every member started."""
+    async def boot(
+        self, audit: list[Callable[[Applied], None]], other: Sequence[Callable[[Applied], None]] = ()
+    ) -> None:
+        """A store with its worlds, made in calm, and every member started. `other`: who audits the other store."""
         self.faults.settle()
         engine = await compose.open_engine("memory://", self.env, create=True)
         self.truth = Truth(engine, self.env, self.trace, audit=audit)
@@ -110,8 +119,10 @@ class Cluster:
         for name, program in self.plan.worlds:
             await Universe(admin).create(name, by_name[program])
             self.addresses[name] = await Handle(admin, name).address()
-        if any(op.kind == "smuggle" for ops in self.plan.ops for op in ops):
-            await _seal(calm, self.settings)
+        if self.elsewhere is not None:
+            home = Away(UNIVERSE, self.universe, self.truth, self.bodies, self.objects)
+            seen = functools.partial(faulty_objects.FaultyObjects, faults=self.faults)
+            await self.elsewhere.boot(home, self.settings, audit=other, sees=seen)
         await backlog.fill(calm.engine, self.plan.backlog, self.addresses, self.history, self.truth)
         self._enlist()
         for member in self.members:
@@ -137,6 +148,8 @@ class Cluster:
         for number, ops in enumerate(self.plan.doors):
             name = f"{workloads.DOORS}-{number}"
             self.members.append(Member(name, self._two_doors(name, ops[: profile.ops_max]), client=True, steady=True))
+        if self.elsewhere is not None:
+            self.members += self.elsewhere.members(_serve)
         if self.driven is not None:
             self.members.append(Member("scenario", self._drive, client=True, steady=True))
 
@@ -174,28 +187,31 @@ class Cluster:
         seed = f"{self.seed}:{host.label}"
         env = SimEnv(self.loop, seed, skew_us=skew_us, drift_ppm=drift_ppm)
         used = self.quiet if member.steady else self.faults
-        engine = HostEngine(self.truth, used, host, env, lag_us=self._lag_us(host))
+        truth = self.truth if member.away is None else member.away.truth
+        engine = HostEngine(truth, used, host, env, lag_us=self._lag_us(host))
         member.begin(host, env, engine)
-        bodies = self.bodies if member.steady else self.objects
+        bodies = self.bodies if member.steady else self.objects if member.away is None else member.away.seen
         store = compose.Store(
             "memory://", engine, bodies, env, in_store_bytes_max=self.profile.in_store_bytes_max
         )  # fmt: skip
-        self.loop.start(host, self._live(member, store), name=f"life of {member.name}")
+        reached = None if self.elsewhere is None else self.elsewhere.peers(store, member, host, env)
+        self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
 
     def _lag_us(self, host: Host) -> int:
         """How late this life of a host reads journals."""
         draws = random.Random(f"{self.seed}:lag:{host.label}")
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
-    async def _live(self, member: Member, store: compose.Store) -> None:
+    async def _live(self, member: Member, store: compose.Store, reached: peers.Peers | None) -> None:
         hosted, settings = self.programs if member.runs == EMBEDDED else [], self.settings
         if member.fragile:
             assert member.host is not None
             hosted, settings = [self.fragile.program_of(member.host)], self.fragile.settings
-        universe = Connection(store, self.universe, UNIVERSE, hosted, settings)
+        id, name = (self.universe, UNIVERSE) if member.away is None else (member.away.universe, member.away.name)
+        universe = Connection(store, id, name, hosted, settings, peers=reached)
         if member.runs and not hosted:
             alone = hosts.Host(
-                store, self.universe, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs
+                store, id, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs, peers=reached
             )
             member.watch(lambda: alone.failed)
             alone.start()
@@ -228,35 +244,10 @@ class Cluster:
         self.faults.begin()
         if self.profile.excursion:
             self.loop.start(self.loop.root, self.excursions.wander(), name="excursions")
-        ends_us = self.loop.now_us + self.profile.chaos_seconds * 1_000_000
-        while self.loop.now_us < ends_us:
-            await asyncio.sleep(self._draws.random() * 3)
-            self.check_roles()
-            member = self._draws.choice([each for each in self.members if not each.steady])
-            if self._draws.random() * 100 < self.profile.store_jump:
-                self._jump()
-            elif member.host is not None and member.host.alive and not member.host.frozen:
-                self._befall(member, member.host)
-
-    def _jump(self) -> None:
-        """The store's clock is set, most often so that every lease and claim runs out at once."""
-        seconds = self._draws.choice(JUMP_SECONDS)
-        if self.faults.allow(self.loop.root, f"store's clock jumps by {seconds} s"):
-            self.truth.jump(seconds)
-            self.trace.note(self.loop.root, "jumped")
-
-    def _befall(self, member: Member, host: Host) -> None:
-        assert member.engine is not None
-        assert member.env is not None
-        event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])
-        if event == "crash" and self.profile.crash and self.faults.allow(host, "crash"):
-            self.faults.crash(host)
-        elif event == "pause" and self.profile.pause and self.faults.allow(host, "pause"):
-            self.faults.pause(host)
-        elif event == "partition" and self.profile.partition and self.faults.allow(host, "partition"):
-            self.faults.cut(member.engine.link)
-        elif event == "jump" and self.profile.skew_us and self.faults.allow(host, "clock jumps"):
-            member.env.jump(self._draws.choice([-3_600, -5, 5, 3_600]) * 1_000_000)
+        if self.elsewhere is not None:
+            self.loop.start(self.loop.root, self.elsewhere.change_grants(), name="grants")
+        mishaps = Mishaps(self.loop, self.faults, self.members, self.truth, self._draws)
+        await mishaps.run(self.check_roles)
 
     async def _revoke(self, at: ids.Address) -> None:
         """An operator revokes a lease, as may happen at any time."""
@@ -323,7 +314,12 @@ class Cluster:
 
     def left(self, *, excused: bool = True) -> list[str]:
         """What is still to be done."""
-        return self.remaining.left(excused=excused)
+        others = [] if self.elsewhere is None else self.elsewhere.left(self.history)
+        return self.remaining.left(excused=excused) + others
+
+    def truths(self) -> list[Truth]:
+        """The stores as they are."""
+        return [self.truth] if self.elsewhere is None else [self.truth, self.elsewhere.truth]
 
     def check_roles(self) -> None:
         """Note the bugs that have stopped a role; a host with a stopped role is not let off by a restart."""
@@ -338,16 +334,6 @@ class Cluster:
             member.stay_dead()
             if member.host is not None:
                 self.loop.crash(member.host)
-
-
-async def _seal(calm: compose.Store, settings: Settings) -> None:
-    """A universe that takes nothing of others, with a world that would."""
-    name, world = workloads.SEALED
-    sealed = ids.UniverseId(envs.new_id(calm.env))
-    batch = kv.Batch()
-    universes.create(batch, sealed, name=name, time_us=calm.env.wall_us())
-    await calm.engine.commit(batch)
-    await Universe(Connection(calm, sealed, name, [], settings)).create(world, programs.bank)
 
 
 async def _serve(universe: Connection) -> None:

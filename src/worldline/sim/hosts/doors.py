@@ -39,7 +39,7 @@ async def client(
 
 
 def _is_open(member: Member) -> bool:
-    return member.alive and member.universe is not None and not member.steady
+    return member.alive and member.universe is not None and not member.steady and member.away is None
 
 
 async def _another(draws: random.Random, members: Sequence[Member]) -> Member:

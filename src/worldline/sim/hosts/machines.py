@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from worldline.client.connection import Connection
 from worldline.host.process import Role
+from worldline.model import ids
 from worldline.sim.faults.faulty_store import HostEngine
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.truth import Truth
+from worldline.store.objects import interface as objects
+
+
+class Away(msgspec.Struct, frozen=True):
+    """A universe that a machine is for: its store, and the bodies there, as they are and as hosts see them."""
+
+    name: str
+    universe: ids.UniverseId
+    truth: Truth
+    bodies: objects.Objects
+    seen: objects.Objects
 
 
 class Member:
@@ -20,7 +35,7 @@ class Member:
 
     def __init__(
         self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
-        client: bool = False, steady: bool = False, fragile: bool = False,
+        client: bool = False, steady: bool = False, fragile: bool = False, away: Away | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.main = main
@@ -28,6 +43,7 @@ class Member:
         self.client = client  # it has something to get done
         self.steady = steady  # it never fails, and sees a store that never does
         self.fragile = fragile  # it hosts the fragile program, and nothing else
+        self.away = away  # it is for another universe than the one that is simulated
         self.lives = 0
         self.host: Host | None = None
         self.engine: HostEngine | None = None

@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import forks, fragile, hostile, programs
+from worldline.sim.load import forks, fragile, hostile, offices, programs
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -40,14 +40,13 @@ SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 
 COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
-RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent", "remit", "smuggle")
+RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent", "remit")
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
 
 
 UNIVERSE = "simulated"
-SEALED = ("sealed", "vault")  # a universe that takes nothing of others, and a world of it
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -78,7 +77,6 @@ KINDS = {
     "starved": (0, "hostile", "hostiles"),
     "stubborn": (0, "hostile", "hostiles"),
     "remit": (0, "account", "bank"),
-    "smuggle": (0, "account", "bank"),
 }
 
 
@@ -91,6 +89,7 @@ class Wanted(msgspec.Struct, frozen=True):
     hostile: int = 0
     fragile: int = 0
     forks: int = 0
+    abroad: int = 0
     timed: int = 0
     runs: int = 0
 
@@ -134,6 +133,9 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
     for number in range(wanted.forks):
         worlds.update(forks.worlds(str(number)))
         ops += forks.plan(f"forks-{number}", draws)
+    for number in range(wanted.abroad):
+        worlds.update(offices.worlds())
+        ops.append(offices.plan(f"abroad-{number}", random.Random(f"{seed}:offices:{number}")))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -197,7 +199,7 @@ async def insist(do_it: Callable[[], Awaitable[object]], seconds: float | None =
         try:
             async with asyncio.timeout(seconds):
                 return await do_it()
-        except (wl.StoreError, wl.Conflicted, wl.Closed, errors.Corrupt, TimeoutError):
+        except (wl.StoreError, wl.Conflicted, wl.Closed, errors.Corrupt, errors.DedupeExpired, TimeoutError):
             await asyncio.sleep(0.3)
 
 
@@ -246,7 +248,7 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             await world.send(_event(op))
             told.acked(op)
             return "sent"
-        case "transfer" | "order" | "herd" | "tally" | "stubborn" | "remit" | "smuggle":
+        case "transfer" | "order" | "herd" | "tally" | "stubborn" | "remit" | "dispatch" | "enquire":
             answer = await world.run(_call(op), id=op.id)
             told.acked(op)
             return answer
@@ -281,8 +283,8 @@ def _call(op: Op) -> wl.Call[Any]:
             return programs.transfer(op.id, op.to, op.amount)
         case "remit":  # by the way that messages take to another universe
             return programs.transfer(op.id, f"{UNIVERSE}/{op.to}", op.amount)
-        case "smuggle":
-            return programs.transfer(op.id, "/".join(SEALED), op.amount)
+        case "dispatch" | "enquire":
+            return offices.call(op)
         case "order":
             return programs.fulfil(op.id, op.amount)
         case "herd":

@@ -12,6 +12,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import structs, tuples
 from worldline.kernel.branches import fork
+from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal, space, work
 from worldline.keys.space import InUniverse, InWorld, Root
 from worldline.model import ids, inbox
@@ -105,13 +106,23 @@ def about(batch: kv.Batch) -> str:
 
 
 def boundary(batch: kv.Batch) -> str:
-    """Where a batch stands: what it is about, and apart from that the first step of a fork and its first own state."""
+    """Where a batch stands: what it is about, and apart from that the first step of a fork, its first own state, and a
+    message that comes from elsewhere.
+    """
     doing = about(batch)
     if doing == "step" and any(_FORKED in put.value and _begins_fork(put) for put in batch.puts.values()):
         return "begin"
+    if doing == "enqueue" and any(isinstance(_item(each), inbox.Message) for each in batch.appends):
+        return "deliver"
     if doing == "snapshot" and any(place(key).what == "retain" for key in batch.deletes):
         return "lean"
     return doing
+
+
+def _item(append: kv.Append) -> inbox.Item | None:
+    """What is appended, if that is to an inbox."""
+    is_item = place(append.prefix + kv.ZERO_STAMP).what == "inbox"
+    return inbox_keys.ITEM.unpack(append.value) if is_item else None
 
 
 def _begins_fork(put: kv.Put) -> bool:

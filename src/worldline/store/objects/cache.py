@@ -8,7 +8,8 @@ it is from what it has found and added, and looks again after adding an eighth o
 Every read is verified: an entry whose bytes are not those of its address is removed, counted and not returned. The
 cache never fails its caller: a disk that is full or broken means that nothing is cached, and is counted. The one
 exception is a caller that puts bytes under a wrong address. Nothing is synced: what a crash loses is fetched again, and
-what it tears fails the check.
+what it tears fails the check. In an encrypted store the entries are sealed, each for its address; one that was sealed
+with another key is like a damaged one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -35,6 +36,15 @@ _ITEM_SHARE = 4  # one blob may take a quarter of the room
 _SLACK_SHARE = 8
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of that name
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Cipher(Protocol):
+    """What seals an entry for its address."""
+
+    def seal(self, place: bytes, data: bytes) -> bytes: ...
+
+    def open(self, place: bytes, sealed: bytes) -> bytes:
+        """`DecodeError` if it was sealed otherwise."""
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -54,9 +64,9 @@ class _Entry(NamedTuple):
     size: int
 
 
-async def open(folder: Path, env: envs.Env, *, bytes_max: int) -> BlobCache:
-    """Make the folder if need be, and look at what is in it."""
-    cache = BlobCache(folder, env, bytes_max=bytes_max)
+async def open(folder: Path, env: envs.Env, *, bytes_max: int, cipher: Cipher | None = None) -> BlobCache:
+    """Make the folder if need be, and look at what is in it. `cipher`: what seals the entries, if anything does."""
+    cache = BlobCache(folder, env, bytes_max=bytes_max, cipher=cipher)
     try:
         await asyncio.to_thread(cache.prepare)
     except OSError as error:
@@ -67,8 +77,9 @@ async def open(folder: Path, env: envs.Env, *, bytes_max: int) -> BlobCache:
 class BlobCache:
     """Made by `open`. All calls are safe together, from any number of tasks, threads and processes."""
 
-    def __init__(self, folder: Path, env: envs.Env, *, bytes_max: int) -> None:
+    def __init__(self, folder: Path, env: envs.Env, *, bytes_max: int, cipher: Cipher | None = None) -> None:
         assert bytes_max > 0
+        self._cipher = cipher
         self._folder = folder
         self._env = env
         self._bytes_max = bytes_max
@@ -105,6 +116,7 @@ class BlobCache:
         except OSError:
             self._count("misses", "faults")
             return None
+        data = self._opened(digest, data)
         if data is None or digests.sha256(data) != digest:
             probes.hit("cache.entry-damaged")
             self._remove(path, "corrupt")
@@ -114,11 +126,22 @@ class BlobCache:
         self._count("hits")
         return data
 
+    def _opened(self, digest: bytes, data: bytes | None) -> bytes | None:
+        """What was cached, or None if it was sealed otherwise, or is damaged."""
+        if data is None or self._cipher is None:
+            return data
+        try:
+            return self._cipher.open(digest, data)
+        except errors.DecodeError:
+            return None
+
     def _put(self, digest: bytes, data: bytes) -> bool:
         digests.check(data, digest, "a blob to be cached")
         if len(data) > self._bytes_max // _ITEM_SHARE:
             self._count("refused")
             return False
+        if self._cipher is not None:
+            data = self._cipher.seal(digest, data)
         try:
             self._write(self._path(digest), data)
         except OSError as error:

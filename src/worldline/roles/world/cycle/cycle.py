@@ -21,12 +21,14 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, worlds
+from worldline.layers import commit, leases, universes, worlds
 from worldline.layers import journal as journals
+from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import cold_cells, restore, telemetry, watchdog
 from worldline.roles.cold_cells import ColdCells
+from worldline.roles.erasure import vault as vaults
 from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -152,7 +154,7 @@ class Cycle:
                     lost.append(Lost(each, each.turn.error))
                     continue
                 try:
-                    if each.done.large or each.done.outgoing:
+                    if each.done.large or each.done.outgoing or each.done.carried:
                         await self._build(each, time_us)
                     else:
                         self._built(each, time_us)
@@ -200,13 +202,19 @@ class Cycle:
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
         held, done = worked.turn.held, worked.done
-        await step_batch.put_large(held, done)
-        self._built(worked, time_us, await step_batch.route(self._engine, held, done.outgoing))
+        routes = await step_batch.route(self._engine, self._env, held, done)
+        generation = await step_batch.put_large(held, done)
+        self._built(worked, time_us, routes, generation)
 
-    def _built(self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = ()) -> None:
+    def _built(
+        self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = (),
+        generation: universes.Generation | None = None,
+    ) -> None:  # fmt: skip
         turn, done = worked.turn, worked.done
         hints = turn.superfluous(done) if turn.hints else ()
-        worked.with_batch(step_batch.build(turn.held, done, routes, self._claims, time_us=time_us, hints=hints))
+        worked.with_batch(
+            step_batch.build(turn.held, done, routes, self._claims, time_us=time_us, hints=hints, generation=generation)
+        )
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
         """One outcome for each. A batch that breaks a rule of the store fails alone."""
@@ -278,7 +286,10 @@ class Cycle:
 
     async def build(self, material: restore.Material, program: Program) -> restore.Restored:
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs)
-        return await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        line = lines.line_of(material.at, material.lineage)
+        restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
+        return restored
 
     # --- After a conflict -------------------------------------------------------------------------------------
 
@@ -306,9 +317,9 @@ class Cycle:
         """
         time_us = self._clock.now_us()
         done = await self._stepper.take_alone(held, handover, time_us)
-        await step_batch.put_large(held, done)
-        routes = await step_batch.route(self._engine, held, done.outgoing)
-        built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us)
+        routes = await step_batch.route(self._engine, self._env, held, done)
+        generation = await step_batch.put_large(held, done)
+        built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us, generation=generation)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
         [outcome] = await transact.commit(self._engine, self._env, built.batch)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from worldline.base import env as envs
 from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring.program import Program
 from worldline.layers import cas, commit, messages, ready, trial, universes, worlds
@@ -18,6 +19,7 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import Work, WorkState
 from worldline.roles import queue_names
+from worldline.roles.erasure import resealing, vault
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import handed_stamp
 from worldline.roles.world.held_world import HeldWorld
@@ -56,12 +58,27 @@ class Claims:
         pass
 
 
-async def route(engine: kv.Engine, held: HeldWorld, outgoing: list[step.Outgoing]) -> list[Route]:
-    """Look up where messages go, in two reads for every thousand of them."""
+async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: Done) -> list[Route]:
+    """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed anew."""
     routes: list[Route] = []
-    for start in range(0, len(outgoing), ROUTES_AT_ONCE):
-        routes += await _route(engine, held.at, outgoing[start : start + ROUTES_AT_ONCE])
+    for start in range(0, len(done.outgoing), ROUTES_AT_ONCE):
+        routes += await _route(engine, held.at, done.outgoing[start : start + ROUTES_AT_ONCE])
+    if resealing.is_personal(done.outgoing):
+        routes = await _reseal(resealing.Moving(engine, env, vault.of(held.machine), done.sealed), done, routes)
     return routes
+
+
+async def _reseal(moving: resealing.Moving, done: Done, routes: list[Route]) -> list[Route]:
+    """Messages with personal values, for the worlds that get them."""
+    found: list[Route] = []
+    for each in routes:
+        if each.destination is None:
+            found.append(each)
+        else:
+            message = await moving.moved(each.outgoing, each.destination.at)
+            found.append(msgspec.structs.replace(each, outgoing=message))
+    done.reseal([each.outgoing for each in found], moving.done)
+    return found
 
 
 async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Outgoing]) -> list[Route]:
@@ -82,23 +99,28 @@ async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Out
     ]  # fmt: skip
 
 
-async def put_large(held: HeldWorld, done: Done) -> None:
-    """Everything too large for an entry or a change goes to the CAS before the commit that refers to it."""
-    for data in done.large:
+async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
+    """Everything too large for an entry or a change goes to the CAS before the commit that refers to it. Returns the
+    generation that this commit expects; None if it refers to nothing.
+    """
+    large = [*done.large, *done.carried]
+    large += [each.params for each in done.wanted.values() if not cas.is_small(each.params)]
+    large += [each.data for each in done.outgoing if not cas.is_small(each.data)]
+    if not large:
+        return None
+    generation = await held.blobs.generation()
+    for data in dict.fromkeys(large):
         await held.blobs.put(data)
-    for wanted in done.wanted.values():
-        if not cas.is_small(wanted.params):
-            await held.blobs.put(wanted.params)
-    for outgoing in done.outgoing:
-        if not cas.is_small(outgoing.data):
-            await held.blobs.put(outgoing.data)
+    return generation
 
 
 def build(
     held: HeldWorld, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
-    hints: Sequence[ready.Hint] = (),
+    hints: Sequence[ready.Hint] = (), generation: universes.Generation | None = None,
 ) -> Built:  # fmt: skip
-    """One batch with all that these steps did. `hints`: those that they make superfluous."""
+    """One batch with all that these steps did. `hints`: those that they make superfluous; `generation`: of what they
+    refer to (`put_large`).
+    """
     opened: list[commit.Opened] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
@@ -107,7 +129,7 @@ def build(
             for intent, work in works_wanted
         ]
     try:
-        return _build(held, done, routes, opened, time_us=time_us, hints=hints)
+        return _build(held, done, routes, opened, time_us=time_us, hints=hints, generation=generation)
     except BaseException:
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
@@ -115,9 +137,11 @@ def build(
 
 def _build(
     held: HeldWorld, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
-    hints: Sequence[ready.Hint],
+    hints: Sequence[ready.Hint], generation: universes.Generation | None,
 ) -> Built:  # fmt: skip
     batch = kv.Batch()
+    if generation is not None:
+        generation.expect(batch)
     seen: list[commit.Seen] = []
     settled: list[works.Open] = []
     for each, applied in done.handed:
@@ -143,6 +167,10 @@ def _build(
         traces=done.traces,
     )
     claimed, head_raw = commit.add(batch, held.lease, steps)
+    if done.sealed or done.moved:
+        vault.of(held.machine).add(batch, done.sealed)
+        for each_moved in done.moved:
+            each_moved.add(batch)
     if held.trial is not None:
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []

@@ -21,6 +21,8 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step, trace
 from worldline.model.change import Change
+from worldline.model.upkeep.sealed import New
+from worldline.roles.erasure.resealing import Moved
 from worldline.roles.world.handover import Applied, Handover, handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 
@@ -64,11 +66,18 @@ class Done(msgspec.Struct):
     cancelled: list[step.Wanted] = []
     outgoing: list[step.Outgoing] = []
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
+    carried: list[bytes] = []  # what inputs carry: it is there, and must stay
     traces: list[trace.Kept] = []  # where user code failed
+    sealed: list[New] = []  # personal values, to be kept apart
+    moved: list[Moved] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
     unfinished: bool = False  # the machine has more to do by itself
+
+    def reseal(self, outgoing: list[step.Outgoing], moved: list[Moved]) -> None:
+        """Messages have personal values with them, which go to other worlds."""
+        self.outgoing, self.moved = outgoing, moved
 
 
 def run(
@@ -81,6 +90,7 @@ def run(
     """
     done = Done(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
+    held.machine.vault.begin()
     for item, data in unread:
         if _full(done, budget, env):
             done.cut = True
@@ -92,6 +102,7 @@ def run(
         given = handed_input(handover, poison)
         applied, dead, _ = _step(held, done, given, time_us, begin)
         done.handed.append((handover, applied))
+        _carry(done, handover.data)
         done.size += RECORD_BYTES
         if dead:
             letter = _as_unread(handover.item, applied)
@@ -107,6 +118,7 @@ def run_one(
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code."""
     done = Done(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
+    held.machine.vault.begin()
     given = msgspec.structs.replace(next_input(held, unread), poison=poison)
     if held.machine.unfinished:
         _step(held, done, given, time_us, begin)
@@ -138,6 +150,7 @@ def _take_unread(
     held: HeldWorld, done: Done, item: inboxes.Unread, given: step.Input, *, time_us: int, begin: Begin
 ) -> None:
     applied, dead, instead = _step(held, done, given, time_us, begin)
+    _carry(done, given.data)
     if dead and instead is None:
         done.buried.append(commit.Buried(item, dead, applied.step, done.after.time_us))
         done.size += len(item.raw)
@@ -145,10 +158,15 @@ def _take_unread(
     done.taken.append(item)
     if instead is not None:
         letter = _as_unread(msgspec.structs.replace(instead.event, payload=cas.as_payload(instead.data)), applied)
-        if not cas.is_small(instead.data):
-            done.large.append(instead.data)
         done.buried.append(commit.Buried(letter, dead, applied.step, done.after.time_us))
         done.size += len(letter.raw)
+        _carry(done, instead.data)
+
+
+def _carry(done: Done, data: bytes) -> None:
+    """An input's payload, if it is large: the journal, or a dead letter, refers to it from now on."""
+    if not cas.is_small(data):
+        done.carried.append(data)
 
 
 def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
@@ -204,6 +222,9 @@ def _step(
     if stepped.traces:
         done.traces.append(trace.Kept(number, logical_us, stepped.traces))
         done.size += sum(_size(len(each.text)) for each in stepped.traces)
+    if stepped.sealed:
+        done.sealed += stepped.sealed
+        done.size += sum(RECORD_BYTES + len(each.kept.data) for each in stepped.sealed)
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
     return Applied(head.height + 1, number), stepped.dead, stepped.letter

@@ -1,0 +1,45 @@
+"""Erasing personal values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from worldline.cli import common
+from worldline.cli.common import Desk
+from worldline.client.personal import erase as erasing
+from worldline.inspect import render
+
+
+@common.command("erase", asks=True)
+@click.argument("world")
+@click.option("--key", metavar="KEY", help="All values of this subject: wl.Personal(..., of=KEY).")
+@click.option("--payload", "height", type=int, metavar="HEIGHT", help="The values in the payload at this height.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
+async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, dry_run: bool) -> None:
+    """Erase personal values for good, with those of forks.
+
+    What was declared as `wl.Personal` goes; the journal, its digests and proofs stay as they are, and every reader says
+    `erased` where it stood. Each world says in its journal that it was done when it next runs.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await desk.world(universe, world)
+        plan = await erasing.erase(found, key=key, height=height, dry_run=True)
+        if not dry_run:
+            if plan.values:
+                desk.confirm(f"Erase {_text(plan)}, for good?")
+            plan = await erasing.erase(found, key=key, height=height, dry_run=False)
+    said: dict[str, Any] = {"world": world, "dry_run": dry_run, **render.plain(plan)}
+    done = "would erase" if dry_run else "erased"
+    lines = [f"{done} {_text(plan)}" if plan.values else "nothing is left to erase: it was erased before"]
+    lines += [f"{name} takes no input now: its journal does not say so" for name in plan.untold]
+    desk.out.one(said, lines)
+
+
+def _text(plan: erasing.Erasure) -> str:
+    values = "1 personal value" if plan.values == 1 else f"{plan.values} personal values"
+    return f"{values} in {', '.join(plan.worlds)}"
+
+
+COMMANDS: list[click.Command] = [erase]

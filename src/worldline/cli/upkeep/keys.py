@@ -1,0 +1,105 @@
+"""Keys of encrypted stores: making a key file, which keys are in use, changing them, and destroying that of a world."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from worldline.base import env_os, errors, limits
+from worldline.cli import common, output
+from worldline.cli.common import Desk
+from worldline.client.upkeep import destruction
+from worldline.host.encryption import rotation
+from worldline.store.encryption import master_keys
+
+_PRIVATE = 0o600
+
+
+@common.command("new-key")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--id", "key_id", metavar="ID", required=True, help="What the key is called: a month, a number.")
+def new_key(desk: Desk, file: Path, key_id: str) -> None:
+    """Add a random key to a key file.
+
+    The file is made if there is none. The key becomes the current one: processes that are started with the file from
+    now on use it.
+    """
+    try:
+        found = master_keys.read(file) if file.exists() else master_keys.KeyFile("", {})
+    except OSError as error:
+        raise errors.BadInput(f"cannot read {file}: {error.strerror}") from error
+    if key_id in found.keys:
+        raise errors.Exists(f"{file} has a key {key_id!r} already; choose another id")
+    made = env_os.OsEnv().random_bytes(limits.KEY_BYTES)
+    changed = master_keys.KeyFile(key_id, {**found.keys, key_id: made.hex()})
+    changed.codec()  # refuses a bad id
+    _write(file, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n")
+    said = f"{key_id} is the current key of {len(changed.keys)} in {file}; keep the file safe: data is lost without it"
+    desk.out.one({"file": str(file), "current": key_id, "ids": list(changed.keys)}, [said])
+
+
+@common.command("keys", many=True)
+async def keys(desk: Desk, limit: int) -> None:
+    """Show which master keys an encrypted store was written with."""
+    async with desk.open_store() as store:
+        found = await rotation.in_use(rotation.ring_of(store.vault))
+    columns = {"KEY": "id", "DATA KEYS": "data_keys", "CURRENT": "current"}
+    desk.out.many(found[:limit], columns, none="no keys are in use")
+
+
+@common.command("rotate-keys")
+async def rotate_keys(desk: Desk) -> int:
+    """Move an encrypted store to its current key.
+
+    All data keys are wrapped with the current master key, and the others are retired. First give every process a key
+    file that has both; then make the new one current everywhere; then rotate. Hosts go on meanwhile. A key that is
+    retired is not needed any more.
+    """
+    async with desk.open_store() as store:
+        ring = rotation.ring_of(store.vault)
+        done = await rotation.rotate(ring)
+    lines = [f"{done.rewrapped} data keys are wrapped by {ring.codec.current} now"]
+    if done.retired:
+        lines.append(f"not needed any more: {', '.join(done.retired)}")
+    if done.kept:
+        lines.append(f"still in use: {', '.join(done.kept)}; a process has one of them as its current key")
+    desk.out.one({"current": ring.codec.current, **msgspec.structs.asdict(done)}, lines)
+    return output.NEGATIVE if done.kept else 0
+
+
+@common.command("destroy-key", asks=True)
+@click.argument("world")
+async def destroy_key(desk: Desk, world: str) -> None:
+    """Erase a world by destroying its key.
+
+    Its journal, inbox, dead letters and open work are unreadable from then on, in backups of the store too. Saved
+    states and large values, which worlds share, go with the next garbage collection.
+    """
+    async with desk.open(programs=[]) as universe:
+        at = await desk.address(universe, world)
+        desk.confirm(f"Destroy the key of world {world!r}? Its data can never be read again.")
+        done = await destruction.destroy_key(universe, at)
+    said = f"the key of {world} is destroyed" if done else f"the key of {world} was destroyed before"
+    desk.out.one({"name": world, "id": at.world.hex(), "erased": True, "changed": done}, [said])
+
+
+COMMANDS = [new_key, keys, rotate_keys, destroy_key]
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Replace a file that only its owner may read, whole or not at all."""
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE), "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        part.replace(file)
+    except OSError as error:
+        raise errors.BadInput(f"cannot write {file}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Personal values, as clients send, read and erase them."""

@@ -1,0 +1,63 @@
+"""Erasing a world of an encrypted store by destroying its key.
+
+What was sealed with the key is unreadable from then on for every process, and in every copy of the store that was made
+since the key was last wrapped: journal, inbox, seen ids, dead letters, tracebacks, open work. What worlds share is not:
+meta and labels, and large values, saved states and segments, which are blobs under the key of the universe. Those that
+no other world needs go with the next garbage collection.
+
+The world is archived first, so that no process runs it or sends to it; its meta stays and says that it is there.
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors, limits
+from worldline.client import changes
+from worldline.client.connection import Connection
+from worldline.host.encryption import rotation
+from worldline.keys import lineage as lineage_keys
+from worldline.keys.upkeep import data_keys as keys
+from worldline.layers import snapshots, worlds
+from worldline.layers.upkeep import data_keys
+from worldline.model import ids
+from worldline.model.world import Status
+from worldline.store import kv, transact
+
+
+async def destroy_key(universe: Connection, at: ids.Address) -> bool:
+    """Returns whether this call did it. `Closed` while forks need the world's history."""
+    ring = rotation.ring_of(universe.store.vault)
+    read = await universe.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
+    await _check_pins(universe, at, read.page(1))
+    if worlds.decode(at, read.value(0)).meta.status is not Status.ARCHIVED:
+        await changes.change(universe, at, status=Status.ARCHIVED)
+
+    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        key, counter = keys.world_key(at), lineage_keys.pin_count_key(at)
+        read = await ring.engine.read(
+            kv.Get(key), kv.Get(counter), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE)
+        )
+        await _check_pins(universe, at, read.page(2))
+        batch = kv.Batch()
+        if not data_keys.destroy(batch, key, read.value(0), time_us=read.time_us):
+            return transact.Done(False)
+        count = read.value(1)
+        if count is None:  # a fork that is being made now adds to it, and one of the two conflicts
+            batch.absent(counter)
+            batch.put(counter, kv.counter_add(None, 0))
+        else:
+            batch.expect(counter, count)
+        return transact.Write(batch, lambda _: True)
+
+    return await transact.run(ring.engine, ring.env, attempt)
+
+
+async def _check_pins(universe: Connection, at: ids.Address, page: kv.Page) -> None:
+    forks = [ids.Address(at.universe, fork) for fork, _ in snapshots.decode_pins(at, page)]
+    if not forks:
+        return
+    read = await universe.store.engine.read(*map(worlds.get, forks))
+    names = [worlds.decode(fork, read.value(n)).meta.name for n, fork in enumerate(forks)]
+    raise errors.Closed(
+        f"{', '.join(names)} were forked from it and need its history; erase or delete them first, or let each run "
+        "until it has saved a state of its own"
+    )

@@ -1,0 +1,84 @@
+"""Flow domains: state, computed values and actions as data, and a host for them in this process."""
+
+from worldline.flow.effects import EffectCall, Handler, answering
+from worldline.flow.events import Event, replay
+from worldline.flow.host import Host, KeyFatal, Result
+from worldline.kernel.flow.authoring import ops as x
+from worldline.kernel.flow.authoring.domains import (
+    Act,
+    Action,
+    Domain,
+    Error,
+    action,
+    ask,
+    available,
+    call,
+    clear,
+    computed,
+    fail,
+    halt,
+    once,
+    otherwise,
+    perform,
+    update,
+    when,
+)
+from worldline.kernel.flow.authoring.exporting import input_schema, json_schema
+from worldline.kernel.flow.authoring.terms import BadDomain
+from worldline.kernel.flow.core import Core
+from worldline.kernel.flow.faults import NotJson, Problem, SchemaRefused
+from worldline.kernel.flow.jobs import Failure
+from worldline.kernel.flow.patches import BadPatch, Patch, merge, unset
+from worldline.kernel.flow.patches import set_ as set
+from worldline.kernel.flow.schema import sealed
+from worldline.kernel.flow.snapshots import ErrorValue, Intent, Requirement, Snapshot
+from worldline.kernel.flow.validation import load, validate
+
+__all__ = [
+    "Act",
+    "Action",
+    "BadDomain",
+    "BadPatch",
+    "Core",
+    "Domain",
+    "EffectCall",
+    "Error",
+    "ErrorValue",
+    "Event",
+    "Failure",
+    "Handler",
+    "Host",
+    "Intent",
+    "KeyFatal",
+    "NotJson",
+    "Patch",
+    "Problem",
+    "Requirement",
+    "Result",
+    "SchemaRefused",
+    "Snapshot",
+    "action",
+    "answering",
+    "ask",
+    "available",
+    "call",
+    "clear",
+    "computed",
+    "fail",
+    "halt",
+    "input_schema",
+    "json_schema",
+    "load",
+    "merge",
+    "once",
+    "otherwise",
+    "perform",
+    "replay",
+    "sealed",
+    "set",
+    "unset",
+    "update",
+    "validate",
+    "when",
+    "x",
+]

@@ -1,0 +1,132 @@
+"""Effects of a standalone host: the handlers by type, and performing one, with its timeout and retries.
+
+The runner of effects never raises: whatever a handler does becomes a FulfillEffect job. A timeout is an outcome like
+any other, and is not retried; the handler is left to itself, and what it gives later comes as a second outcome, which
+the job drops as stale. A handler gets a frozen copy of the snapshot: changing it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.kernel.flow import faults, jobs, patches, snapshots, values
+
+
+@dataclass(frozen=True)
+class EffectCall:
+    """What a handler is called with: the effect's parameters, and everything else frozen."""
+
+    params: Mapping[str, Any]
+    requirement: Mapping[str, Any]
+    snapshot: Mapping[str, Any]
+
+
+Patches = list[patches.Patch]
+Handler = Callable[[EffectCall], Awaitable[Patches] | Patches]
+Settle = Callable[[jobs.FulfillEffect], None]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A handler and how it is performed."""
+
+    handler: Handler
+    timeout_ms: int
+    retries: int
+    retry_delay_ms: int
+
+
+class Registry:
+    """Handlers by the type of their effect."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Registered] = {}
+
+    def register(self, type: str, handler: Handler, *, timeout_ms: int, retries: int, retry_delay_ms: int) -> None:
+        """Another handler for the same type is refused."""
+        if type in self._handlers:
+            raise errors.Exists(f"the effect {type!r} has a handler already")
+        if type == jobs.SYSTEM_GET:
+            raise errors.BadInput(f"{type} is answered by the host itself")
+        if timeout_ms <= 0 or retries < 0 or retry_delay_ms < 0:
+            raise errors.BadInput("a timeout is more than 0 ms; retries and their delay are not negative")
+        self._handlers[type] = Registered(handler, timeout_ms, retries, retry_delay_ms)
+
+    def find(self, type: str) -> Registered | None:
+        return self._handlers.get(type)
+
+
+def answering(function: Callable[..., Any]) -> Handler:
+    """A handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
+
+    What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed.
+    """
+
+    async def handler(call: EffectCall) -> Patches:
+        given = {name: each for name, each in call.params.items() if name not in ("into", "fail")}
+        target = call.params.get("fail")
+        try:
+            found = function(**given)
+            answer = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            if not isinstance(target, str):
+                raise
+            return [patches.set_(target, {"code": type(error).__name__, "message": str(error)})]
+        return [patches.set_(str(call.params["into"]), answer)] if "into" in call.params else []
+
+    return handler
+
+
+def call(requirement: snapshots.Requirement, head: snapshots.Snapshot) -> EffectCall:
+    """What a handler is given, frozen at the moment of the dispatch."""
+    asked = values.frozen(snapshots.plain(requirement))
+    return EffectCall(params=asked["params"], requirement=asked, snapshot=values.frozen(snapshots.plain(head)))
+
+
+async def perform(
+    registered: Registered | None, requirement: snapshots.Requirement, given: EffectCall, env: envs.Env, settle: Settle
+) -> None:
+    """Perform one effect and settle it, if it comes too late once more. Never raises."""
+    if registered is None:
+        failure = jobs.Failure(faults.UNKNOWN_EFFECT, f"no handler is registered for {requirement.type!r}")
+        return settle(jobs.FulfillEffect(requirement.intent_id, requirement.id, (), failure))
+    for attempt in range(registered.retries + 1):
+        work = asyncio.ensure_future(_attempt(registered.handler, requirement, given))
+        limit = asyncio.ensure_future(env.sleep(registered.timeout_ms / 1_000))
+        try:
+            await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                said = f"{requirement.type!r} took longer than {registered.timeout_ms} ms"
+                settle(_failed(requirement, jobs.EFFECT_TIMEOUT, said))
+                return settle(await work)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        finally:
+            limit.cancel()
+        found = work.result()
+        last = attempt == registered.retries
+        if last or found.failure is None or found.failure.code != jobs.EFFECT_EXECUTION_FAILED:
+            return settle(found)
+        await env.sleep(registered.retry_delay_ms / 1_000)
+    return None
+
+
+async def _attempt(handler: Handler, requirement: snapshots.Requirement, given: EffectCall) -> jobs.FulfillEffect:
+    try:
+        found = handler(given)
+        result = await found if inspect.isawaitable(found) else found
+    except Exception as error:  # noqa: BLE001 - a user's handler: whatever it raises is the effect's outcome
+        said = str(error) or type(error).__name__
+        return _failed(requirement, jobs.EFFECT_EXECUTION_FAILED, said[: limits.REASON_CHARACTERS_MAX])
+    return jobs.fulfilled(requirement.intent_id, requirement.id, result)
+
+
+def _failed(requirement: snapshots.Requirement, code: str, message: str) -> jobs.FulfillEffect:
+    return jobs.FulfillEffect(requirement.intent_id, requirement.id, (), jobs.Failure(code, message))

@@ -1,0 +1,55 @@
+"""What a host tells its trace sink, and running the recorded jobs again.
+
+`job:start` carries the job as data and `context:frozen` its context, so the events of a key are enough to do everything
+again without handlers or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.kernel.flow import jobs, snapshots
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event of one key."""
+
+    key: str
+    type: str
+    fields: dict[str, Any]
+
+
+def replay(
+    domain: jobs.Domain, head: snapshots.Snapshot, events: Iterable[Event], key: str = "default"
+) -> snapshots.Snapshot:
+    """The head after every job that the events record, each under the context that was frozen for it then."""
+    job: jobs.Job | None = None
+    for each in events:
+        if each.key != key:
+            continue
+        if each.type == "job:start":
+            job = msgspec.convert(each.fields["job"], jobs.Job)
+        elif each.type == "context:frozen":
+            if job is None:
+                raise errors.BadInput("a context without its job: these are not all events of the key")
+            context = snapshots.Context(each.fields["now"], each.fields["randomSeed"], each.fields["env"])
+            head = again(job, head, domain, context)
+    return head
+
+
+def again(
+    job: jobs.Job, head: snapshots.Snapshot, domain: jobs.Domain, context: snapshots.Context
+) -> snapshots.Snapshot:
+    """One job once more."""
+    try:
+        return jobs.run(job, head, domain, context, _unheard).head
+    except errors.Error as error:
+        return jobs.failed(job, error, head, domain, context=context, emit=_unheard).head
+
+
+def _unheard(type: str, **fields: Any) -> None:
+    """A replay is not traced."""

@@ -1,0 +1,374 @@
+"""A standalone host: flow domains in this process, without a store. `worldline.open` runs them in durable worlds.
+
+For every key a mailbox, a head, and at most one runner. A runner takes jobs until there is none, looks once more
+before it lets go of its guard, and a kick that came while it ran is remembered and tried again: no job is left lying.
+Effects are performed outside the mailbox; what they give comes back as a job. The head is set before anything of a
+job's outcome is acted on.
+
+All that an intent needs to go on is in its snapshot; here are only queues, futures of callers, and traces. What a job
+raises ends its intent and not the runner. A key whose requirement cannot be cleared is fatal: it takes nothing any
+more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import env_os, errors, limits
+from worldline.flow import effects as handlers
+from worldline.flow import events, mailbox
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import jobs, patches, snapshots, tracing, validation, values
+from worldline.kernel.flow.authoring import domains
+from worldline.kernel.flow.compiled import Compiled
+
+_log = logging.getLogger("worldline.flow")
+_LOGGED = ("effect:fulfill:drop", "effect:fulfill:error", "job:error", "fatal:escalate", "runner:kick:failed")
+KICK_ATTEMPTS_MAX = 3
+DEFAULT_KEY = "default"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of an intent: "complete" (also if it halted) or "error"; its computes as traces."""
+
+    status: str
+    snapshot: snapshots.Snapshot
+    error: snapshots.ErrorValue | None
+    traces: tuple[tracing.TraceGraph, ...]
+
+
+class KeyFatal(errors.Error):
+    """The key takes nothing any more: one of its requirements could not be cleared."""
+
+    code = "key_fatal"
+
+
+class _Key:
+    """One key: its queue, its head, who waits for which intent, and what is performed for it."""
+
+    def __init__(self, key: str, head: snapshots.Snapshot) -> None:
+        self.mailbox = mailbox.Mailbox(key)
+        self.head = head
+        self.fatal = ""
+        self.waiting: dict[str, asyncio.Future[Result]] = {}
+        self.bodies: dict[str, tuple[str, Any]] = {}
+        self.traces: dict[str, list[tracing.TraceGraph]] = {}
+        self.performing: dict[asyncio.Task[None], str] = {}
+
+    def advance(self, head: snapshots.Snapshot) -> None:
+        self.head = head
+
+    def stop(self, why: str) -> None:
+        self.fatal = why
+        self.mailbox.clear()
+
+    def knows(self, intent: snapshots.Intent) -> bool:
+        """Whether the intent was submitted before; the same id with another body is refused."""
+        if intent.intent_id not in self.bodies:
+            return False
+        if self.bodies[intent.intent_id] != (intent.type, intent.input):
+            raise errors.IdReused(intent.intent_id)
+        return True
+
+    def expect(self, intent: snapshots.Intent) -> None:
+        """Keep its future, and those of the last intents that have ended."""
+        self.waiting[intent.intent_id] = asyncio.get_running_loop().create_future()
+        self.bodies[intent.intent_id] = (intent.type, intent.input)
+        ended = [each for each, future in self.waiting.items() if future.done()]
+        for each in ended[: max(0, len(ended) - limits.FLOW_RESULTS_KEPT_MAX)]:
+            del self.waiting[each], self.bodies[each]
+
+    def end(self, intent_id: str, status: str, error: snapshots.ErrorValue | None) -> None:
+        traces = tuple(self.traces.pop(intent_id, ()))
+        future = self.waiting.get(intent_id)
+        if future is not None and not future.done():
+            said = "error" if status == "error" else "complete"
+            future.set_result(Result(said, self.head, error if status == "error" else None, traces))
+
+    def end_all(self, error: Exception) -> None:
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a caller that does not wait is told by `fatal`, not by a warning
+
+
+class Host:
+    """Runs one document for any number of keys, in the event loop of its caller."""
+
+    def __init__(
+        self,
+        document: Mapping[str, Any] | Compiled | type[domains.Domain],
+        *,
+        data: Mapping[str, Any] | None = None,
+        effects: cores.Effects = "serial",
+        core: jobs.CoreCalls | None = None,
+        env: envs.Env | None = None,
+        environment: Callable[[], Mapping[str, Any]] = dict,
+        trace: Callable[[events.Event], None] | None = None,
+        perform: bool = True,
+        iterations_max: int = limits.FLOW_ITERATIONS_MAX,
+    ) -> None:
+        """`core`, `env` and `environment` are injected; `perform=False` leaves effects to `inject`."""
+        given = document.document() if isinstance(document, type) else document
+        schema = given if isinstance(given, Compiled) else validation.load(given)
+        self.domain = jobs.Domain(
+            schema, core or cores.Core(effects=effects), parallel=effects == "parallel", iterations_max=iterations_max
+        )
+        self._data = dict(data or {})
+        self._env = env or env_os.OsEnv()
+        self._environment = environment
+        self._trace = trace
+        self._perform = perform
+        self._registry = handlers.Registry()
+        self._keys: dict[str, _Key] = {}
+        self._active: dict[str, None] = {}
+        self._kicked: dict[str, None] = {}
+        self._runners: dict[asyncio.Task[None], str] = {}
+
+    # --- What users call ---
+
+    def register(
+        self,
+        type: str,
+        handler: handlers.Handler,
+        *,
+        timeout_ms: int = limits.FLOW_EFFECT_TIMEOUT_MS,
+        retries: int = 0,
+        retry_delay_ms: int = limits.FLOW_RETRY_DELAY_MS,
+    ) -> None:
+        """The handler of an effect. It gives patches; what it raises becomes an error in `$host`."""
+        self._registry.register(type, handler, timeout_ms=timeout_ms, retries=retries, retry_delay_ms=retry_delay_ms)
+
+    async def act(self, act: domains.Act, *, key: str = DEFAULT_KEY, id: str = "") -> Result:
+        """Dispatch a call of an action: `host.act(Order.pay("tok"))`."""
+        return await self.dispatch(act.action, act.input or values.MISSING, key=key, id=id)
+
+    async def dispatch(self, type: str, input: Any = values.MISSING, *, key: str = DEFAULT_KEY, id: str = "") -> Result:
+        """Submit an intent and wait for its end. The same id again gives the same result."""
+        return await self.result(self.submit(type, input, key=key, id=id), key=key)
+
+    def submit(self, type: str, input: Any = values.MISSING, *, key: str = DEFAULT_KEY, id: str = "") -> str:
+        """Submit an intent and give its id, which is made now if none is given, and stays."""
+        given = input if input is values.MISSING else values.from_outside(input, "input")
+        intent = snapshots.Intent(type, _checked_id(id or envs.new_id(self._env).hex()), given)
+        entry = self._entry(key)
+        if not entry.knows(intent):
+            if entry.fatal:
+                raise KeyFatal(f"{key}: {entry.fatal}")
+            entry.expect(intent)
+            self._enqueue(key, jobs.StartIntent(intent))
+        return intent.intent_id
+
+    async def result(self, id: str, *, key: str = DEFAULT_KEY) -> Result:
+        """Wait for the end of an intent that was submitted here."""
+        future = self._entry(key).waiting.get(id)
+        if future is None:
+            raise errors.NotFound(f"{key} knows no intent {id!r}")
+        return await asyncio.shield(future)
+
+    def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
+        """Patches from outside, as a job of their own. Raises `patches.BadPatch` before it is one."""
+        self._enqueue(key, jobs.ApplyPatches(jobs.from_handler(given), source))
+
+    def inject(self, requirement_id: str, given: object, *, key: str = DEFAULT_KEY) -> None:
+        """The outcome of an effect that was performed elsewhere: patches, or a `jobs.Failure`."""
+        intent_id = next(
+            (each.intent_id for each in self._entry(key).head.system.pending_requirements if each.id == requirement_id),
+            "",
+        )
+        if isinstance(given, jobs.Failure):
+            self._enqueue(key, jobs.FulfillEffect(intent_id, requirement_id, (), given))
+        else:
+            self._enqueue(key, jobs.fulfilled(intent_id, requirement_id, given))
+
+    def cancel(self, requirement_id: str, *, key: str = DEFAULT_KEY) -> None:
+        """An effect is not waited for any more: cancelled is its outcome."""
+        for task, performed in self._entry(key).performing.items():
+            if performed == requirement_id:
+                task.cancel()
+        self.inject(requirement_id, jobs.Failure(jobs.EFFECT_CANCELLED, "cancelled"), key=key)
+
+    def snapshot(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
+        return self._entry(key).head
+
+    def fatal(self, key: str = DEFAULT_KEY) -> str:
+        """Why the key takes nothing any more; empty if it does."""
+        return self._entry(key).fatal
+
+    def seed(self, snapshot: snapshots.Snapshot, *, key: str = DEFAULT_KEY) -> None:
+        """Begin a key with a snapshot. Intents on their way in it go on: their effects are performed again."""
+        self._keys[key] = _Key(key, snapshots.decoded(snapshots.plain(snapshot)))
+        self._act(key, jobs.resumed(self._keys[key].head, self.domain))
+
+    async def drain(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
+        """Wait until nothing of a key is queued, run or performed any more."""
+        entry = self._entry(key)
+        while key in self._active or entry.performing or self._has_next(key):
+            if self._has_next(key) and key not in self._active:
+                self._kick(key)
+            running = [task for task, of in self._runners.items() if of == key]
+            if running or entry.performing:
+                await asyncio.wait([*running, *entry.performing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
+        return entry.head
+
+    async def close(self) -> None:
+        """Stop what runs. What is on its way stays in the snapshots."""
+        tasks = [*self._runners, *(task for entry in self._keys.values() for task in entry.performing)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- The mailbox and its runner ---
+
+    def _entry(self, key: str) -> _Key:
+        if key not in self._keys:
+            context = snapshots.Context(self._now(), "initial", dict(self._environment()))
+            self._keys[key] = _Key(key, cores.created(self.domain.schema, self._data, context))
+        return self._keys[key]
+
+    def _now(self) -> int:
+        return self._env.wall_us() // 1_000
+
+    def _has_next(self, key: str) -> bool:
+        entry = self._keys[key]
+        return entry.mailbox.has_next(busy=jobs.is_busy(entry.head))
+
+    def _enqueue(self, key: str, job: jobs.Job) -> None:
+        entry = self._entry(key)
+        if entry.fatal:
+            _log.warning("%s: %s is dropped: %s", key, job.id, entry.fatal)
+        elif entry.mailbox.put(job) or key not in self._active:
+            self._kick(key)
+
+    def _kick(self, key: str) -> None:
+        """Have the mailbox of a key processed. Blocked by a runner, the kick is remembered."""
+        self._emit(key, "runner:kick")
+        if key in self._active:
+            return self._remember(key)
+        for _ in range(KICK_ATTEMPTS_MAX):
+            try:
+                return self._schedule(key)
+            except Exception as error:  # noqa: BLE001 - LIVE-3: whatever keeps a runner from starting is tried again
+                self._emit(key, "runner:kick:failed", message=str(error))
+        return self._remember(key)
+
+    def _remember(self, key: str) -> None:
+        self._kicked[key] = None
+
+    def _schedule(self, key: str) -> None:
+        """Start a runner, which has the guard from now on."""
+        task = asyncio.get_running_loop().create_task(self._run(key))
+        self._active[key] = None
+        self._runners[task] = key
+        task.add_done_callback(self._runners.pop)
+
+    async def _run(self, key: str) -> None:
+        """Take jobs until there is none; one that comes at the last moment too."""
+        entry = self._entry(key)
+        try:
+            self._emit(key, "runner:start")
+            while True:
+                while (job := entry.mailbox.take(busy=jobs.is_busy(entry.head))) is not None:
+                    self._one(key, job)
+                    await asyncio.sleep(0)
+                self._emit(
+                    key, "runner:recheck", queueEmpty=entry.mailbox.is_empty(), kickRequested=key in self._kicked
+                )
+                if not self._rechecked(key):
+                    break
+            self._emit(key, "runner:end")
+        finally:
+            del self._active[key]
+            self._retry_kick(key)
+
+    def _rechecked(self, key: str) -> bool:
+        """RUN-4: whether a job came between the last look into the queue and now."""
+        return self._has_next(key)
+
+    def _retry_kick(self, key: str) -> None:
+        """LIVE-4: a kick that was blocked by this runner is tried again."""
+        if key in self._kicked:
+            del self._kicked[key]
+            if self._has_next(key):
+                self._kick(key)
+
+    def _one(self, key: str, job: jobs.Job) -> None:
+        """Run one job and act on its outcome. What it raises ends its intent."""
+        entry = self._entry(key)
+        context = self._frozen(job, entry.head)
+        emit = self._emitter(key)
+        try:
+            outcome = jobs.run(job, entry.head, self.domain, context, emit)
+        except Exception as error:  # noqa: BLE001 - section 13.2: logged, and the next job is taken
+            outcome = jobs.failed(job, error, entry.head, self.domain, context=context, emit=emit)
+        self._settle(key, job, outcome)
+
+    def _frozen(self, job: jobs.Job, head: snapshots.Snapshot) -> snapshots.Context:
+        """The context of a job, captured once."""
+        return snapshots.Context(self._now(), jobs.seed(job, head), dict(self._environment()))
+
+    def _settle(self, key: str, job: jobs.Job, outcome: jobs.Outcome) -> None:
+        """First the head, then what is to be done about it."""
+        entry = self._entry(key)
+        entry.advance(outcome.head)
+        if outcome.trace is not None:
+            entry.traces.setdefault(job.intent_id, []).append(outcome.trace)
+        self._act(key, outcome)
+
+    def _act(self, key: str, outcome: jobs.Outcome) -> None:
+        entry = self._entry(key)
+        if outcome.fatal:
+            entry.stop(outcome.fatal)
+            entry.end_all(KeyFatal(f"{key}: {outcome.fatal}"))
+            return
+        for job in outcome.jobs:
+            self._enqueue(key, job)
+        for requirement in outcome.effects:
+            self._dispatch(key, requirement)
+        if outcome.ended is not None:
+            entry.end(outcome.ended.intent_id, outcome.ended.status, outcome.ended.error)
+
+    # --- Effects ---
+
+    def _dispatch(self, key: str, requirement: snapshots.Requirement) -> None:
+        """Perform an effect outside the mailbox; its outcome comes back as a job."""
+        if not self._perform:
+            return
+        entry = self._entry(key)
+        given = handlers.call(requirement, entry.head)
+        registered = self._registry.find(requirement.type)
+        work = handlers.perform(registered, requirement, given, self._env, lambda job: self._enqueue(key, job))
+        task = asyncio.get_running_loop().create_task(work)
+        entry.performing[task] = requirement.id
+        task.add_done_callback(lambda done: entry.performing.pop(done, None))
+
+    # --- Traces ---
+
+    def _emitter(self, key: str) -> jobs.Emit:
+        def emit(type: str, **fields: Any) -> None:
+            self._emit(key, type, **fields)
+
+        return emit
+
+    def _emit(self, key: str, type: str, **fields: Any) -> None:
+        if type in _LOGGED:
+            _log.warning("%s: %s %s", key, type, fields)
+        if self._trace is not None:
+            try:
+                self._trace(events.Event(key, type, fields))
+            except Exception:  # noqa: BLE001 - a sink that fails changes nothing
+                _log.warning("%s: the trace sink failed at %s", key, type, exc_info=True)
+
+
+def _checked_id(id: str) -> str:
+    size = len(id.encode(errors="surrogatepass"))
+    if size > limits.CHOSEN_ID_BYTES_MAX or not values.is_whole(id) or id == values.FORBIDDEN_KEY:
+        raise errors.BadInput(f"the id of an intent is a text of at most {limits.CHOSEN_ID_BYTES_MAX} bytes")
+    return id

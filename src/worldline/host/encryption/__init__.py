@@ -1,0 +1,1 @@
+"""Encrypted stores: opening them, their data keys, and codecs of users' own."""

@@ -1,0 +1,103 @@
+"""The vault of `AesGcm`: data keys in the store, each wrapped by a master key that is not.
+
+A data key is made, and durable, before the first value that is sealed with it. Records of data keys are read and
+written around the encryption, by the engine below it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.keys.upkeep import data_keys as keys
+from worldline.keys.upkeep.data_keys import DataKey
+from worldline.keys.upkeep.encryption import MasterKey
+from worldline.layers.upkeep import data_keys, encryption
+from worldline.store import kv, transact
+from worldline.store.encryption import aes_gcm
+from worldline.store.encryption.interface import Cipher, Known
+from worldline.store.encryption.master_keys import AesGcm
+
+
+class KeyRing:
+    room_bytes = aes_gcm.OVERHEAD_BYTES
+    repeats = True
+
+    def __init__(self, engine: kv.Engine, env: envs.Env, codec: AesGcm) -> None:
+        self.engine = engine
+        self.env = env
+        self.codec = codec
+        self.scope = keys.sealing
+        self.has_one_form = keys.is_unstamped
+        self.scope_of_name = keys.of_object
+        self.is_destroyable = keys.is_world
+
+    def known(self, scope: bytes, raw: bytes | None) -> Known:
+        found = data_keys.checked(scope, raw)
+        assert raw is not None
+        return Known(aes_gcm.AesCipher(self._unwrap(scope, found)), raw)
+
+    def cache_cipher(self) -> Cipher:
+        """Made from the current master key: when that changes, the cache fills anew."""
+        return aes_gcm.AesCipher(hmac.digest(self.codec.key(self.codec.current), b"worldline: cache", "sha256"))
+
+    async def make(self, scopes: Sequence[bytes]) -> None:
+        for start in range(0, len(scopes), limits.DATA_KEYS_PAGE):
+            page = scopes[start : start + limits.DATA_KEYS_PAGE]
+
+            async def attempt(page: Sequence[bytes] = page) -> transact.Done[None] | transact.Write[None]:
+                read = await self.engine.read(encryption.get(), *map(kv.Get, page))
+                missing = [scope for n, scope in enumerate(page, 1) if read.value(n) is None]
+                if not missing:
+                    return transact.Done(None)
+                marker, batch = self._marker(read.value(0)), kv.Batch()
+                encryption.use(batch, marker, self._current())
+                for scope in missing:
+                    made = self._wrapped(scope, self.env.random_bytes(limits.KEY_BYTES), made_us=read.time_us)
+                    data_keys.make(batch, scope, made, marker=marker)
+                return transact.Write(batch, lambda _: None)
+
+            await transact.run(self.engine, self.env, attempt)
+
+    async def start(self) -> None:
+        """Refuse a store that these keys do not open, and take the current one into use."""
+
+        async def attempt() -> transact.Done[None] | transact.Write[None]:
+            raw = self._marker((await self.engine.read(encryption.get())).value(0))
+            found = encryption.decode(raw)
+            assert found is not None
+            for each in found.masters:
+                if self.codec.check(each.id) != each.check:
+                    raise errors.WrongKey(each.id)
+            batch = kv.Batch()
+            changed = encryption.use(batch, raw, self._current())
+            return transact.Write(batch, lambda _: None) if changed else transact.Done(None)
+
+        await transact.run(self.engine, self.env, attempt)
+
+    def rewrapped(self, scope: bytes, found: DataKey) -> DataKey:
+        """The same data key under the current master key."""
+        return self._wrapped(scope, self._unwrap(scope, found), made_us=found.made_us)
+
+    def _current(self) -> MasterKey:
+        return MasterKey(self.codec.current, self.codec.check(self.codec.current))
+
+    def _unwrap(self, scope: bytes, found: DataKey) -> bytes:
+        master = self.codec.key(found.master)
+        try:
+            return aes_gcm.unwrap(master, scope, found.wrapped)
+        except errors.DecodeError as error:
+            raise errors.DecodeError(f"the data key {scope.hex()} is damaged: {error}") from error
+
+    def _wrapped(self, scope: bytes, key: bytes, *, made_us: int) -> DataKey:
+        nonce = self.env.random_bytes(aes_gcm.NONCE_BYTES)
+        current = self.codec.current
+        return DataKey(current, aes_gcm.wrap(self.codec.key(current), scope, key, nonce=nonce), made_us)
+
+    @staticmethod
+    def _marker(raw: bytes | None) -> bytes:
+        if raw is None:
+            raise errors.StoreVersion("the encryption marker of this store is gone; restore it from a backup")
+        return raw

@@ -1,0 +1,45 @@
+"""Opening a store with a codec: refusing one that is encoded otherwise, and what its values are sealed with."""
+
+from __future__ import annotations
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.host.encryption import user_codec
+from worldline.keys.upkeep.encryption import Encryption, MasterKey
+from worldline.layers.upkeep import encryption
+from worldline.store import kv
+from worldline.store.encryption.interface import Codec, Context, Vault
+from worldline.store.encryption.master_keys import AesGcm
+
+AnyCodec = AesGcm | Codec
+
+_NOWHERE = Context(b"", b"", b"")
+
+
+def marker(codec: AnyCodec) -> Encryption:
+    """What a new store says of itself."""
+    if isinstance(codec, AesGcm):
+        return Encryption(codec.name, 0, [MasterKey(codec.current, codec.check(codec.current))])
+    given = user_codec.check(codec)
+    return Encryption(given.name, 0, [], user_codec.encode(given, user_codec.PROBE, _NOWHERE))
+
+
+async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> Vault:
+    """What seals and opens the values of a store, which has a marker of this codec."""
+    if isinstance(codec, AesGcm):
+        try:
+            from worldline.host.encryption import key_ring  # noqa: PLC0415 - an extra, loaded when asked for
+        except ImportError as error:
+            raise errors.BadUrl("AesGcm needs an extra: pip install 'worldline[encryption]'") from error
+        ring = key_ring.KeyRing(engine, env, codec)
+        await ring.start()
+        return ring
+    found = encryption.decode((await engine.read(encryption.get())).value(0))
+    assert found is not None, "opening has checked it"
+    try:
+        same = user_codec.decode(codec, found.probe, _NOWHERE) == user_codec.PROBE
+    except (errors.DecodeError, errors.CodecFailed):
+        same = False
+    if not same:
+        raise errors.CodecMismatch(f"the codec {codec.name!r} does not decode what this store was encoded with")
+    return user_codec.CodecVault(codec)

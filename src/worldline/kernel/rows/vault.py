@@ -1,0 +1,59 @@
+"""Where the kernel keeps and finds personal values: an interface, and the one of tests, in memory."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from worldline.codec import digest, sealed
+from worldline.codec.sealed import Token
+from worldline.kernel import context
+from worldline.model.upkeep.sealed import Kept
+
+
+class Vault(Protocol):
+    """Called in the kernel's thread. What cannot be read now is a `CannotStep`."""
+
+    def begin(self) -> None:
+        """Steps begin, and those before are durable."""
+
+    def find(self, subject: bytes, value: bytes) -> Kept | None:
+        """A value; None if it is not there any more."""
+
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+        """Keep a value under a new salt: with the step that refers to it, or not at all."""
+
+    def forget(self, subject: bytes) -> None:
+        """Values of this subject were erased: none of them stays in memory."""
+
+
+class MemoryVault:
+    """For worlds without a store. Salts are made of places, so that a step done twice comes out the same."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[bytes, bytes], Kept] = {}
+
+    def begin(self) -> None:
+        pass
+
+    def find(self, subject: bytes, value: bytes) -> Kept | None:
+        return self.values.get((subject, value))
+
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+        kept = self.values[subject, value] = Kept(digest.hash_parts(b"salt", subject, value), data)
+        return kept
+
+    def forget(self, subject: bytes) -> None:
+        for each in [each for each in self.values if each[0] == subject]:
+            del self.values[each]
+
+
+in_memory: Final[context.OfThread[MemoryVault]] = context.OfThread(MemoryVault())
+
+
+def opened(vault: Vault, token: Token) -> bytes | None:
+    """The value that a token stands for, checked; None if it is gone."""
+    kept = vault.find(token.subject, token.value)
+    if kept is None:
+        return None
+    sealed.check(token, salt=kept.salt, data=kept.data)
+    return kept.data

@@ -1,0 +1,159 @@
+"""Data keys: what values are sealed with, wrapped by a master key. And which values are sealed.
+
+Per what:      universe, and world
+Changes:       when it is wrapped by another master key; when it is destroyed, for the last time
+Keys:          (UNIVERSE, u, DATA_KEY)         -> DataKey, for what the worlds of a universe share
+               (UNIVERSE, u, WORLD_KEY, world) -> DataKey
+Present:       in an encrypted store, from before the first value that is sealed with it; for ever, also when destroyed
+
+Which keyspaces are sealed is said here, by the ordinals that stand at fixed places in a key. Every keyspace is in one
+of the tables: a new one has to choose (`tests/keys/test_sealed_keyspaces.py`). Sealed is what holds users' data, and
+digests of such data that could be guessed. Plain is what says where things are: ids, heights, sizes, times, epochs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.keys.space import InUniverse, InWorld
+from worldline.model import ids
+
+
+class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A data key, wrapped by the master key of this id. Without `wrapped`: destroyed, at `destroyed_us`."""
+
+    master: str
+    wrapped: bytes
+    made_us: int
+    destroyed_us: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.wrapped) == bool(self.destroyed_us):
+            raise ValueError("a data key is wrapped, or destroyed")
+
+
+# Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
+SHARED_IN_UNIVERSE = (
+    InUniverse.INDEX, InUniverse.CAS, InUniverse.CHUNK, InUniverse.GRANTS, InUniverse.GRANT_LOG, InUniverse.IMPORT,
+    InUniverse.SEALED,  # personal values, which forks share
+)  # fmt: skip
+SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL, InWorld.HELD)
+# Sealed with the key of the world.
+OWN_IN_UNIVERSE = (InUniverse.OPEN,)  # whose keys go on with the world
+OWN_IN_WORLD = (
+    InWorld.JOURNAL, InWorld.INBOX, InWorld.SEEN, InWorld.DEAD, InWorld.TRACE,
+    InWorld.BASELINE, InWorld.SNAPSHOT, InWorld.SEGMENT,  # where a world's blobs are: none is found without its key
+)  # fmt: skip
+# Plain.
+PLAIN_IN_UNIVERSE = (
+    InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
+    InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DELETION,
+    InUniverse.SUBJECT, InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
+)  # fmt: skip
+PLAIN_IN_WORLD = (
+    InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN,
+)  # fmt: skip
+
+_DATA_KEY = space.part(InUniverse.DATA_KEY)
+_WORLD_KEY = space.part(InUniverse.WORLD_KEY)
+_ROOT = space.part(space.Root.UNIVERSE)
+_WORLD = space.part(InUniverse.WORLD)
+_PART = len(_WORLD)
+_ID = 1 + limits.ID_BYTES  # with its type code
+_UNIVERSE_END = _PART + _ID  # of what all keys of a universe begin with
+_SECOND_END = _UNIVERSE_END + _PART
+_WORLD_END = _SECOND_END + _ID
+_THIRD_END = _WORLD_END + _PART
+_SHARED = frozenset(map(space.part, SHARED_IN_UNIVERSE))
+_OWN = frozenset(map(space.part, OWN_IN_UNIVERSE))
+_SHARED_OF_WORLD = frozenset(map(space.part, SHARED_IN_WORLD))
+_OWN_OF_WORLD = frozenset(map(space.part, OWN_IN_WORLD))
+# Sealed values that are appended, or end in a stamp.
+_STAMPED_OF_WORLD = frozenset(map(space.part, (InWorld.INBOX, InWorld.SEEN)))
+_STAMPED = frozenset(map(space.part, (InUniverse.GRANT_LOG,)))
+
+VALUE = space.Value(space.ValueKind.DATA_KEY, DataKey)
+
+
+def universe_key(universe: ids.UniverseId) -> bytes:
+    return space.universe(universe) + _DATA_KEY
+
+
+def world_key(at: ids.Address) -> bytes:
+    return space.universe(at.universe) + _WORLD_KEY + tuples.pack_uuid(ids.check_id(at.world, "a world id"))
+
+
+def world_keys(universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """Those of all worlds of a universe."""
+    return tuples.prefix_range(space.universe(universe) + _WORLD_KEY)
+
+
+def owner(key: bytes) -> tuple[ids.UniverseId, ids.WorldId | None]:
+    """Whose data key is under this key."""
+    match space.inside(_ROOT, key, "the key of a data key"):
+        case (tuples.Uuid(universe), int(part)) if part == InUniverse.DATA_KEY:
+            return ids.UniverseId(universe), None
+        case (tuples.Uuid(universe), int(part), tuples.Uuid(world)) if part == InUniverse.WORLD_KEY:
+            return ids.UniverseId(universe), ids.WorldId(world)
+        case _:
+            raise errors.DecodeError("not the key of a data key")
+
+
+def is_world(key: bytes) -> bool:
+    """Whether this data key is that of a world."""
+    return len(key) == _WORLD_END
+
+
+def sealing(key: bytes) -> bytes | None:
+    """The key of the data key that the value under this key is sealed with; None if it is not sealed. Of the beginning
+    of a key, as ranges have it: that of keys which begin so, if it can be told.
+    """
+    if key[:_PART] != _ROOT:
+        return None
+    second = key[_UNIVERSE_END:_SECOND_END]
+    if second == _WORLD:
+        third = key[_WORLD_END:_THIRD_END]
+        if third in _OWN_OF_WORLD:
+            return key[:_UNIVERSE_END] + _WORLD_KEY + key[_SECOND_END:_WORLD_END]
+        return key[:_UNIVERSE_END] + _DATA_KEY if third in _SHARED_OF_WORLD else None
+    if second in _SHARED:
+        return key[:_UNIVERSE_END] + _DATA_KEY
+    if second in _OWN and len(key) >= _WORLD_END:
+        return key[:_UNIVERSE_END] + _WORLD_KEY + key[_SECOND_END:_WORLD_END]
+    return None
+
+
+def is_unstamped(key: bytes) -> bool:
+    """Whether a value under this key never has to do with a stamp of the engine's."""
+    second = key[_UNIVERSE_END:_SECOND_END]
+    if second == _WORLD:
+        return key[_WORLD_END:_THIRD_END] not in _STAMPED_OF_WORLD
+    return second not in _STAMPED
+
+
+def whose(key: bytes) -> tuple[bytes, bytes]:
+    """The ids of the universe and the world that the value under this key is sealed for; empty where there is none."""
+    found = sealing(key)
+    if found is None:
+        return b"", b""
+    return found[_PART + 1 : _UNIVERSE_END], found[_SECOND_END + 1 :]
+
+
+def of_object(name: str) -> bytes:
+    """The key of the data key that an object's body is sealed with: that of the universe its name begins with."""
+    universe = whose_object(name)
+    if not universe:
+        raise errors.BadInput(f"object {name[:200]!r} is not named for a universe")
+    return universe_key(ids.UniverseId(universe))
+
+
+def whose_object(name: str) -> bytes:
+    """The id of the universe that an object's name begins with, or nothing."""
+    try:
+        raw = bytes.fromhex(name.partition("/")[0])
+    except ValueError:
+        return b""
+    return raw if len(raw) == limits.ID_BYTES else b""

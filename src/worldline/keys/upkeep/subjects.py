@@ -1,0 +1,40 @@
+"""Whose personal values a lineage keeps, and how often some of them were erased. Names are stored nowhere.
+
+Per what:      subject, by the world that a lineage began with; and each value that was erased alone
+Changes:       a subject's with every erasure of its values; a value's never
+Keys:          (UNIVERSE, u, SUBJECT, root, 0, subject)        -> Erasures
+               (UNIVERSE, u, SUBJECT, root, 1, subject, value) -> Erasures
+Present:       a subject's from its first value on, for ever; a value's from its erasure on
+
+Whatever reads a personal value and may write what it made of it expects the subject's record as it was then: so an
+erasure is never overtaken by a copy.
+"""
+
+from __future__ import annotations
+
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.model import ids
+from worldline.model.upkeep import sealed
+
+_SUBJECT = space.part(space.InUniverse.SUBJECT)
+
+ERASURES = space.Value(space.ValueKind.SUBJECT, sealed.Erasures)
+
+
+def subject_key(root: ids.Address, subject: bytes) -> bytes:
+    return _root(root, 0) + tuples.pack_uuid(ids.check_id(subject, "a subject"))
+
+
+def value_key(root: ids.Address, subject: bytes, value: bytes) -> bytes:
+    return _root(root, 1) + tuples.pack_uuid(ids.check_id(subject, "a subject")) + tuples.pack_uuid(value)
+
+
+def subjects(root: ids.Address) -> tuple[bytes, bytes]:
+    """All subjects of a lineage."""
+    return tuples.prefix_range(_root(root, 0))
+
+
+def _root(root: ids.Address, part: int) -> bytes:
+    world = tuples.pack_uuid(ids.check_id(root.world, "a world id"))
+    return space.universe(root.universe) + _SUBJECT + world + tuples.pack((part,))

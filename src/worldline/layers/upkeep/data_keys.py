@@ -1,0 +1,72 @@
+"""Data keys: making, wrapping anew, destroying. Wrapping itself is not done here: what is stored comes from the caller.
+
+A data key that is destroyed leaves a record that says so: no writer makes another one in its place.
+"""
+
+from __future__ import annotations
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys.upkeep import data_keys as keys
+from worldline.keys.upkeep.data_keys import DataKey
+from worldline.layers.upkeep import encryption
+from worldline.model import ids
+from worldline.store import kv
+
+
+def get(at: ids.Address) -> kv.Get:
+    return kv.Get(keys.world_key(at))
+
+
+def decode(raw: bytes | None) -> DataKey | None:
+    return keys.VALUE.get(raw)
+
+
+def checked(key: bytes, raw: bytes | None) -> DataKey:
+    """The data key, which must be there. `KeyDestroyed` if it was destroyed."""
+    found = keys.VALUE.get(raw)
+    if found is None:
+        raise errors.DecodeError("the data key of this value is missing")
+    if not found.wrapped:
+        _, world = keys.owner(key)
+        raise errors.KeyDestroyed(f"erased: the key of world {'' if world is None else world.hex()} was destroyed")
+    return found
+
+
+def make(batch: kv.Batch, key: bytes, made: DataKey, *, marker: bytes) -> None:
+    """Guard: there is none. Expects that the master key is in use."""
+    encryption.expect(batch, marker)
+    batch.absent(key)
+    batch.put(key, keys.VALUE.pack(made))
+
+
+def rewrap(batch: kv.Batch, key: bytes, raw: bytes, wrapped: DataKey, *, marker: bytes) -> None:
+    """Guard: its record. Expects that the master key is in use."""
+    encryption.expect(batch, marker)
+    batch.expect(key, raw)
+    batch.put(key, keys.VALUE.pack(wrapped))
+
+
+def destroy(batch: kv.Batch, key: bytes, raw: bytes | None, *, time_us: int) -> bool:
+    """For good. Returns whether it was there. Guard: its record, or that there is none."""
+    found = keys.VALUE.get(raw)
+    if found is not None and not found.wrapped:
+        return False
+    if raw is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, raw)
+    made_us = time_us if found is None else found.made_us
+    batch.put(key, keys.VALUE.pack(DataKey("", b"", made_us, max(1, time_us))))
+    return True
+
+
+def get_shared(universe: ids.UniverseId) -> kv.Get:
+    """Of what the worlds of a universe share."""
+    return kv.Get(keys.universe_key(universe))
+
+
+def page(universe: ids.UniverseId, *, after: bytes = b"") -> kv.Range:
+    """Data keys of the worlds of a universe, those behind `after`."""
+    begin, end = keys.world_keys(universe)
+    return kv.Range(tuples.successor(after) if after else begin, end, count_max=limits.DATA_KEYS_PAGE)

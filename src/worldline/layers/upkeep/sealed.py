@@ -1,0 +1,145 @@
+"""Personal values: writing them apart, reading them, erasing them.
+
+A lineage, a world with all its forks, has its values in one place, under the world that it began with: a fork has what
+it inherited, and what is erased is erased for all. Erasing deletes salt and value; a record says that it was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from worldline.codec import sealed as tokens
+from worldline.codec.sealed import Token
+from worldline.keys.upkeep import sealed, subjects
+from worldline.layers.stored.lines import Line
+from worldline.model import ids
+from worldline.model.upkeep.sealed import NONE, Erasures, Kept, New
+from worldline.store import kv
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What was read of a subject. `raw`: its record, as it is stored; None: it has none yet."""
+
+    subject: bytes
+    raw: bytes | None
+
+    @property
+    def erasures(self) -> Erasures:
+        return NONE if self.raw is None else subjects.ERASURES.unpack(self.raw)
+
+
+def root_of(line: Line) -> ids.Address:
+    """The world that a lineage began with."""
+    return line.owners()[0].at
+
+
+def keep(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
+    """Write values. Guard: the caller's; the number of a value is used once."""
+    for each in new:
+        batch.put(sealed.value_key(root, each.subject, each.value), sealed.KEPT.pack(each.kept))
+
+
+def keep_first(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
+    """Write values that nothing refers to yet. Guard: none of them is there."""
+    for each in new:
+        key = sealed.value_key(root, each.subject, each.value)
+        batch.absent(key)
+        batch.put(key, sealed.KEPT.pack(each.kept))
+
+
+def get(root: ids.Address, subject: bytes, value: bytes) -> kv.Get:
+    return kv.Get(sealed.value_key(root, subject, value))
+
+
+def decode(raw: bytes | None) -> Kept | None:
+    return sealed.KEPT.get(raw)
+
+
+def opened(token: Token, raw: bytes | None) -> bytes | None:
+    """The value that a token stands for, checked; None if it is not there."""
+    kept = decode(raw)
+    if kept is None:
+        return None
+    tokens.check(token, salt=kept.salt, data=kept.data)
+    return kept.data
+
+
+def get_subject(root: ids.Address, subject: bytes) -> kv.Get:
+    """The record of a subject: what `unchanged` expects."""
+    return kv.Get(subjects.subject_key(root, subject))
+
+
+def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[Subject]) -> None:
+    """Expect that nothing of these subjects was erased since they were first read. One without a record gets it now."""
+    for each in found:
+        key = subjects.subject_key(root, each.subject)
+        if key in batch.expects:
+            continue
+        if each.raw is None:
+            batch.absent(key)
+            batch.put(key, subjects.ERASURES.pack(NONE))
+        else:
+            batch.expect(key, each.raw)
+
+
+def get_erasures(root: ids.Address, token: Token) -> Sequence[kv.Get]:
+    """What says that a value which is missing was erased: the records of its subject and of itself."""
+    return get_subject(root, token.subject), kv.Get(subjects.value_key(root, token.subject, token.value))
+
+
+def erased_at(records: Iterable[bytes | None]) -> int:
+    """When a missing value was erased, by `get_erasures`; 0 if it was not."""
+    found = [subjects.ERASURES.unpack(raw) for raw in records if raw is not None]
+    return max((each.time_us for each in found if each.number), default=0)
+
+
+def subjects_range(root: ids.Address, *, after: bytes = b"") -> kv.Range:
+    """The records of a lineage's subjects."""
+    begin, end = subjects.subjects(root)
+    return kv.Range(after + b"\x00" if after else begin, end)
+
+
+def counts_erasure(raw: bytes) -> bool:
+    """Whether a record says that something was erased."""
+    return subjects.ERASURES.unpack(raw).number > 0
+
+
+def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: bytes = b"") -> kv.Range:
+    begin, end = sealed.values(root, subject)
+    return kv.Range(after + b"\x00" if after else begin, end, count_max=count_max)
+
+
+def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:
+    """Delete all values of a subject. Guard: its record, as it was read."""
+    batch.delete_range(*sealed.values(root, was.subject))
+    return _count(batch, root, was, time_us=time_us)
+
+
+def erase_values(
+    batch: kv.Batch, root: ids.Address, was: Subject, values: Sequence[bytes], *, time_us: int
+) -> Erasures:  # fmt: skip
+    """Delete these values of a subject. Guard: its record, as it was read."""
+    made = _count(batch, root, was, time_us=time_us)
+    for value in values:
+        batch.delete(sealed.value_key(root, was.subject, value))
+        batch.put(subjects.value_key(root, was.subject, value), subjects.ERASURES.pack(made))
+    return made
+
+
+def _count(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:
+    assert was.raw is not None, "a subject that has values has a record"
+    key = subjects.subject_key(root, was.subject)
+    batch.expect(key, was.raw)
+    made = Erasures(was.erasures.number + 1, time_us)
+    batch.put(key, subjects.ERASURES.pack(made))
+    return made
+
+
+def drop(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
+    """Remove values that nothing refers to. Guards: each is there, under its own salt."""
+    for each in new:
+        key = sealed.value_key(root, each.subject, each.value)
+        batch.expect(key, sealed.KEPT.pack(each.kept))
+        batch.delete(key)

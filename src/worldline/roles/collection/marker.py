@@ -1,0 +1,188 @@
+"""Marking: every reference of a universe is found, and what it leads to.
+
+In turns: each reads one page of what there is, or some of the blobs that were found, and does a bounded amount of work.
+Memory is bounded, too: by the table of marked addresses (`marked.py`), and by what is found and not looked at yet. That
+is gone through from its end, so it grows with the depth of tries and not with their size.
+
+What cannot be read ends the mark: it may refer to anything. `Unreadable` says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.keys import worlds as world_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers.stored import journal_pages, segments
+from worldline.model import ids
+from worldline.roles.collection import roots
+from worldline.roles.collection.marked import Marked
+from worldline.roles.collection.roots import Kind, Place, Reference
+from worldline.store import kv
+
+FIRST_BYTES = 64 * limits.KIB  # of the first page of each place of a world, which are read together
+PAGE_BYTES = 512 * limits.KIB  # of those behind it
+NODES_AT_ONCE = 200
+PLAIN_MAX = 100_000  # segments that are known to refer to nothing
+
+
+class Unreadable(errors.Corrupt):
+    """Something that may refer to blobs cannot be read."""
+
+    code = "unreadable"
+
+
+_READERS: Final[dict[Kind, Callable[[bytes], Iterator[Reference]]]] = {
+    Kind.STATE: roots.of_state,
+    Kind.CHANGES: roots.of_changes,
+    Kind.INPUT: roots.of_input,
+}
+
+
+class Plain:
+    """Segments that refer to nothing: they never change, and need not be read again by the next collection."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, None] = {}
+
+    def __contains__(self, address: bytes) -> bool:
+        return address in self._known
+
+    def add(self, address: bytes) -> None:
+        if len(self._known) >= PLAIN_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[address] = None
+
+
+class _Scan(msgspec.Struct):
+    """A place of a world that is being read."""
+
+    at: ids.Address
+    place: Place
+    read: Callable[[roots.Items], Iterator[Reference]]
+    begin: bytes
+    end: bytes
+
+
+class Marker:
+    """One mark. `places`: all, but for tests."""
+
+    def __init__(
+        self, engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId, marked: Marked, *,
+        plain: Plain | None = None, places: Iterable[Place] = roots.PLACES,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._blobs = blobs
+        self._universe = universe
+        self._plain = plain or Plain()
+        self._places = tuple(places)
+        self._next: bytes | None = world_keys.all_worlds(universe)[0]  # None: every world was begun
+        self._scans: list[_Scan] = []
+        self._nodes: list[Reference] = []  # to be read; their addresses are marked
+        self._segments: list[tuple[ids.Address, Reference]] = []
+        self._body: segments.Body | None = None
+        self._blocks: Iterator[segments.Block] = iter(())
+        self._refers = False  # the segment that is read
+        self.marked = marked
+        self.worlds = 0
+
+    async def turn(self) -> bool:
+        """One part of the mark. Returns whether that was the last."""
+        if self._body is not None:
+            self._read_block()
+        elif self._nodes:
+            await self._read_nodes()
+        elif self._segments:
+            await self._open_segment()
+        elif self._scans:
+            await self._scan()
+        elif self._next is not None:
+            await self._begin_world(self._next)
+        else:
+            return True
+        return False
+
+    # --- What stands in the store --------------------------------------------------------------------------------
+
+    async def _begin_world(self, begin: bytes) -> None:
+        """Find the next world, and read the first page of everything that it has."""
+        _, end = world_keys.all_worlds(self._universe)
+        page = (await self._engine.read(kv.Range(begin, end, count_max=1))).page(0)
+        if not page.items:
+            self._next = None
+            return
+        at = ids.Address(self._universe, world_keys.world_of(self._universe, page.items[0][0]))
+        self._next = world_keys.behind(at)
+        self.worlds += 1
+        scans = [_Scan(at, place, place.reader(), *place.range(at)) for place in self._places]
+        read = await self._engine.read(*(kv.Range(each.begin, each.end, bytes_max=FIRST_BYTES) for each in scans))
+        for index, each in enumerate(scans):
+            self._take_page(each, read.page(index))
+        self._scans.reverse()  # they are taken from the end
+
+    async def _scan(self) -> None:
+        scan = self._scans.pop()
+        self._take_page(scan, (await self._engine.read(kv.Range(scan.begin, scan.end, bytes_max=PAGE_BYTES))).page(0))
+
+    def _take_page(self, scan: _Scan, page: kv.Page) -> None:
+        try:
+            self._found(scan.at, scan.read(page.items))
+        except errors.Corrupt as error:
+            raise Unreadable(f"world {scan.at.world.hex()}, {scan.place.name}: {error}") from error
+        if page.more:
+            scan.begin = page.items[-1][0] + b"\x00"
+            self._scans.append(scan)
+
+    def _found(self, at: ids.Address, references: Iterable[Reference]) -> int:
+        """Mark what is referred to. What may refer to more is read later, once. Returns how many there were."""
+        count = 0
+        for each in references:
+            count += 1
+            is_new = self.marked.add(each.address)
+            if each.kind is Kind.SEGMENT:
+                if is_new and each.address not in self._plain:
+                    self._segments.append((at, each))
+            elif is_new and each.kind is not Kind.DATA:
+                self._nodes.append(each)
+        return count
+
+    # --- Blobs that refer to others ------------------------------------------------------------------------------
+
+    async def _read_nodes(self) -> None:
+        """Nodes of saved states; changes of steps, and inputs, that are stored apart."""
+        some = self._nodes[-NODES_AT_ONCE:]
+        del self._nodes[-NODES_AT_ONCE:]
+        at = ids.Address(self._universe, ids.WorldId(bytes(limits.ID_BYTES)))
+        try:
+            bodies = await self._blobs.get_many([each.address for each in some])
+            for each in some:
+                self._found(at, _READERS[each.kind](bodies[each.address]))
+        except errors.Corrupt as error:
+            raise Unreadable(f"a part of a saved state, a large input, or what a step changed: {error}") from error
+
+    async def _open_segment(self) -> None:
+        at, found = self._segments.pop()
+        assert found.segment is not None
+        try:
+            self._body = await journal_pages.load(self._blobs, at, found.segment)
+        except errors.Corrupt as error:
+            raise Unreadable(f"world {at.world.hex()}: {error}") from error
+        self._blocks = self._body.blocks(above=0)
+        self._refers = False
+
+    def _read_block(self) -> None:
+        assert self._body is not None
+        try:
+            block = next(self._blocks, None)
+            if block is not None:
+                self._refers |= self._found(self._body.at, roots.of_block(block)) > 0
+                return
+        except errors.Corrupt as error:
+            raise Unreadable(f"world {self._body.at.world.hex()}, a segment: {error}") from error
+        if not self._refers:
+            self._plain.add(self._body.record.digest)
+        self._body = None

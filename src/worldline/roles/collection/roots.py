@@ -1,0 +1,246 @@
+"""Where references to blobs stand. Every keyspace is here: one that has references, with how they are found (`PLACES`),
+or one that has none (`WITHOUT`). A test holds both to `keys/space.py`, so a new keyspace has to choose.
+
+`PLACES` are those of one world, in the order in which they are read. Inputs come first: a step takes them from there
+and puts what it keeps of them into the others.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import canonical, frame, structs
+from worldline.keys import inbox as inbox_keys
+from worldline.keys import journal as journal_keys
+from worldline.keys import lineage as lineage_keys
+from worldline.keys import segments as segment_keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.keys import work as work_keys
+from worldline.keys.space import InUniverse, InWorld
+from worldline.layers import changes
+from worldline.layers import inbox as inboxes
+from worldline.layers.stored.segments import Block
+from worldline.model import ids, inbox, journal
+from worldline.model.trie import nodes
+
+_KIND, _PAYLOAD, _CHAIN, _BLOB = 2, 4, -2, -1  # fields of an entry
+_SHA256: Final = canonical.encode(bytes(limits.DIGEST_BYTES))[: -limits.DIGEST_BYTES]  # what an address begins with
+
+
+class Kind(enum.IntEnum):
+    """What a blob is, as far as it refers to others."""
+
+    DATA = 1  # refers to nothing
+    STATE = 2  # a saved state, or a node of one
+    CHANGES = 3  # what a step changed
+    SEGMENT = 4
+    INPUT = 5  # an input, too large for its entry
+
+
+class Reference(msgspec.Struct, frozen=True, gc=False):
+    """A blob that is referred to. `segment`: what its record says."""
+
+    kind: Kind
+    address: bytes
+    segment: journal.Segment | None = None
+
+
+Items = Iterable[tuple[bytes, bytes]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A range of keys with references. `reader` is made for each world: it is given the items of page after page."""
+
+    name: str
+    keyspace: InWorld | InUniverse
+    range: Callable[[ids.Address], tuple[bytes, bytes]]
+    reader: Callable[[], Callable[[Items], Iterator[Reference]]]
+
+
+# --- Readers ----------------------------------------------------------------------------------------------------------
+
+
+def _inputs(items: Items) -> Iterator[Reference]:
+    """Bytes that are no item refer to nothing that anything could read."""
+    for unread in inboxes.decode(items):
+        address = None if unread.item is None else inboxes.item_refers_to(unread.item)
+        if address is not None:
+            yield Reference(Kind.DATA, address)
+
+
+def _dead_letters(items: Items) -> Iterator[Reference]:
+    for letter in inboxes.decode_dead(items):
+        address = inboxes.refers_to(letter.dead)
+        if address is not None:
+            yield Reference(Kind.DATA, address)
+
+
+def _lineages(items: Items) -> Iterator[Reference]:
+    for _, raw in items:
+        script = lineage_keys.LINEAGE.unpack(raw).script
+        if script:
+            yield Reference(Kind.DATA, script)
+
+
+def _baselines(items: Items) -> Iterator[Reference]:
+    for _, raw in items:
+        yield Reference(Kind.STATE, snapshot_keys.BASELINE.unpack(raw).root)
+
+
+def _snapshots(items: Items) -> Iterator[Reference]:
+    for _, raw in items:
+        yield Reference(Kind.STATE, snapshot_keys.SNAPSHOT.unpack(raw).root)
+
+
+def _segments(items: Items) -> Iterator[Reference]:
+    for _, raw in items:
+        record = segment_keys.unpack(raw)
+        if isinstance(record, journal.Segment):  # and not what stands for those that were dropped
+            yield Reference(Kind.SEGMENT, record.digest, record)
+
+
+def _open_work(items: Items) -> Iterator[Reference]:
+    for _, raw in items:
+        address = work_keys.WORK.unpack(raw).params.ref
+        if address is not None:
+            yield Reference(Kind.DATA, address)
+
+
+class _Frames:
+    """Frames, and the parts behind them: entries, and the changes of the steps that end in a frame."""
+
+    def __init__(self) -> None:
+        self._section = b""
+        self._steps = self._parts = 0
+
+    def __call__(self, items: Items) -> Iterator[Reference]:
+        for _, raw in items:
+            read = journal_keys.unpack_frame(raw)
+            if read.entries:
+                self._section, self._steps, self._parts = b"", 0, read.parts
+                for data in read.entries:
+                    fields = _fields(data)
+                    self._steps += bool(fields[_CHAIN])
+                    yield from _of_entry(fields)
+            self._section += read.changes
+            if (0 if read.entries else read.parts) == self._parts:
+                for stored in frame.take(self._section, self._steps, start=0)[0]:
+                    yield from of_changes(stored)
+
+
+def _fields(data: bytes) -> list[Any]:
+    fields = canonical.decode_flat(data)
+    if type(fields) is not list or len(fields) != len(journal.Entry.__struct_fields__):
+        raise errors.DecodeError("not an entry")
+    if type(fields[_BLOB]) is not bytes or type(fields[_PAYLOAD]) is not bytes:
+        raise errors.DecodeError("not an entry")
+    return fields
+
+
+def _of_entry(fields: list[Any]) -> Iterator[Reference]:
+    """Its payload, if that is apart, and what it carries, if it is an input."""
+    address, is_input = fields[_BLOB], fields[_KIND] in journal.INPUTS
+    if address:
+        yield Reference(Kind.INPUT if is_input else Kind.DATA, address)
+    elif is_input and _SHA256 in fields[_PAYLOAD]:
+        yield from of_input(fields[_PAYLOAD])
+
+
+def of_input(data: bytes) -> Iterator[Reference]:
+    """What an input carries, if that is large."""
+    item: inbox.Item = structs.decode(inbox.Item, data)  # type: ignore[arg-type]
+    address = inboxes.item_refers_to(item)
+    if address is not None:
+        yield Reference(Kind.DATA, address)
+
+
+def of_changes(stored: bytes) -> Iterator[Reference]:
+    """What the changes of a step refer to. Payloads of its entries, which they may share, are found with these."""
+    apart = changes.apart(stored)
+    if apart:
+        yield Reference(Kind.CHANGES, apart)
+    elif changes.needs_blobs(stored):
+        for address in changes.named_blobs(stored):
+            yield Reference(Kind.DATA, address)
+
+
+def of_state(data: bytes) -> Iterator[Reference]:
+    """What a saved state, or a node of it, refers to."""
+    found = nodes.references(data)
+    for address in found.nodes:
+        yield Reference(Kind.STATE, address)
+    for address in found.blobs:
+        yield Reference(Kind.DATA, address)
+
+
+def of_block(block: Block) -> Iterator[Reference]:
+    """What the steps in a block of a segment refer to."""
+    for data in block.entries:
+        yield from _of_entry(_fields(data))
+    for stored in block.changes or []:
+        yield from of_changes(stored)
+
+
+# --- Every keyspace ---------------------------------------------------------------------------------------------------
+
+
+def _one(key: bytes) -> tuple[bytes, bytes]:
+    return key, key + b"\x00"
+
+
+PLACES: Final = (
+    Place("inbox", InWorld.INBOX, inbox_keys.items, lambda: _inputs),
+    Place("dead letters", InWorld.DEAD, inbox_keys.dead, lambda: _dead_letters),
+    Place("open work", InUniverse.OPEN, work_keys.open_work, lambda: _open_work),
+    Place("scripts of forks", InWorld.LINEAGE, lambda at: _one(lineage_keys.lineage_key(at)), lambda: _lineages),
+    Place("journal", InWorld.JOURNAL, journal_keys.frames, _Frames),
+    Place("baselines", InWorld.BASELINE, lambda at: _one(snapshot_keys.baseline_key(at)), lambda: _baselines),
+    Place("snapshots", InWorld.SNAPSHOT, snapshot_keys.snapshots, lambda: _snapshots),
+    Place("segments", InWorld.SEGMENT, segment_keys.segments, lambda: _segments),
+)
+
+# Keyspaces without references, and why a reader of this list may believe it.
+WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
+    (InWorld.META, "names, labels and a program's hash: programs are not stored"),
+    (InWorld.EPOCH, "a number"),
+    (InWorld.HOLDER, "a worker"),
+    (InWorld.ASSIGNMENT, "a worker"),
+    (InWorld.HEAD, "digests of the history, none of a blob"),
+    (InWorld.RETAIN, "pins by step and height; what they keep is a snapshot, or in a journal"),
+    (InWorld.SEEN, "digests of items"),
+    (InWorld.TRIAL, "counts, and the digest of an input"),
+    (InWorld.TRACE, "tracebacks, as text"),
+    (InWorld.HELD, "a status, and where a copy came from"),
+    (InUniverse.META, "a name"),
+    (InUniverse.GENERATION, "a number"),
+    (InUniverse.NAME, "worlds"),
+    (InUniverse.INDEX, "the same as META of a world"),
+    (InUniverse.CAS, "the blobs themselves"),
+    (InUniverse.WORLD, "holds the keyspaces of worlds"),
+    (InUniverse.DUE, "pointers to open work"),
+    (InUniverse.READY, "hints"),
+    (InUniverse.HINT, "hints"),
+    (InUniverse.CHUNK, "pieces of blobs: kept by a record, or by an upload"),
+    (
+        InUniverse.UPLOAD,
+        "keeps its own chunks, no blob; an object under way is kept by the generation that it expects",
+    ),
+    (InUniverse.COLLECTION, "where a collection begins"),
+    (InUniverse.HOLDS, "no address"),
+    (InUniverse.CONDEMNED, "addresses of what goes"),
+    (InUniverse.SEALED, "personal values themselves"),
+    (InUniverse.SUBJECT, "counts"),
+    (InUniverse.DATA_KEY, "keys, encrypted"),
+    (InUniverse.WORLD_KEY, "keys, encrypted"),
+    (InUniverse.IMPORT, "an import under way: what it has written of its world is read as that world's"),
+    (InUniverse.QUOTAS, "numbers"),
+    (InUniverse.QUOTA_LOG, "numbers"),
+    (InUniverse.DELETION, "counts"),
+    (InUniverse.GRANTS, "names"),
+    (InUniverse.GRANT_LOG, "names"),
+)

@@ -1,0 +1,123 @@
+"""When a universe is collected, and how much at a time: the janitor's part of it.
+
+The record of the last collection says when it began, so that any number of janitors collect no more often than one. A
+universe that was never collected is, when it is old enough.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.keys import universes as universe_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import universes
+from worldline.layers.upkeep import collection
+from worldline.model import ids
+from worldline.model.settings import JanitorSettings
+from worldline.roles import telemetry
+from worldline.roles.collection.collector import Overtaken, Run
+from worldline.roles.collection.marker import Plain, Unreadable
+from worldline.store import kv
+
+log = logging.getLogger("worldline.janitor")
+
+COLLECT_TURN_US = 50_000  # of work, before it rests
+
+
+class Collecting:
+    """The collections of one janitor."""
+
+    def __init__(
+        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
+        settings: JanitorSettings, telemetry: telemetry.Telemetry,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._universe = universe
+        self._settings = settings
+        self._telemetry = telemetry
+        self._plain = Plain()
+        self._run: Run | None = None
+        self._began_us = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._run is not None
+
+    async def turn(self) -> bool:
+        """Some of a collection, if it is time for one. Returns whether there is no more to do now."""
+        if self._run is None:
+            if not await self._is_due():
+                return True
+            self._began_us = self._env.monotonic_us()
+            self._run = Run(
+                self._engine, self._env, self._blobs, self._universe, grace_ms=self._settings.collect_grace_ms,
+                plain=self._plain,
+            )  # fmt: skip
+        over = False
+        try:
+            over = await self._work(self._run)
+        except errors.Error as error:
+            self._failed(error)
+            over = True
+        if over:
+            self._run = None
+        return over
+
+    async def close(self) -> None:
+        """Leave no mark behind that others wait for."""
+        if self._run is not None:
+            await self._run.give_up()
+            self._run = None
+
+    async def _work(self, run: Run) -> bool:
+        until_us = self._env.monotonic_us() + COLLECT_TURN_US
+        while self._env.monotonic_us() < until_us:
+            if await run.turn():
+                self._tell(run)
+                return True
+        return False
+
+    async def _is_due(self) -> bool:
+        if not self._settings.collect_ms:
+            return False
+        read = await self._engine.read(*collection.reads(self._universe), universes.get_meta(self._universe))
+        state = collection.decode(self._universe, read.value(0), read.value(1))
+        if state.is_marking(read.time_us):
+            return False
+        meta = universe_keys.META.get(read.value(2))
+        began_us = state.last.began_us if state.last is not None else 0 if meta is None else meta.created_us
+        return read.time_us - began_us >= self._settings.collect_ms * 1000
+
+    def _failed(self, error: errors.Error) -> None:
+        """It is tried again in the next round."""
+        why: telemetry.CollectTrouble = "store"
+        if isinstance(error, Unreadable):
+            why = "unreadable"
+            log.error("nothing is collected, because what something refers to is not known: %s", error)
+        elif isinstance(error, Overtaken):
+            why = "overtaken"
+            log.info("garbage collection: %s", error)
+        else:
+            log.warning("garbage collection: %s; it is tried again later", error)
+        self._telemetry.tell(telemetry.CollectFailed(why, str(error)))
+
+    def _tell(self, run: Run) -> None:
+        report, swept = run.report, run.report.swept
+        self._telemetry.tell(
+            telemetry.Collected(
+                report.worlds, report.marked, swept.unreferenced.count, swept.spared.count, swept.deleted.count,
+                swept.deleted.bytes, swept.orphans.count, swept.orphans.bytes,
+                self._env.monotonic_us() - self._began_us,
+            )
+        )  # fmt: skip
+        if swept.held:
+            log.info("garbage collection: nothing was deleted while a hold stands: %s", swept.held)
+        elif swept.deleted.count or swept.orphans.count:
+            log.info(
+                "garbage collection: %d blobs of %d bytes deleted, %d objects of lost uploads, %d condemned",
+                swept.deleted.count, swept.deleted.bytes, swept.orphans.count, swept.unreferenced.count,
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Personal values: kept apart from what refers to them, and erased."""

@@ -1,0 +1,65 @@
+"""Personal values in messages to other worlds: sealed anew for the lineage that gets them.
+
+A world can erase what it has, and nothing else: so a message takes its values along, under salts of their own, in the
+commit that posts it. A token whose value was erased is sent as it is, and is erased there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.codec import sealed as tokens
+from worldline.layers.upkeep import sealed
+from worldline.model import ids, step
+from worldline.model.upkeep.sealed import New
+from worldline.roles.erasure import sealing
+from worldline.roles.erasure.vault import StoreVault
+from worldline.store import kv
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Values for another lineage, and its subjects as they were read."""
+
+    root: ids.Address
+    new: list[New]
+    subjects: list[sealed.Subject]
+
+    def add(self, batch: kv.Batch) -> None:
+        sealed.keep(batch, self.root, self.new)
+        sealed.unchanged(batch, self.root, self.subjects)
+
+
+def is_personal(outgoing: Sequence[step.Outgoing]) -> bool:
+    return any(tokens.MAGIC in each.data for each in outgoing)
+
+
+class Moving:
+    """Of the messages of one commit. `pending`: the values that their sender keeps in it."""
+
+    def __init__(self, engine: kv.Engine, env: envs.Env, vault: StoreVault, pending: Sequence[New]) -> None:
+        self._engine = engine
+        self._env = env
+        self._vault = vault
+        self._pending = {sealing.token_of(each): each.kept.data for each in pending}
+        self.done: list[Moved] = []
+
+    async def moved(self, message: step.Outgoing, to: ids.Address) -> step.Outgoing:
+        """A message as it is for another world. What goes with it is `done`."""
+        found = tokens.find(message.data)
+        root = await sealing.root_of(self._engine, to)
+        if not found or root == self._vault.root:
+            return message
+        opened, subjects = await sealing.read(self._engine, self._vault.root, found)
+        self._vault.know(subjects)
+        opened |= self._pending
+        desk, data = sealing.Collector(self._env, message.intent), message.data
+        for each in found:
+            value = opened[each.pack()]
+            if value is not None:
+                data = data.replace(each.pack(), desk.seal(each.subject, value))
+        if desk.new:
+            self.done.append(Moved(root, desk.new, await sealing.subjects_of(self._engine, root, desk.new)))
+        return msgspec.structs.replace(message, data=data)

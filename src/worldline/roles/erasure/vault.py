@@ -1,0 +1,99 @@
+"""The personal values of a world that is run here, as its kernel finds and keeps them.
+
+The kernel asks in its own thread, which blocks until the event loop has read the value. What was read or made stays for
+one cycle: the steps of a cycle see what those before them have sealed, and the next cycle reads anew. With every value,
+the record of its subject is read in the same snapshot; a commit that keeps new values expects all of these records as
+they were (`add`). So if values are erased between the read and the commit, the steps come to nothing and are made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable, Sequence
+
+from worldline.base import env as envs
+from worldline.codec import sealed as tokens
+from worldline.kernel.state import Machine
+from worldline.layers.stored import lines
+from worldline.layers.upkeep import sealed
+from worldline.model import ids
+from worldline.model.upkeep.sealed import Kept, New
+from worldline.roles import cold_cells
+from worldline.store import kv
+
+
+async def vault_of(engine: kv.Engine, env: envs.Env, line: lines.Line) -> StoreVault:
+    """The values of a world, for a thread that runs its code."""
+    return StoreVault(asyncio.get_running_loop(), engine, env, sealed.root_of(line))
+
+
+def of(machine: Machine) -> StoreVault:
+    """That of a world which is run here."""
+    found = machine.vault
+    assert isinstance(found, StoreVault)
+    return found
+
+
+class StoreVault:
+    """Called in the kernel's thread. `loop` is the one that reads."""
+
+    __slots__ = ("_engine", "_env", "_found", "_loop", "_subjects", "root")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._env = env
+        self.root = root
+        self._found: dict[tuple[bytes, bytes], Kept | None] = {}
+        self._subjects: dict[bytes, sealed.Subject] = {}
+
+    async def has_erased(self) -> bool:
+        """Whether any value of the lineage was erased."""
+        after = b""
+        while True:
+            page = (await self._engine.read(sealed.subjects_range(self.root, after=after))).page(0)
+            if any(sealed.counts_erasure(raw) for _, raw in page.items):
+                return True
+            if not page.more:
+                return False
+            after = page.items[-1][0]
+
+    def begin(self) -> None:
+        """A cycle begins: all that was kept is durable."""
+        if self._subjects:
+            self._found, self._subjects = {}, {}
+
+    def find(self, subject: bytes, value: bytes) -> Kept | None:
+        known = (subject, value)
+        if known not in self._found:
+            self._found[known] = self._read(subject, value)
+        return self._found[known]
+
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+        if subject not in self._subjects:
+            self._read(subject, value)
+        kept = self._found[subject, value] = Kept(self._env.random_bytes(tokens.SALT_BYTES), data)
+        return kept
+
+    def forget(self, subject: bytes) -> None:
+        for each in [each for each in self._found if each[0] == subject]:
+            del self._found[each]
+
+    def know(self, subjects: Iterable[sealed.Subject]) -> None:
+        """Values of these subjects were read for this cycle's batch."""
+        for each in subjects:
+            self._subjects.setdefault(each.subject, each)
+
+    def add(self, batch: kv.Batch, new: Sequence[New]) -> None:
+        """Put the values that a cycle's steps have kept into their batch, if there are any; and expect that nothing was
+        erased of what they were made of.
+        """
+        sealed.keep(batch, self.root, new)
+        sealed.unchanged(batch, self.root, self._subjects.values())
+
+    def _read(self, subject: bytes, value: bytes) -> Kept | None:
+        requests = sealed.get(self.root, subject, value), sealed.get_subject(self.root, subject)
+        read = cold_cells.blocking(self._loop, functools.partial(self._engine.read, *requests), "a personal value")
+        self._subjects.setdefault(subject, sealed.Subject(subject, read.value(1)))
+        return sealed.decode(read.value(0))

@@ -1,0 +1,625 @@
+"""One garbage collection: garbage goes, what is used stays, whatever races with it, stops it or cuts it off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests.layers import engines
+from tests.layers.histories import LARGE, noise
+from tests.layers.scenario import UNIVERSE, now
+from tests.roles import collecting, compacting
+from tests.roles import kit as kits
+from tests.roles.compacting import by_hand
+from tests.roles.kit import Kit
+from tests.roles.test_collection_publishers import Put, program
+from tests.roles.test_collection_roots import KEPT, Desk
+from tests.roles.test_compaction_cuts import Budget, Dying
+from worldline.base import errors, limits
+from worldline.client.universe import Universe
+from worldline.inspect import verify
+from worldline.keys import cas as cas_keys
+from worldline.keys import chunks as chunk_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import cas
+from worldline.layers.upkeep import collection
+from worldline.model.settings import JanitorSettings
+from worldline.observe import measures
+from worldline.roles import telemetry
+from worldline.roles.cluster.janitor import Janitor
+from worldline.roles.collection import collector, holds, marks, sweeper, turns
+from worldline.roles.collection.collector import Run, _Phase
+from worldline.store import kv
+from worldline.store.objects import interface as objects
+
+DATA = noise(LARGE)
+OF = cas.address(DATA)
+
+
+def run_of(desk: Desk, **options: Any) -> Run:
+    return Run(desk.store.engine, desk.store.env, desk.blobs, UNIVERSE, **{"grace_ms": 0, **options})
+
+
+async def until(run: Run, phase: _Phase) -> None:
+    while run._phase is not phase:
+        await run.turn()
+
+
+def state_of(desk: Desk) -> collection.State:
+    read = desk.store.read(*collection.reads(UNIVERSE))
+    return collection.decode(UNIVERSE, read.value(0), read.value(1))
+
+
+# --- Garbage goes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["objects", "chunks"])
+@pytest.mark.parametrize("size", [1, limits.INLINE_BYTES_MAX, LARGE, 3_000_000])
+async def test_garbage_goes_with_all_it_has(size: int, chunked: bool) -> None:
+    desk = Desk(chunked=chunked)
+    before = desk.store.everything()
+    await desk.blobs.put(noise(size))
+    report = await collecting.finish(run_of(desk))
+    assert (report.swept.unreferenced.count, report.swept.deleted.count, report.swept.deleted.bytes) == (1, 1, size)
+    assert await desk.blobs.objects.list("") == []
+    own = (collection.reads(UNIVERSE)[0].key, collection.reads(UNIVERSE)[1].key, collection.get_holds(UNIVERSE).key)
+    assert {key for key in desk.store.everything() if key not in own} == {*before}
+
+
+async def test_a_grace_is_waited_for() -> None:
+    desk = Desk()
+    await desk.blobs.put(DATA)
+    report = await collecting.finish(run_of(desk, grace_ms=1_000))
+    assert (report.swept.unreferenced.count, report.swept.waiting.count) == (1, 1)
+    desk.store.env.advance_us(999_999)
+    report = await collecting.finish(run_of(desk, grace_ms=1_000))
+    assert (report.swept.unreferenced.count, report.swept.waiting.count) == (0, 1), "the first time counts"
+    assert await desk.blobs.has(OF)
+    desk.store.env.advance_us(1)
+    assert (await collecting.finish(run_of(desk, grace_ms=1_000))).swept.deleted.count == 1
+    assert not await desk.blobs.has(OF)
+
+
+async def test_a_dry_run_writes_nothing_and_says_what_would_go() -> None:
+    desk = Desk()
+    kept = await KEPT["journal"](desk)
+    garbage = await desk.blobs.put(noise(LARGE, 99))
+    name = cas_keys.object_name(UNIVERSE, OF, bytes(16))
+    await desk.blobs.objects.put(name, DATA)
+    before = desk.store.everything()
+    report = await collecting.finish(run_of(desk, write=False))
+    assert desk.store.everything() == before
+    assert report.swept.unreferenced.examples == [garbage.hex()]
+    assert report.swept.orphans.examples == [name]
+    assert report.swept.blobs.count == len(kept) + 1
+    await collecting.finish(run_of(desk, grace_ms=10**6))
+    report = await collecting.finish(run_of(desk, write=False, grace_ms=10**6))
+    assert (report.swept.waiting.count, report.swept.deleted.count) == (1, 0)
+    report = await collecting.finish(run_of(desk, write=False))
+    assert (report.swept.waiting.count, report.swept.deleted.count) == (0, 1)
+    assert await desk.blobs.has(garbage)
+
+
+@pytest.mark.parametrize("grace_ms", [-1, limits.SETTING_MS_MAX + 1])
+def test_a_grace_is_bounded(grace_ms: int) -> None:
+    with pytest.raises(errors.BadInput, match="a grace is"):
+        run_of(Desk(), grace_ms=grace_ms)
+
+
+# --- Deleting and putting the same bytes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["objects", "chunks"])
+@pytest.mark.parametrize("data", [b"small", DATA, noise(3_000_000)], ids=["small", "large", "upload"])
+@pytest.mark.parametrize("phase", [_Phase.BEGIN, _Phase.MARK, _Phase.CONDEMN, _Phase.DELETE, _Phase.ORPHANS])
+async def test_bytes_that_are_put_again_are_there(phase: _Phase, data: bytes, chunked: bool) -> None:
+    """Whenever the put comes, what it says is stored is stored; and a collection after it takes it again."""
+    desk = Desk(chunked=chunked)
+    await desk.blobs.put(data)
+    run = run_of(desk)
+    await until(run, phase)
+    generation = await desk.blobs.generation()
+    of = await desk.blobs.put(data)
+    published = kv.Batch()
+    generation.expect(published)
+    published.absent(b"\x15\x09reference")
+    published.put(b"\x15\x09reference", of)
+    kept = isinstance(desk.store.commit(published), kv.Ok)
+    await collecting.finish(run)
+    if kept and phase is not _Phase.BEGIN:  # this reference is in no place that a mark reads
+        assert await desk.blobs.get(of) == data
+    assert all([await desk.blobs.get(of) == data for _ in range(2) if await desk.blobs.has(of)])
+    await collecting.finish(run_of(desk))
+    assert not await desk.blobs.has(of)
+    assert await desk.blobs.objects.list("") == []
+
+
+@pytest.mark.probe("collection.one-by-one")
+async def test_a_blob_that_is_used_while_others_are_deleted_is_spared_alone() -> None:
+    desk = Desk()
+    many = [b"garbage %d" % number for number in range(100)]
+    await desk.blobs.put_many(many)
+    run = run_of(desk)
+    await until(run, _Phase.DELETE)
+
+    async def use() -> None:
+        await desk.blobs.put(many[50])
+
+    await run.turn()  # makes the record of holds
+    run._deleting._engine = engines.Meddled(desk.store.engine, use)
+    report = await collecting.finish(run)
+    assert report.swept.deleted.count == 99
+    assert await desk.blobs.get(cas.address(many[50])) == many[50]
+
+
+@pytest.mark.probe("blobs.object-overtaken")
+async def test_an_upload_that_a_collection_overtakes_begins_again() -> None:
+    """The collection deletes an object that was there before it began; its record is never published."""
+    desk = Desk()
+    inner = desk.blobs.objects
+    puts: list[str] = []
+
+    class Slow:
+        """A collection comes between the object and its record."""
+
+        async def put(self, name: str, body: bytes) -> None:
+            await inner.put(name, body)
+            puts.append(name)
+            if len(puts) == 1:
+                await desk.collect()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    slow: Any = Slow()
+    blobs = blob_layer.Blobs(desk.store.engine, slow, desk.store.env, UNIVERSE)
+    assert await blobs.put(DATA) == OF
+    assert await blobs.get(OF) == DATA
+    assert len(puts) == 2
+    assert [each.name for each in await inner.list("")] == [puts[1]], "the first one is gone"
+
+
+async def test_an_upload_in_chunks_is_not_in_its_way() -> None:
+    desk = Desk(chunked=True)
+    data = noise(5_000_000)
+
+    async def collect() -> None:
+        await desk.collect()
+
+    blobs = blob_layer.Blobs(
+        engines.Meddled(desk.store.engine, collect), desk.blobs.objects, desk.store.env, UNIVERSE,
+        in_store_bytes_max=limits.CHUNKED_BYTES_MAX,
+    )  # fmt: skip
+    assert await blobs.get(await blobs.put(data)) == data
+    assert desk.store.under(*chunk_keys.uploads(UNIVERSE)) == []
+
+
+# --- Objects without a record ---------------------------------------------------------------------------------------
+
+
+async def test_objects_of_lost_uploads_go_and_others_stay() -> None:
+    desk = Desk()
+    objects_ = desk.blobs.objects
+    lost = cas_keys.object_name(UNIVERSE, OF, bytes(16))
+    await objects_.put(lost, DATA)
+    foreign = [
+        f"{UNIVERSE.hex()}/cas/00/readme", f"{UNIVERSE.hex()}/cas/00/{'0' * 64}-00", "other/cas/00/x",
+        cas_keys.object_name(UNIVERSE, OF, bytes(16)).replace(f"/{OF.hex()[:2]}/", "/zz/"),
+    ]  # fmt: skip
+    for name in foreign:
+        await objects_.put(name, b"foreign")
+    kept = (await KEPT["inbox"](desk))[0]
+    desk.store.env.advance_us(999_000)
+    report = await collecting.finish(run_of(desk, grace_ms=1_000))
+    assert report.swept.orphans.count == 0, "it is too young"
+    desk.store.env.advance_us(1_000)
+    report = await collecting.finish(run_of(desk, grace_ms=1_000))
+    assert report.swept.orphans.examples == [lost]
+    assert await desk.blobs.get(kept) == DATA, "another object of the same bytes"
+    assert {*foreign} < {each.name for each in await objects_.list("")}
+
+
+@pytest.mark.probe("collection.object-left")
+async def test_an_object_that_cannot_be_deleted_is_an_orphan_for_the_next_collection() -> None:
+    desk = Desk()
+    await desk.blobs.put(DATA)
+
+    class Down:
+        async def delete(self, name: str) -> None:
+            raise errors.StoreUnavailable("down")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    inner = desk.blobs.objects
+    run = run_of(desk)
+    down: Any = Down()
+    run._deleting._store = down
+    await collecting.finish(run)
+    assert not await desk.blobs.has(OF)
+    assert len(await inner.list("")) == 1
+    assert (await collecting.finish(run_of(desk))).swept.orphans.count == 1
+    assert await inner.list("") == []
+
+
+# --- Many collectors, and marks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.probe("collection.was-overtaken")
+@pytest.mark.parametrize("phase", [_Phase.MARK, _Phase.END])
+async def test_a_collector_that_is_overtaken_deletes_nothing(phase: _Phase) -> None:
+    desk = Desk()
+    kept = await KEPT["snapshots"](desk)
+    slow = run_of(desk, places=[])  # it would find nothing
+    await until(slow, phase)
+    desk.store.env.advance_us(collection.MARK_MS * 1000)
+    await desk.collect()
+    with pytest.raises(collector.Overtaken):
+        await collecting.finish(slow)
+    assert all(await desk.has(kept))
+
+
+async def test_a_collector_that_is_overtaken_after_its_mark_condemns_nothing_more() -> None:
+    desk = Desk()
+    slow = run_of(desk)
+    await until(slow, _Phase.CONDEMN)
+    await desk.blobs.put(DATA)
+    generation = await desk.blobs.generation()
+    await until(run_of(desk), _Phase.CONDEMN)
+    assert (await desk.blobs.generation()) != generation
+    await collecting.finish(slow)
+    assert await desk.blobs.has(OF)
+
+
+@pytest.mark.probe("collection.mark-awaited")
+async def test_a_second_collector_waits_for_the_mark_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    first = run_of(desk)
+    await until(first, _Phase.MARK)
+    looks: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            await until(first, _Phase.CONDEMN)
+
+    monkeypatch.setattr(desk.store.env, "sleep", sleep)
+    second = run_of(desk)
+    await until(second, _Phase.MARK)
+    assert len(looks) == 3
+    assert second.report.generation == first.report.generation + 1
+
+
+@pytest.mark.probe("collection.mark-given-up")
+async def test_a_mark_of_a_dead_process_is_given_up_after_a_while() -> None:
+    desk = Desk()
+    await until(run_of(desk), _Phase.MARK)
+    assert state_of(desk).generation.marking
+    desk.store.env.advance_us(collection.MARK_MS * 1000)
+    state = await marks.unmarked(desk.store.engine, desk.store.env, UNIVERSE)
+    assert not state.generation.marking
+    assert state == state_of(desk)
+
+
+async def test_a_mark_that_lasts_too_long_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "LOOKS_MAX", 2)
+    desk = Desk()
+    await until(run_of(desk), _Phase.MARK)
+    with pytest.raises(errors.Conflicted, match="try again"):
+        await marks.unmarked(desk.store.engine, desk.store.env, UNIVERSE)
+
+
+async def test_a_long_mark_is_renewed() -> None:
+    desk = Desk()
+    await KEPT["journal"](desk)
+    run = run_of(desk)
+    await until(run, _Phase.MARK)
+    for _ in range(8):
+        if run._phase is _Phase.MARK:
+            desk.store.env.advance_us(collection.MARK_MS * 500)
+            await run.turn()
+            assert not run.is_marking or state_of(desk).is_marking(desk.store.time_us)
+    await collecting.finish(run)
+
+
+@pytest.mark.probe("collection.given-up")
+async def test_a_mark_that_fails_is_given_up_at_once() -> None:
+    desk = Desk()
+    run = run_of(desk)
+    await until(run, _Phase.MARK)
+    await run.give_up()
+    assert not state_of(desk).generation.marking
+    assert await run.turn(), "it is over"
+
+
+@pytest.mark.probe("collection.half-is-left")
+async def test_room_for_few_addresses_makes_several_collections() -> None:
+    desk = Desk()
+    kept = await KEPT["baselines"](desk)
+    report = await collecting.finish(run_of(desk, marked_max=20))
+    assert report.partial
+    state = state_of(desk)
+    assert state.last is not None
+    assert state.last.above != b""
+    assert all(await desk.has(kept))
+
+
+# --- Holds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.probe("collection.hold-stands")
+async def test_nothing_is_deleted_while_a_hold_stands() -> None:
+    desk = Desk()
+    await desk.blobs.put(DATA)
+    name = cas_keys.object_name(UNIVERSE, OF, bytes(16))
+    await desk.blobs.objects.put(name, DATA)
+    held = now(holds.take(desk.store.engine, desk.store.env, UNIVERSE, what="backup", ttl_ms=1_000))
+    report = await collecting.finish(run_of(desk))
+    assert (report.swept.held, report.swept.deleted.count, report.swept.orphans.count) == ("backup", 0, 0)
+    assert await desk.blobs.get(OF) == DATA
+    assert len(await desk.blobs.objects.list("")) == 2
+    now(holds.release(desk.store.engine, desk.store.env, UNIVERSE, held))
+    report = await collecting.finish(run_of(desk))
+    assert (report.swept.held, report.swept.deleted.count, report.swept.orphans.count) == ("", 1, 1)
+
+
+async def test_a_hold_that_comes_while_blobs_are_deleted_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "PAGE", 10)
+    desk = Desk()
+    many = [b"garbage %d" % number for number in range(50)]
+    await desk.blobs.put_many(many)
+    run = run_of(desk)
+    await until(run, _Phase.DELETE)
+    await run.turn()
+    await run.turn()
+    now(holds.take(desk.store.engine, desk.store.env, UNIVERSE, what="backup"))
+    report = await collecting.finish(run)
+    assert report.swept.deleted.count == 10
+    assert [await desk.blobs.has(cas.address(each)) for each in many].count(True) == 40
+
+
+# --- Compaction and marks -------------------------------------------------------------------------------------------
+
+
+async def test_compaction_waits_for_the_end_of_a_mark(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a snapshot or a frame that the mark has not read yet may be gone before, and what it shares with it."""
+    app = compacting.program()
+    process = await memory_kit.process(app, settings=by_hand())
+    world = await compacting.busy(process, app)
+    around = collecting.Around((await memory_kit.process()).universe)
+    run = around.run()
+    await until(run, _Phase.MARK)
+    slept: list[float] = []
+    env = process.universe._connection.store.env
+    sleep = env.sleep
+
+    async def sleeping(seconds: float) -> None:
+        if seconds == marks.LOOK_MS / 1000:
+            slept.append(seconds)
+            if len(slept) == 3:
+                await until(run, _Phase.CONDEMN)
+        await sleep(0)
+
+    monkeypatch.setattr(env, "sleep", sleeping)
+    done = await compacting.compact(process, world)
+    monkeypatch.undo()
+    assert len(slept) >= 3
+    assert done.segments == 1
+    await collecting.finish(run)
+    assert await around.missing() == []
+    await verify.verify(process.universe._connection, await world._handle.address())
+
+
+@pytest.mark.probe("snapshot.collected-meanwhile")
+async def test_a_snapshot_is_put_again_if_a_collection_begins_meanwhile(memory_kit: Kit) -> None:
+    app = program()
+    other = collecting.Around((await memory_kit.process()).universe)
+    meddling: list[engines.Meddled] = []
+
+    def wrap(engine: kv.Engine) -> engines.Meddled:
+        meddling.append(engines.Meddled(engine, other.collect))
+        meddling[-1]._meddle = None
+        return meddling[-1]
+
+    process = await memory_kit.process(app, wrap=wrap, settings=by_hand())
+    world = await process.universe.ensure("w", app)
+    await world.send(Put("x" * 40_000))
+    held = process.host.worlds.peek(await world._handle.address())
+    generation = held.blobs.generation
+
+    async def late() -> Any:
+        found = await generation()
+        held.blobs.generation = generation
+        await other.collect()
+        return found
+
+    held.blobs.generation = late
+    before = (await world.head()).step
+    assert await world.snapshot() == before
+    assert await other.missing() == []
+    assert await other.garbage() == []
+
+
+# --- Cut off anywhere -----------------------------------------------------------------------------------------------
+
+
+class DyingObjects:
+    def __init__(self, inner: objects.Objects, budget: Budget) -> None:
+        self._inner = inner
+        self._budget = budget
+
+    async def delete(self, name: str) -> None:
+        self._budget.check()
+        await self._inner.delete(name)
+        self._budget.spend()
+        self._budget.check()
+
+    def __getattr__(self, name: str) -> Any:
+        self._budget.check()
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["objects", "chunks"])
+async def test_cut_off_at_any_write_it_leaves_everything_readable_and_ends_later(chunked: bool) -> None:
+    for writes in range(1, 100):
+        desk = Desk(chunked=chunked)
+        kept = [of for build in KEPT.values() for of in await build(desk)]
+        garbage = [await desk.blobs.put(noise(size, 1_000 + size)) for size in (10, LARGE, 3_000_000)]
+        orphan = cas_keys.object_name(UNIVERSE, OF, bytes(16))
+        await desk.blobs.objects.put(orphan, DATA)
+        budget = Budget(writes)
+        dying: Any = DyingObjects(desk.blobs.objects, budget)
+        cut = blob_layer.Blobs(Dying(desk.store.engine, budget), dying, desk.store.env, UNIVERSE)
+        ended = True
+        try:
+            await collecting.finish(Run(Dying(desk.store.engine, budget), desk.store.env, cut, UNIVERSE, grace_ms=0))
+        except errors.StoreFailed:
+            ended = False
+        for of in kept:
+            assert await desk.blobs.has(of)
+        assert await collecting.missing(desk.store.engine, desk.blobs, UNIVERSE) == []
+        desk.store.env.advance_us(collection.MARK_MS * 1000)
+        await desk.collect()
+        assert not any(await desk.has(garbage))
+        assert orphan not in [each.name for each in await desk.blobs.objects.list("")]
+        assert await collecting.missing(desk.store.engine, desk.blobs, UNIVERSE) == []
+        if ended:
+            assert writes > 5
+            return
+    raise AssertionError("it never came to its end")
+
+
+# --- Worlds, on every engine ----------------------------------------------------------------------------------------
+
+
+async def test_worlds_that_live_are_collected_and_lose_nothing(kit: Kit) -> None:
+    app = program()
+    async with kit.hosting(app, settings=by_hand()) as universe:
+        around = collecting.Around(universe)
+        world = await universe.ensure("w", app)
+        for number in range(6):
+            await world.send(Put(str(number) * 30_000))
+            await world.snapshot()
+        fork = await world.fork("f", script=[{"effect": "make", "answer": "z" * 20_000}])
+        await fork.send(Put("own" * 10_000))
+        await world.run(app.workflows["answered"](50_000), timeout=30)
+        host: Any = universe._connection.host
+        await host.worlds._keeper.compactions.compact(host.worlds.peek(await world._handle.address()), now=True)
+        report = await around.collect()
+        assert report.swept.deleted.count > 0, "dropped snapshots"
+        assert await around.missing() == []
+        assert await around.garbage() == []
+        assert (await around.collect()).swept.deleted.count == 0
+        await _whole(universe, world, fork)
+    async with kit.hosting(app) as universe:
+        await _whole(universe, universe.world("w"), universe.world("f"))
+
+
+async def _whole(universe: Universe, *worlds: wl.World) -> None:
+    for world in worlds:
+        await verify.verify(universe._connection, await world._handle.address())
+    assert (await universe.world("w").state())["Shelf"][""]["last"] == "5" * 30_000
+
+
+# --- The janitor ----------------------------------------------------------------------------------------------------
+
+
+def janitor(process: kits.Process, meter: measures.Meter, **changes: int) -> Janitor:
+    opened = process.universe._connection
+    return Janitor(
+        opened.store.engine, opened.store.env, opened.id, blobs=opened.blobs, dedupe_window_ms=60_000,
+        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, "collect_rest_ms": 1, **changes}),
+        telemetry=telemetry.Telling([("meter", meter.tell)]),
+    )  # fmt: skip
+
+
+async def rounds(each: Janitor, count: int = 1) -> None:
+    for _ in range(count):
+        while not await each.turn():
+            pass
+
+
+def counted(meter: measures.Meter, name: str) -> dict[tuple[str, ...], float]:
+    return {of: value for (metric, of), value in meter.counters.items() if metric == name and value}
+
+
+async def test_the_janitor_collects_when_it_is_time(memory_kit: Kit) -> None:
+    kit = memory_kit
+    process = await kit.process()
+    meter = measures.Meter()
+    each = janitor(process, meter, collect_ms=60_000, collect_grace_ms=30_000)
+    other = janitor(process, measures.Meter(), collect_ms=60_000, collect_grace_ms=30_000)
+    blobs = process.universe._connection.blobs
+    of = await blobs.put(DATA)
+    await rounds(each, 2)
+    assert counted(meter, "worldline_collections_total") == {}, "the universe is new"
+    await kit.jump(61)
+    await rounds(each, 2)
+    await rounds(other, 2)
+    assert counted(meter, "worldline_collections_total") == {(): 1}, "and none again so soon, by any janitor"
+    assert counted(meter, "worldline_collection_blobs_total") == {("condemned",): 1}
+    assert await blobs.has(of)
+    await kit.jump(61)
+    await rounds(each)
+    assert counted(meter, "worldline_collection_blobs_total") == {("condemned",): 1, ("deleted",): 1}
+    assert counted(meter, "worldline_collection_deleted_bytes_total") == {("blobs",): LARGE}
+    assert not await blobs.has(of)
+    await each.close()
+    await other.close()
+
+
+async def test_a_janitor_that_is_told_not_to_collect_does_not(memory_kit: Kit) -> None:
+    process = await memory_kit.process()
+    meter = measures.Meter()
+    each = janitor(process, meter, collect_ms=0)
+    await memory_kit.jump(10**6)
+    await rounds(each)
+    assert counted(meter, "worldline_collections_total") == {}
+    await each.close()
+
+
+async def test_a_janitor_that_closes_leaves_no_mark(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "COLLECT_TURN_US", 0)
+    process = await memory_kit.process()
+    app = program()
+    await process.universe.create("w", app)
+    meter = measures.Meter()
+    each = janitor(process, meter, collect_ms=1)
+    await memory_kit.jump(1)
+    opened = process.universe._connection
+
+    async def marking() -> bool:
+        read = await opened.store.engine.read(*collection.reads(opened.id))
+        return collection.decode(opened.id, read.value(0), read.value(1)).generation.marking
+
+    for _ in range(100):
+        await each.turn()
+        if each._collecting is not None and each._collecting._run is not None:
+            await each._collecting._run.turn()
+        if await marking():
+            break
+    assert await marking()
+    await each.close()
+    assert not await marking()
+
+
+@pytest.mark.parametrize(
+    ("raised", "why"),
+    [(errors.StoreUnavailable("down"), "store"), (collector.Overtaken("another"), "overtaken")],
+)
+async def test_a_collection_that_fails_is_counted_and_the_round_goes_on(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, raised: errors.Error, why: str
+) -> None:
+    async def fail(_: Run) -> bool:
+        raise raised
+
+    monkeypatch.setattr(Run, "turn", fail)
+    process = await memory_kit.process()
+    meter = measures.Meter()
+    each = janitor(process, meter, collect_ms=1)
+    await memory_kit.jump(1)
+    await rounds(each)
+    assert counted(meter, "worldline_collections_failed_total") == {(why,): 1}
+    await each.close()

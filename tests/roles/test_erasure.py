@@ -1,0 +1,416 @@
+"""Personal values are erased everywhere, and everything else stays as it was: journals, digests, proofs, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests.inspect.test_inclusion import SCRIPT as CHECK_ENTRY
+from tests.inspect.test_inclusion import spoken
+from tests.inspect.test_state_proof import SCRIPT as CHECK_ROW
+from tests.roles import kit as kits
+from tests.roles import people, secrets
+from tests.roles.crashing import DEATHS, Crashing, Fate
+from tests.roles.kit import Kit
+from tests.roles.people import LOUD, SECRET, Joined, MailOf, Renamed, Shouted
+from worldline.base import errors
+from worldline.codec import sealed
+from worldline.inspect import inclusion, prove, state_proof, verify
+from worldline.keys.upkeep import sealed as sealed_keys
+from worldline.model.journal import Kind
+from worldline.model.upkeep.sealed import Kept
+from worldline.store import kv
+
+SECRETS = (SECRET, LOUD)
+
+
+async def applied(world: wl.World, event: object) -> int:
+    return await (await world.send(event)).applied(30)
+
+
+async def told(world: wl.World) -> list[bytes]:
+    """What its journal says of erasures, once it has said something."""
+    async with asyncio.timeout(30):
+        async for each in world.follow(above=0):
+            if isinstance(each, wl.Entry) and each.kind is Kind.ERASED:
+                break
+    return [each.payload for each in await kits.entries(world) if each.kind is Kind.ERASED]
+
+
+async def verified(world: wl.World) -> verify.Verified:
+    return await verify.verify(world._universe, await world._handle.address())
+
+
+async def test_nothing_of_a_secret_is_left(kit: Kit, tmp_path: Path) -> None:
+    """On every engine: no key, no value, no object, compressed or not; while chain, old proofs and replay hold."""
+    app, names = people.program()
+    world = await (await kit.process(app)).universe.ensure("w", app)
+    await people.live(world, names)
+    assert len(await secrets.places(kit, *SECRETS)) >= 6, "each value is kept once, and found by the search"
+    witnessed = await state_proof.witness_now(world._handle)
+    row = await state_proof.prove_state(world._handle, "Person['ada']", witnessed)
+    await world.snapshot()
+    before = await kits.entries(world)
+    entries = [await inclusion.prove_entry(world._handle, each.height) for each in before]
+    assert (await prove.prove(world._handle)).erased == []
+
+    found = await world.erase(key="ada")
+
+    assert (found.values, found.subjects, found.worlds, found.untold) == (9, 1, ["w"], [])
+    assert await secrets.places(kit, *SECRETS) == []
+    assert (await kits.entries(world))[: len(before)] == before
+    await told(world)
+    await verified(world)
+    for proof in entries[::3]:
+        (tmp_path / "entry").write_text(proof.text())
+        assert spoken(CHECK_ENTRY, tmp_path / "entry", proof.chain.hex())[0] == 0
+    (tmp_path / "row").write_text(row.text())
+    assert spoken(CHECK_ROW, tmp_path / "row", row.entry.chain.hex())[0] == 0
+    plain = (await world.state())["Person"]
+    assert plain["ada"] == {"name": "Ada", "mail": "erased", "loud": ["erased"], "erased": 0}
+    assert plain["ada"]["mail"] is wl.Erased.TEXT
+    assert plain["bob"]["mail"] == "bob@example.org"
+    assert await secrets.places(kit, *SECRETS) == []
+
+
+async def test_readers_say_erased(memory_kit: Kit) -> None:
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await people.live(world, names)
+    height = (await world.head()).height
+    await world.erase(key="ada")
+    await told(world)
+    for at in (None, height):
+        person: Any = await world.state(names["Person"], "ada", at=at)
+        assert person.mail.erased
+        assert repr(person.mail) == "Personal(erased)"
+        with pytest.raises(wl.Erased):
+            _ = person.mail.value
+    answer = await world.ask(MailOf("ada"), timeout=30)
+    assert answer is not None
+    assert answer.erased
+    result = await (await world.attach("greeting")).result(30)
+    assert result == wl.Erased.TEXT
+
+
+@pytest.mark.probe("personal.erased-read", "proof.erased-step")
+async def test_code_that_reads_what_was_erased(memory_kit: Kit) -> None:
+    """It gets `wl.Erased`; its step says so, and is proved. Steps that had the value are named, and not run again."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    joined = await applied(world, people.ada())
+    shouted = await applied(world, Shouted("ada"))
+    renamed = await applied(world, Renamed("ada", "Ada"))
+    await world.erase(key="ada")
+    after = await applied(world, Shouted("ada"))
+    person: Any = await world.state(names["Person"], "ada")
+    assert (person.erased, len(person.loud), person.name) == (1, 1, "Ada")
+    read = [each for each in await kits.entries(world) if each.kind is Kind.ERASED_READ]
+    assert [each.height for each in read] == [after + 1]
+    proof = await prove.prove(world._handle)
+    assert proof.holds
+    assert [(each.first, each.last) for each in proof.erased] == [(shouted, shouted)]
+    assert proof.proved == proof.steps - 1
+    assert (joined, renamed) == (1, 3), "they passed the value on, or did not touch it: they are proved"
+    assert proof.unverifiable == []
+
+
+async def test_what_comes_later_starts_anew(memory_kit: Kit) -> None:
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    assert (await world.erase(key="ada")).values == 2
+    assert (await world.erase(key="ada")).values == 0
+    await applied(world, Joined("ada", wl.Personal("new@example.org", of="ada")))
+    person: Any = await world.state(names["Person"], "ada")
+    assert person.mail.value == "new@example.org"
+    assert (await world.erase(key="ada")).values == 1
+    assert len([each for each in await kits.kinds(world) if each is Kind.ERASED]) <= 2
+    assert await secrets.places(memory_kit, SECRET, "new@example.org") == []
+
+
+async def test_one_payload(memory_kit: Kit) -> None:
+    """What stands in other payloads of the same person stays."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    first = await applied(world, people.ada("old@example.org"))
+    await applied(world, people.ada(SECRET))
+    plan = await world.erase(height=first, dry_run=True)
+    assert (plan.values, len(await secrets.places(memory_kit, "old@example.org"))) == (2, 2)
+    assert (await world.erase(height=first)).values == 2
+    assert await secrets.places(memory_kit, "old@example.org") == []
+    person: Any = await world.state(names["Person"], "ada")
+    assert person.mail.value == SECRET
+    past: Any = await world.state(names["Person"], "ada", at=first)
+    assert past.mail.erased
+    assert (await world.erase(height=first)).values == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"key": "eve"}, "has no personal value of 'eve'"),
+        ({"height": 99}, "has no entry at height 99"),
+        ({"height": 2}, "has no personal value in it"),
+    ],
+)
+async def test_nothing_to_erase_changes_nothing(memory_kit: Kit, given: dict[str, Any], said: str) -> None:
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    await applied(world, Renamed("ada", "Ada"))
+    before = await secrets.everything(memory_kit)
+    with pytest.raises(errors.NotFound, match=said):
+        await world.erase(**given)
+    assert await secrets.everything(memory_kit) == before
+
+
+@pytest.mark.parametrize("given", [{}, {"key": "ada", "height": 1}, {"key": ""}, {"height": 0}, {"height": True}])
+async def test_bad_input(memory_kit: Kit, given: dict[str, Any]) -> None:
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    with pytest.raises(errors.BadInput):
+        await world.erase(**given)
+
+
+async def test_forks_are_erased_with_their_parent(kit: Kit) -> None:
+    """Forks made before and after, and a fork of a fork; also if a fork is what was named."""
+    app, names = people.program()
+    process = await kit.process(app)
+    world = await process.universe.ensure("w", app)
+    height = await applied(world, people.ada())
+    child = await world.fork("child")
+    await applied(child, Joined("ada", wl.Personal(LOUD, of="ada")))
+    grandchild = await child.fork("grandchild")
+    found = await grandchild.erase(key="ada")
+    assert (found.values, found.worlds) == (3, ["w", "child", "grandchild"])
+    assert await secrets.places(kit, *SECRETS) == []
+    for each in (world, child, grandchild):
+        assert len(await told(each)) == 1
+        await verified(each)
+        assert (await prove.prove(each._handle)).holds
+    late = await world.fork("late", at=height)
+    person: Any = await late.state(names["Person"], "ada")
+    assert person.mail.erased
+
+
+async def test_a_world_that_no_process_runs(kit: Kit) -> None:
+    """Values go at once; the journal says so when the world runs again."""
+    app, _ = people.program()
+    hosting = await kit.process(app)
+    world = await hosting.universe.ensure("w", app)
+    await applied(world, people.ada())
+    await hosting.close()
+    client = (await kit.process()).universe.world("w")
+    await client.send(people.ada(LOUD))
+    assert (await client.erase(key="ada")).values == 4
+    assert await secrets.places(kit, *SECRETS) == []
+    again = (await kit.process(app)).universe.world("w")
+    assert len(await told(again)) == 1
+    assert (await again.state())["Person"]["ada"]["mail"] == "erased"
+
+
+async def test_messages_take_their_values_along(kit: Kit) -> None:
+    """Each world erases what it has, whoever sent it."""
+    app, names = people.program()
+    universe = (await kit.process(app)).universe
+    near, far = await universe.ensure("near", app), await universe.ensure("far", app)
+    said = await near.run(names["tell"]("far", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
+    assert said == f"{len(SECRET)} characters"
+    await near.erase(key="ada")
+    assert (await far.state())["Person"]["ada"]["mail"] == SECRET
+    assert (await far.erase(key="ada")).values == 2
+    assert await secrets.places(kit, SECRET) == []
+    for each in (near, far):
+        await verified(each)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("fate", list(Fate))
+async def test_an_erasure_that_is_cut_off_is_finished_by_the_next(memory_kit: Kit, fate: Fate, at: int) -> None:
+    """At every commit that it makes: of the values, and of what the world and its fork are told."""
+    app, _ = people.program()
+    hosting = await memory_kit.process(app)
+    world = await hosting.universe.ensure("w", app)
+    await applied(world, people.ada())
+    await world.fork("fork")
+    await hosting.close()
+    made: list[Crashing] = []
+
+    def wrap(engine: kv.Engine) -> Crashing:
+        made.append(Crashing(engine, at, fate))
+        return made[0]
+
+    cut = (await memory_kit.process(wrap=wrap)).universe.world("w")
+    with contextlib.suppress(errors.StoreError):
+        await cut.erase(key="ada")
+        assert fate not in DEATHS
+    assert made[0].met
+    await (await memory_kit.process()).universe.world("w").erase(key="ada")
+    assert await secrets.places(memory_kit, *SECRETS) == []
+    universe = (await memory_kit.process(app)).universe
+    for each in ("w", "fork"):
+        assert len(await told(universe.world(each))) == 1
+
+
+async def test_a_step_that_read_a_value_does_not_keep_it_behind_its_erasure(memory_kit: Kit) -> None:
+    """Between the read of a value and the commit of what was made of it, the value is erased."""
+    app, names = people.program()
+    client = (await memory_kit.process()).universe
+    between = Between()
+    world = await (await memory_kit.process(app, wrap=between.around)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    between.erases(client.world("w"))
+    await applied(world, Shouted("ada"))
+    assert between.done
+    assert await secrets.places(memory_kit, *SECRETS) == []
+    person: Any = await world.state(names["Person"], "ada")
+    assert (person.erased, person.loud) == (1, [])
+
+
+class Between(kits.Around):
+    """Has a world's values erased right before the next commit that keeps some."""
+
+    def __init__(self) -> None:
+        self._world: wl.World | None = None
+        self.done = False
+
+    def around(self, engine: kv.Engine) -> Between:
+        super().__init__(engine)
+        return self
+
+    def erases(self, world: wl.World) -> None:
+        self._world = world
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        world = self._world
+        if world is not None and any(_keeps(batch) for batch in batches):
+            self._world, self.done = None, True
+            await world.erase(key="ada")
+        return await super().commit(*batches)
+
+
+def _keeps(batch: kv.Batch) -> bool:
+    kind = sealed_keys.KEPT.pack
+    return any(put.value[1] == kind(_KEPT)[1] for put in batch.puts.values())
+
+
+_KEPT = Kept(bytes(sealed.SALT_BYTES), b"")
+
+
+async def test_a_guess_cannot_be_confirmed(memory_kit: Kit) -> None:
+    """Of a short value: while its salt is there, the token is that of the value; without it, no hash of it is left."""
+    app, _ = people.program()
+    universe = (await memory_kit.process(app)).universe
+    world = await universe.ensure("w", app)
+    await applied(world, Joined("ada", wl.Personal("no", of="ada")))
+    [token] = sealed.find(b"".join(each.payload for each in await kits.entries(world)))
+    root = await world._handle.address()
+    engine = await memory_kit.engine()
+    raw = (await engine.read(kv.Get(sealed_keys.value_key(root, token.subject, token.value)))).value(0)
+    assert raw is not None
+    kept = sealed_keys.KEPT.unpack(raw)
+    assert sealed.seal(token.subject, token.value, salt=kept.salt, data=kept.data) == token
+    await world.erase(key="ada")
+    left = b"".join(data for _, data in await secrets.everything(memory_kit))
+    assert kept.salt not in left
+    assert token.commitment in left
+
+
+@pytest.mark.probe("effects.answer-erased")
+async def test_an_effect_does_not_keep_what_was_erased_while_it_ran(memory_kit: Kit) -> None:
+    """Its answer was made of a value that is gone by then: the run gets a failure, and nothing is kept."""
+    app = wl.Program("p")
+    called, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.effect
+    async def shout(text: wl.Personal[str]) -> wl.Personal[str]:
+        loud = text.value.upper()
+        called.set()
+        await may_end.wait()
+        return wl.Personal(loud, of="ada")
+
+    @app.workflow
+    async def go(text: wl.Personal[str]) -> str:
+        try:
+            return (await shout(text)).value
+        except wl.EffectFailed as error:
+            return error.code
+
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    run = await world.start(go(wl.Personal(SECRET, of="ada")), id="r")
+    await asyncio.wait_for(called.wait(), 30)
+    await world.erase(key="ada")
+    may_end.set()
+    assert await run.result(30) == "erased"
+    assert await secrets.places(memory_kit, *SECRETS) == []
+
+
+async def test_an_input_sent_again_is_the_same(memory_kit: Kit) -> None:
+    """Under its id: though every value has a salt of its own. What is refused leaves nothing."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await world.send(people.ada(), id="x")
+    before = await secrets.places(memory_kit, SECRET)
+    assert (await world.send(people.ada(), id="x")).already_enqueued
+    with pytest.raises(wl.IdReused):
+        await world.send(people.ada("other@example.org"), id="x")
+    assert await world.ask(MailOf("ada"), id="ask", timeout=30) == await world.ask(MailOf("ada"), id="ask", timeout=30)
+    assert await secrets.places(memory_kit, SECRET) == before
+    greet = names["greet"]
+    first = await world.start(greet("ada", wl.Personal(SECRET, of="ada")), id="r")
+    again = await world.start(greet("ada", wl.Personal(SECRET, of="ada")), id="r")
+    assert first.id == again.id
+    await world.archive()
+    with pytest.raises(errors.Closed):
+        await world.send(people.ada("late@example.org"))
+    assert await secrets.places(memory_kit, "other@example.org", "late@example.org") == []
+
+
+async def test_a_value_that_is_damaged_or_missing_is_named(memory_kit: Kit) -> None:
+    """By `verify`: a missing value that was not erased is damage."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    found = await verified(world)
+    assert (found.personal, found.erased) == (2, 0)
+    [token, _] = sealed.find(b"".join(each.payload for each in await kits.entries(world)))
+    key = sealed_keys.value_key(await world._handle.address(), token.subject, token.value)
+    engine = await memory_kit.engine()
+    raw = (await engine.read(kv.Get(key))).value(0)
+    assert raw is not None
+    other = sealed_keys.KEPT.pack(Kept(sealed_keys.KEPT.unpack(raw).salt, b"\x63eve"))
+    await change(engine, key, raw, other)
+    with pytest.raises(verify.Damaged, match="damaged at height 1: a personal value"):
+        await verified(world)
+    await change(engine, key, other, None)
+    with pytest.raises(verify.Damaged, match="is missing, and was not erased"):
+        await verified(world)
+    await world.erase(key="ada")
+    assert (await verified(world)).erased == 2
+
+
+async def change(engine: kv.Engine, key: bytes, before: bytes, after: bytes | None) -> None:
+    batch = kv.Batch()
+    batch.expect(key, before)
+    if after is None:
+        batch.delete(key)
+    else:
+        batch.put(key, after)
+    [outcome] = await engine.commit(batch)
+    assert isinstance(outcome, kv.Ok)
+
+
+async def test_values_do_not_leave_their_universe(memory_kit: Kit) -> None:
+    """The sender is told, and nothing is written there."""
+    app, names = people.program()
+    await (await memory_kit.process(app, universe="far")).universe.ensure("w", app)
+    near = await (await memory_kit.process(app)).universe.ensure("near", app)
+    with pytest.raises(wl.RunFailed, match="stays in its universe"):
+        await near.run(names["tell"]("far/w", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
