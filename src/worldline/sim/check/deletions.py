@@ -74,9 +74,10 @@ def deleted_by(applied: Applied) -> Iterator[ids.Address]:
     """The worlds that a batch deletes."""
     for key, put in applied.batch.puts.items():
         where = keyspaces.place(key)
-        if where.what == "meta" and where.at is not None:
-            if world_keys.META.unpack(put.value).status is Status.DELETED:
-                yield where.at
+        if where.what != "meta" or where.at is None:
+            continue
+        if world_keys.META.unpack(put.value).status is Status.DELETED:
+            yield where.at
 
 
 def _written(applied: Applied) -> Iterator[tuple[bytes, bytes]]:
