@@ -16,7 +16,7 @@ from tests.host import encrypted
 from tests.host.encrypted import SECRET, Note, Notes, app, codec
 from tests.servers import postgres
 from worldline.base import errors, limits
-from worldline.client.upkeep import destruction
+from worldline.client.upkeep import deletion, destruction
 from worldline.host import compose
 from worldline.host import encryption as host_encryption
 from worldline.host.encryption import rotation
@@ -425,6 +425,35 @@ async def test_a_world_whose_forks_need_it_is_not_erased(tmp_path: Path) -> None
         with pytest.raises(errors.Closed, match="child were forked from it"):
             await destruction.destroy_key(universe._connection, at)
         assert (await universe.world("w").describe()).status is wl.Status.ACTIVE, "nothing was changed"
+
+
+async def test_an_erased_world_and_an_erased_fork_can_be_deleted(tmp_path: Path) -> None:
+    async with opened(tmp_path, host=app) as universe:
+        await (await (await universe.ensure("w", app)).send(Note("1"))).applied()
+    async with opened(tmp_path) as universe:
+        link = universe._connection
+        await universe.world("w").fork("child")
+        parent, child = [await universe.world(name)._handle.address() for name in ("w", "child")]
+        assert await destruction.destroy_key(link, child)
+        assert await destruction.destroy_key(link, parent), "the erased fork does not pin it any more"
+        for name, at in (("child", child), ("w", parent)):
+            assert await deletion.delete(link, at, alias=name, wait=True)
+            left = [key for key in await encrypted.everything(link.store) if key.startswith(space.world(at))]
+            assert [key[len(space.world(at)) :] for key in left] == [b"\x15\x01", b"\x15\x02"], "tombstone and epoch"
+
+
+async def test_deleting_a_world_destroys_its_key_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, host=app) as universe:
+        world = await live(universe, "doomed")
+        at = await world._handle.address()
+        assert await deletion.delete(universe._connection, at, alias="doomed")
+        engine, _ = encrypted.inner(universe._connection.store)
+        record = data_key_layer.decode((await engine.read(data_key_layer.get(at))).value(0))
+        assert record is not None
+        assert not record.wrapped
+        await deletion.delete(universe._connection, at, wait=True)
+        found = await encrypted.everything(universe._connection.store)
+        assert [key for key in found if key.startswith(space.world(at) + b"\x15\x06")] == []
 
 
 async def test_a_plain_store_has_no_keys_to_destroy(tmp_path: Path) -> None:

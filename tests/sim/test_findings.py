@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+import worldline as wl
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
