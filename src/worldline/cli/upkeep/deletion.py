@@ -6,7 +6,6 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common
-from worldline.cli.commands import universes
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
 from worldline.client.upkeep import deletion, universe_deletion
@@ -67,6 +66,5 @@ async def delete_universe(desk: Desk, *, name: str, with_worlds: bool) -> None:
     desk.out.one({"universe": name, "deleted": True}, [f"universe {name!r} is deleted; nothing of it is left"])
 
 
-universes.GROUP.add_command(delete_universe)
-
 COMMANDS: list[click.Command] = [delete]
+UNIVERSE: list[click.Command] = [delete_universe]  # in the group `universe`
