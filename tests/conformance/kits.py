@@ -74,6 +74,7 @@ class Facade:
     def __init__(self, engine: memory.MemoryEngine) -> None:
         self._engine = engine
         self._closed = False
+        self.hints = engine.hints
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from worldline.codec import tuples
 from worldline.host import process
 from worldline.keys import cas, space
 from worldline.keys import universes as universe_keys
+from worldline.layers import leases
 from worldline.model import ids
 from worldline.roles.cluster import placement
+from worldline.roles.deletion import universes as universe_deletions
 from worldline.roles.universes import fair
 from worldline.store import kv
 
@@ -451,3 +454,47 @@ def test_shares() -> None:
     shares.give_back(two)
     assert shares.room(one, 10) == 10
     assert shares.waiting == []
+
+
+# --- Clearing up -----------------------------------------------------------------------------------------------------
+
+
+async def left_of(engine: kv.Engine, universe: bytes) -> int:
+    """How many keys there are in a universe."""
+    begin, end = tuples.prefix_range(space.universe(ids.UniverseId(universe)))
+    return len((await engine.read(kv.Range(begin, end, count_max=10_000))).page(0).items)
+
+
+async def no_worker(states: Sequence[leases.State]) -> list[bool]:
+    return [False] * len(states)
+
+
+async def test_what_is_deleted_is_removed_in_every_universe(kit: Kit) -> None:
+    """Worlds that other processes delete, and whole universes: the janitor of many does not wait for its next round."""
+    app = App()
+    roles = (*process.EMBEDDED, process.Role.JANITOR)
+    slow = kits.settings(janitor={"round_ms": 3_600_000, "turn_ms": 50}, worker={"idle_release_ms": 100})
+    async with serving(kit, app.program, settings=slow, roles=roles) as here:
+        tenants = [await here.universe(f"t{number}") for number in range(4)]
+        for tenant in tenants:
+            for name in ("goes", "stays"):
+                await (await tenant.create(name, app.program)).send(Add(1))
+                assert await total(tenant, name) == 1
+        for tenant in tenants[:2]:
+            client = (await kit.process(universe=tenant.name)).universe
+            await client.world("goes").delete(wait=True)
+        other = await kit.process(universe="t3")
+        store = other.universe._connection.store
+        await aio.until(lambda: _is(lambda: not here.host.worlds.held))  # while one is run, it cannot be deleted
+        await universe_deletions.begin(store.engine, store.env, "t3", with_worlds=True, hosted=no_worker)
+
+        async def gone() -> bool:
+            return await left_of(store.engine, tenants[3]._connection.id) == 0 and here.hosting.universes == [
+                "t0",
+                "t1",
+                "t2",
+            ]
+
+        await aio.until(gone)
+        assert [await total(tenant, "stays") for tenant in tenants[:3]] == [1, 1, 1]
+        here.host.check()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,7 @@ from worldline.roles import hub, loop, telemetry, threads
 from worldline.roles import timers as timer_worker
 from worldline.roles import watchdog as watchdogs
 from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
+from worldline.roles.deletion import universes as universe_deletions
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.quotas import usage
@@ -168,17 +169,24 @@ class Host:
     def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
         settings = self._settings.janitor
         if self.universes.one is not None:
-            return self._janitor_of(self.universes.one)
+            return self._janitor_of(self.universes.one, self._remove_universes())
         return rounds.Rounds(
-            self._store.engine, self.universes, self._janitor_of, turn_ms=settings.turn_ms, round_ms=settings.round_ms
-        )
+            self._store.engine, self.universes, self._janitor_of, turn_ms=settings.turn_ms, round_ms=settings.round_ms,
+            beside=self._remove_universes(),
+        )  # fmt: skip
 
-    def _janitor_of(self, universe: ids.UniverseId) -> janitor.Janitor:
+    def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
+        bodies = compose.bodies_of(self._store)
+        return universe_deletions.Removal(self._store.engine, self._store.env, bodies).turn
+
+    def _janitor_of(
+        self, universe: ids.UniverseId, remove: Callable[[], Awaitable[bool]] | None = None
+    ) -> janitor.Janitor:  # fmt: skip
         return janitor.Janitor(
             self._store.engine, self._store.env, universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self.blobs(universe), telemetry=self.telemetry,
+            blobs=self.blobs(universe), telemetry=self.telemetry, remove_universes=remove,
         )  # fmt: skip
 
     def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:

@@ -93,6 +93,15 @@ class Backlog:
         left_ms = max(0, min(self._rests_until_us) - now_us) // 1000
         await self._watch.rest(max(self._settings.turn_ms, min(left_ms, MARK_MS)))
 
+    @property
+    def within_ms(self) -> int:
+        """The rest between two turns."""
+        return self._settings.turn_ms
+
+    async def remove(self) -> bool:
+        """Nothing is ever removed here. Returns whether that was all."""
+        return True
+
     async def turn(self) -> bool:
         """A part of each walk that does not rest. Returns whether all rest now."""
         # Any range will do: what is stable is said of the whole store.

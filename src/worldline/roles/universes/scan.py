@@ -16,6 +16,7 @@ from worldline.base import env as envs
 from worldline.base import limits
 from worldline.keys import space
 from worldline.layers import universes as layer
+from worldline.layers.upkeep import universe_deletion
 from worldline.model import ids
 from worldline.roles import wakeup
 from worldline.roles.universes import served
@@ -29,9 +30,11 @@ _ID = slice(len(_UNIVERSE) + 1, len(_UNIVERSE) + 1 + limits.ID_BYTES)  # behind 
 _PART = slice(_ID.stop, _ID.stop + len(space.part(space.InUniverse.HINT)))
 _HINT = space.part(space.InUniverse.HINT)
 _DUE = space.part(space.InUniverse.DUE)
+_DELETED = space.part(space.InUniverse.DELETION)
+_UNIVERSES_DELETED = universe_deletion.prefix()
 _NAMES = layer.names_range(count_max=1).begin
 
-assert PAGE <= limits.READ_REQUESTS_MAX
+assert PAGE < limits.READ_REQUESTS_MAX
 assert space.InUniverse.DUE < space.InUniverse.HINT, "one range has the pointers and then the hints"
 
 
@@ -68,11 +71,14 @@ class Scan:
 
     async def _look_for_work(self) -> None:
         chosen = self._universes.known
-        for start in range(0, len(chosen), PAGE):
+        deleted = universe_deletion.unfinished(count_max=1)
+        for start in range(0, max(1, len(chosen)), PAGE):
             part = chosen[start : start + PAGE]
-            read = await self._engine.read(*(layer.waiting_range(each) for each in part))
+            read = await self._engine.read(deleted, *(layer.waiting_range(each) for each in part))
+            if read.page(0).items and not start:
+                self._universes.deleted(None)
             for index, universe in enumerate(part):
-                for key, _ in read.page(index).items:
+                for key, _ in read.page(1 + index).items:
                     self._universes.hinted(universe)
                     if not layer.is_hint(universe, key):
                         self._universes.due(universe)
@@ -88,5 +94,9 @@ class Scan:
                 self._universes.hinted(ids.UniverseId(key[_ID]))
             elif part == _DUE and key.startswith(_UNIVERSE):
                 self._universes.due(ids.UniverseId(key[_ID]))
+            elif part == _DELETED and key.startswith(_UNIVERSE):
+                self._universes.deleted(ids.UniverseId(key[_ID]))
             elif key.startswith(_NAMES):
                 self._watch.wake()
+            elif key.startswith(_UNIVERSES_DELETED):
+                self._universes.deleted(None)

@@ -1,7 +1,8 @@
 """The universes of a store, and those of them that a process serves: one that is given, or any number found by scan.
 
 Roles keep what they need of each universe by its id. They are told when one is there or gone (`on_new`, `on_gone`), and
-in which one something may be waiting: a hint for a world (`on_hint`), or due work (`on_due`). A process that serves one
+in which one something may be waiting: a hint for a world (`on_hint`), due work (`on_due`), something deleted
+(`on_delete`). A process that serves one
 universe is told nothing: its roles wait for what is written there, and scan it, themselves.
 """
 
@@ -73,6 +74,7 @@ class Universes:
         self.on_gone: list[Told] = []
         self.on_hint: list[Told] = []
         self.on_due: list[Told] = []
+        self.on_delete: list[Callable[[ids.UniverseId | None], None]] = []
 
     @classmethod
     def only(cls, universe: ids.UniverseId, name: str = "") -> Universes:
@@ -125,6 +127,12 @@ class Universes:
         """A world of it may have something to do."""
         if universe in self._served:
             for tell in self.on_hint:
+                tell(universe)
+
+    def deleted(self, universe: ids.UniverseId | None) -> None:
+        """A world of it was deleted, or (None) a universe of the store."""
+        if universe is None or universe in self._served:
+            for tell in self.on_delete:
                 tell(universe)
 
     def due(self, universe: ids.UniverseId) -> None:
