@@ -92,7 +92,7 @@ def program() -> tuple[wl.Program, dict[str, Any]]:
         assert found is not None
         return f"{len(found.value)} characters"
 
-    return app, {"Person": Person, "greet": greet, "tell": tell, "deliver": deliver}
+    return app, {"Person": Person, "greet": greet, "tell": tell, "pass_on": pass_on, "deliver": deliver}
 
 
 def ada(mail: str = SECRET) -> Joined:

@@ -53,7 +53,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
     engine = universe.store.engine
     root = await sealing.root_of(engine, at)
     wanted = [await _of_subject(world, root, key)] if key is not None else await _at_height(world, root, height)
-    lineage = await _lineage(universe, root)
+    lineage = await worlds_of(universe, root)
     names = [meta.name for _, meta in lineage]
     untold = [meta.name for _, meta in lineage if meta.status not in world_model.TAKES_INPUT]
     if not dry_run:
@@ -102,7 +102,7 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     ]
 
 
-async def _lineage(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
+async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
     """The worlds whose histories have a common beginning, the oldest first."""
     every = [each async for each in listing.worlds_of(universe, listing.Filter())]
     every.reverse()

@@ -33,6 +33,11 @@ def checked(key: bytes, raw: bytes | None) -> DataKey:
     return found
 
 
+def is_destroyed(raw: bytes | None) -> bool:
+    found = decode(raw)
+    return found is not None and not found.wrapped
+
+
 def make(batch: kv.Batch, key: bytes, made: DataKey, *, marker: bytes) -> None:
     """Guard: there is none. Expects that the master key is in use."""
     encryption.expect(batch, marker)
