@@ -18,7 +18,7 @@ from tests.roles import people, secrets
 from tests.roles.crashing import DEATHS, Crashing, Fate
 from tests.roles.kit import Kit
 from tests.roles.people import LOUD, SECRET, Joined, MailOf, Renamed, Shouted
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import sealed
 from worldline.inspect import inclusion, prove, state_proof, verify
 from worldline.keys.upkeep import sealed as sealed_keys
@@ -221,6 +221,39 @@ async def test_a_world_that_no_process_runs(kit: Kit) -> None:
     assert (await again.state())["Person"]["ada"]["mail"] == "erased"
 
 
+async def test_a_world_that_is_taken_back_to_before_it(memory_kit: Kit) -> None:
+    """The state is that of then, and the value is not."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    height = await applied(world, people.ada())
+    await applied(world, Renamed("ada", "Ada"))
+    await world.erase(key="ada")
+    await told(world)
+    await world.revert(height)
+    person: Any = await world.state(names["Person"], "ada")
+    assert (person.name, person.mail.erased) == ("", True)
+    await verified(world)
+    assert (await prove.prove(world._handle)).holds
+    found = await world.diff(at=height)
+    assert SECRET not in str(found)
+
+
+async def test_very_many_values(memory_kit: Kit) -> None:
+    """More than are read together; more than can be written at once are refused, and nothing is kept."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    many = tuple(wl.Personal({"n": str(n)}, of="ada") for n in range(limits.PERSONAL_STEP_MAX - 1))
+    height = await applied(world, Joined("ada", wl.Personal(SECRET, of="ada"), many))
+    found = await world.erase(height=height, dry_run=True)
+    assert found.values == limits.PERSONAL_STEP_MAX
+    with pytest.raises(errors.EncodeError, match="can be written at once"):
+        await world.send(Joined("ada", wl.Personal(LOUD, of="ada"), (*many, *many)))
+    assert await secrets.places(memory_kit, LOUD) == []
+    call = names["hoard"]("ada", 2 * limits.PERSONAL_PAGE)
+    assert len(await world.run(call, timeout=30)) == 2 * limits.PERSONAL_PAGE
+    assert (await verified(world)).personal == 3 * limits.PERSONAL_PAGE
+
+
 async def test_messages_take_their_values_along(kit: Kit) -> None:
     """Each world erases what it has, whoever sent it."""
     app, names = people.program()
@@ -280,7 +313,7 @@ async def test_a_step_that_read_a_value_does_not_keep_it_behind_its_erasure(memo
 
 
 async def test_a_message_does_not_take_along_what_was_erased(memory_kit: Kit) -> None:
-    """Between the read of a value and the commit of the message that has it, the value is erased: it arrives as that."""
+    """Between the read of a value and the commit of the message that has it, it is erased, and arrives as that."""
     app, names = people.program()
     client = (await memory_kit.process()).universe
     between = Between()

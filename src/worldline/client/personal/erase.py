@@ -22,7 +22,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model import world as world_model
 from worldline.model.upkeep.sealed import Erase, Erasures
 from worldline.roles import restore
-from worldline.roles.erasure import sealing
+from worldline.roles.erasure import checking, sealing
 from worldline.store import kv, transact
 
 PAGE = 500
@@ -92,8 +92,7 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     found = tokens.find(b"".join([each.payload for each in entries] + list(loaded.values())))
     if not found:
         raise errors.NotFound(f"the payload at height {height} of world {world.name!r} has no personal value in it")
-    read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in found))
-    there = {each.value: read.value(index) is not None for index, each in enumerate(found)}
+    there = {each.value: raw is not None for each, raw in await checking.stored(engine, root, found)}
     by_subject: dict[bytes, list[bytes]] = {}
     for each in found:
         by_subject.setdefault(each.subject, []).append(each.value)
