@@ -157,6 +157,7 @@ async def go_on(there: kit.Process, model: Model, file: Path) -> str:
         with contextlib.suppress(wl.NotRetained):
             fork = await world.fork(name, at=middle, live=live)
             await fork.ask(travels.Count(1), timeout=travels.SECONDS)
+            await fork.pause()
             await check_proved(there, name)
     await world.pause()
     await check_proved(there, world.name)
