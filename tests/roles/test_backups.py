@@ -458,13 +458,13 @@ async def test_a_backup_that_is_cut_off_at_any_file_is_none_and_the_next_goes_on
 async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: bool, tmp_path: Path) -> None:
     folder = str(tmp_path / "backups")
     async with stores(tmp_path, "memory") as (here,):
-        process = await filled(here, worlds=1)
-        await process.universe.world("w0").start(work(0), id="claimed")
+        process = await filled(here, worlds=2)
+        await process.universe.world("w1").start(work(0), id="claimed")
         await world_files.begun.wait()
         await process.universe.world("w0").pause()
         await process.universe.world("w0").send(Add(10), id="unread")
-        await backups.backup(await bare(here), folder)
         head = await process.universe.world("w0").head()
+        await backups.backup(await bare(here), folder)
         await process.kill()
     for at in range(1, 100):
         async with stores(tmp_path / str(at), "memory") as (there,):
