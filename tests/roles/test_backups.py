@@ -479,7 +479,7 @@ async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: boo
                 ended = False
             else:
                 ended = True
-            copy = await there.process(app)
+            copy = await there.process()  # no adapter, which would clear away
             world = copy.universe.world("w0")
             assert await world.head() == head
             assert await kit.unread(copy.engine, await world._handle.address()) == 1
