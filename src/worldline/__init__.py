@@ -36,6 +36,7 @@ _DECLARED = {
     "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
+    "client.upkeep.collection": "Collected Garbage",
     "client.world": "World",
     "kernel.authoring": "http=http_call",
     "kernel.authoring.calls": "Call Effect Request Retry Workflow",

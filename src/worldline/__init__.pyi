@@ -63,6 +63,7 @@ from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
+from worldline.client.upkeep.collection import Collected, Garbage
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -133,6 +134,7 @@ __all__ = [
     "CodecContext",
     "CodecFailed",
     "CodecMismatch",
+    "Collected",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -154,6 +156,7 @@ __all__ = [
     "Exported",
     "Failed",
     "Fatal",
+    "Garbage",
     "Head",
     "IdReused",
     "InUse",

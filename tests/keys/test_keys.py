@@ -192,6 +192,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1516" + WORLD_ID + NONCE_ID,
         U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
     ),
+    ("sealed.lineages", lambda: sealed.lineages(UNIVERSE), U + "1516", U + "1517"),
     ("sealed.all_values", lambda: sealed.all_values(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
     ("subjects.records", lambda: subjects.records(AT), U + "1517" + WORLD_ID, U + "1517" + WORLD_ID[:-2] + "30"),
     ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
@@ -297,6 +298,12 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         lambda key: copying.import_world(UNIVERSE, key),
         copying.import_key(AT),
         AT,
+    ),
+    (
+        "sealed.parse",
+        lambda key: sealed.parse(UNIVERSE, key),
+        sealed.value_key(AT, NONCE, INTENT),
+        (AT, NONCE, INTENT),
     ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
@@ -411,6 +418,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
+        case "sealed.parse", (root, subject, value):
+            return sealed.value_key(root, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:

@@ -15,8 +15,11 @@ from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.copies import world_files
+from worldline.client.upkeep import collection
+from worldline.client.upkeep.collection import Collected
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import cas, universes, worlds
@@ -175,6 +178,15 @@ class Universe:
     async def quota_changes(self) -> list[QuotaChange]:
         """What the quota was from when on, the newest first."""
         return await quotas.changes(self._connection)
+
+    async def collect(self, *, dry_run: bool = False, grace: Seconds = collection.GRACE) -> Collected:
+        """Delete what no world refers to any more, or say what would go. Hosts do so by themselves, now and then.
+
+        What nothing refers to is condemned, and deleted by a later collection, `grace` seconds after. With a grace of 0
+        it goes at once: safe for everything that is stored, but a reader that is just reading an older state may find
+        a part of it gone, and has to begin again.
+        """
+        return await collection.collect(self._connection, dry_run=dry_run, grace=grace)
 
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

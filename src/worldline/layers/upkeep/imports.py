@@ -133,6 +133,11 @@ def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
     return under_way
 
 
+def get(at: ids.Address) -> kv.Get:
+    """The marker of an import that is under way."""
+    return kv.Get(keys.import_key(at))
+
+
 def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     return kv.Range(*keys.imports(universe), count_max=count_max)
 
