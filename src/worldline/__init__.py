@@ -29,6 +29,7 @@ _DECLARED = {
     "client.access.grants": "Allowed AllowedChange",
     "client.access.quotas": "Quota QuotaChange QuotaUse",
     "client.access.store_universes": "UniverseInfo create_universe universes",
+    "client.upkeep.universe_deletion": "delete_universe",
     "client.diff.result": "Diff",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",

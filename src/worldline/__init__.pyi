@@ -64,6 +64,7 @@ from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.upkeep.collection import Collected, Garbage
+from worldline.client.upkeep.universe_deletion import delete_universe
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -219,6 +220,7 @@ __all__ = [
     "attempt",
     "continue_as_new",
     "create_universe",
+    "delete_universe",
     "emit",
     "flow",
     "gather",
