@@ -449,6 +449,28 @@ async def test_totals_and_sequences_of_the_contract() -> None:
     assert host.snapshot().data["count"] == 5
 
 
+async def test_a_condition_decides_whether_anything_is_fetched() -> None:
+    flow_ = when(op("eq", get("count"), lit(0)), put("error", lit("No fetches yet")), once("response", "http"))
+    host = flow.Host(made(go=flow_), env=VirtualEnv())
+    result = await host.dispatch("go")
+    assert (result.snapshot.data["error"], result.snapshot.data["response"]) == ("No fetches yet", None)
+
+
+async def test_virtual_time_wakes_sleepers_in_order_of_their_time() -> None:
+    env, woken = VirtualEnv(), []
+
+    async def sleeper(name: int, ms: int) -> None:
+        await env.sleep(ms / 1_000)
+        woken.append((name, env.wall_us() // 1_000))
+
+    tasks = [asyncio.ensure_future(sleeper(name, ms)) for name, ms in ((1, 100), (2, 50), (3, 75))]
+    await settled()
+    assert env.wall_us() == 0
+    await env.advance(150)
+    await asyncio.gather(*tasks)
+    assert (woken, env.wall_us()) == ([(2, 50), (3, 75), (1, 100)], 150_000)
+
+
 async def test_drain_waits_for_effects_too() -> None:
     host = flow.Host(made(go=FETCH), env=VirtualEnv())
     host.register("http", gives("response", {}))

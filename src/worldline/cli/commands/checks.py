@@ -175,6 +175,9 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
             found = await verification.verify(universe, at, progress)
         except verification.Damaged as error:
             return _say_damaged(desk, name, error)
+        except errors.KeyDestroyed as error:
+            desk.out.one({"world": name, "holds": True, "erased": True}, [f"{name}: {error}: nothing to be checked"])
+            return 0
     said = {"world": name, "holds": True, **render.plain(found)}
     line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
     if found.personal:

@@ -161,8 +161,10 @@ class Importer:
         if made is not None:
             return made
         batch = kv.Batch()
-        read = await self._engine.read(universes.get_generation(self._at.universe))
+        universe = self._at.universe
+        read = await self._engine.read(universes.get_generation(universe), universes.get_meta(universe))
         self._generation_raw = read.value(0)  # before any blob is put
+        universes.expect_there(batch, universe, read.value(1))
         begun = imports.begin(
             batch, self._at, token=envs.new_id(self._env), source=self._asked.source[:256], time_us=read.time_us
         )
@@ -263,6 +265,8 @@ class Importer:
                 self._request, origins=list(world.origins),
             )  # fmt: skip
             batch = kv.Batch()
+            meta_raw = (await self._engine.read(universes.get_meta(self._at.universe))).value(0)
+            universes.expect_there(batch, self._at.universe, meta_raw)
             imports.finish(
                 batch, under_way, meta=meta, lineage=lineage, head=world.head, baseline=baseline,
                 source=self._asked.source[:256], time_us=time_us, generation_raw=generation_raw,
