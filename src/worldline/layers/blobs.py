@@ -35,7 +35,8 @@ from worldline.store import kv, transact
 from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import interface as objects
 
-READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
+READS_MAX = 3  # of an object that is missing, or whose bytes are wrong, before it is called corrupt
+MISSING_FIRST_MS, MISSING_MOST_MS = 50, 500  # the pauses between reads of one that is missing
 
 
 class BadBlob(errors.Corrupt):
@@ -307,7 +308,7 @@ class Blobs:
 
     async def _fetch(self, of: bytes, record: blob.Blob) -> bytes:
         """The blob's bytes, verified. One that was collected and put again meanwhile has another object."""
-        damaged = 0
+        damaged = missing = 0
         for _ in range(limits.TRANSACT_ATTEMPTS_MAX):
             if record.inline is not None:
                 return record.inline  # verified by `_find`
@@ -316,7 +317,12 @@ class Blobs:
             except errors.NotFound as error:
                 found = await self._find(of)
                 if (found.object, found.chunks) == (record.object, record.chunks):
-                    raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
+                    if found.object is None or missing == READS_MAX - 1:
+                        raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
+                    probes.hit("blobs.missing-for-now")
+                    await self._pause(missing)
+                    missing += 1
+                    continue  # a server may not have heard of an object yet that another one has taken
                 probes.hit("blobs.replaced-while-read")
                 record = found
                 continue
@@ -330,6 +336,10 @@ class Blobs:
                 continue  # bytes are damaged on their way more often than at rest
             return body
         raise errors.Conflicted(f"blob {of.hex()} was replaced again and again while it was read")
+
+    async def _pause(self, turn: int) -> None:
+        delay_ms = envs.backoff_ms(self._env, turn, first_ms=MISSING_FIRST_MS, most_ms=MISSING_MOST_MS)
+        await self._env.sleep(delay_ms / 1000)
 
     async def _body(self, of: bytes, record: blob.Blob) -> bytes:
         """The bytes, as they are found. `NotFound` if they are not there, or not all of them."""
