@@ -10,6 +10,7 @@ COMMANDS = {
     "store_lmdb": [sys.executable, "-m", "bench.store_lmdb", "--json"],
     "store_postgres": [sys.executable, "-m", "bench.store_postgres", "--json"],
     "cluster": [sys.executable, "-m", "bench.cluster", "--json"],
+    "flow": [sys.executable, "-m", "bench.flow", "--json"],
     "worldline": [sys.executable, "-m", "worldline.cli", "bench", "--json"],
 }
 

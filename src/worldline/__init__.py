@@ -18,9 +18,9 @@ _DECLARED = {
     "adapters.egress": "Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired DurabilityWarning "
-        "Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained Overloaded QuotaExceeded "
-        "StepFailed StoreError StoreUncertain WrongKey"
+        "BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired "
+        "DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained "
+        "Overloaded QuotaExceeded StepFailed StoreError StoreUncertain WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
@@ -29,6 +29,7 @@ _DECLARED = {
     "client.access.grants": "Allowed AllowedChange",
     "client.access.quotas": "Quota QuotaChange QuotaUse",
     "client.access.store_universes": "UniverseInfo create_universe universes",
+    "client.upkeep.universe_deletion": "delete_universe",
     "client.diff.result": "Diff",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
@@ -36,6 +37,7 @@ _DECLARED = {
     "client.personal.erase": "Erasure",
     "client.run": "Run Sent",
     "client.universe": "Universe",
+    "client.upkeep.collection": "Collected Garbage",
     "client.world": "World",
     "kernel.authoring": "http=http_call",
     "kernel.authoring.calls": "Call Effect Request Retry Workflow",
@@ -60,6 +62,7 @@ _DECLARED = {
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",
     "observe.sinks": "Journaled Notice Sinks",
+    "roles.copies.world_export": "Exported",
     "roles.effects.attempt": "Attempt attempt",
     "roles.hub": "Chunk",
     "store.encryption.interface": "Codec CodecContext=Context",

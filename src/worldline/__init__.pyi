@@ -7,6 +7,7 @@ from worldline import flow
 from worldline.adapters.egress import Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadCopy,
     BadInput,
     CellUnfit,
     Closed,
@@ -62,6 +63,8 @@ from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
+from worldline.client.upkeep.collection import Collected, Garbage
+from worldline.client.upkeep.universe_deletion import delete_universe
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -106,6 +109,7 @@ from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.hub import Chunk
 from worldline.store.encryption.interface import Codec
@@ -119,6 +123,7 @@ __all__ = [
     "Allowed",
     "AllowedChange",
     "Attempt",
+    "BadCopy",
     "BadInput",
     "Call",
     "CancelKind",
@@ -130,6 +135,7 @@ __all__ = [
     "CodecContext",
     "CodecFailed",
     "CodecMismatch",
+    "Collected",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -148,8 +154,10 @@ __all__ = [
     "Erasure",
     "Error",
     "Exists",
+    "Exported",
     "Failed",
     "Fatal",
+    "Garbage",
     "Head",
     "IdReused",
     "InUse",
@@ -212,6 +220,7 @@ __all__ = [
     "attempt",
     "continue_as_new",
     "create_universe",
+    "delete_universe",
     "emit",
     "flow",
     "gather",

@@ -39,8 +39,11 @@ class Place(NamedTuple):
 
 
 class Kit:
-    def __init__(self, name: str, opener: Callable[[], Awaitable[kv.Engine]], place: Place | None) -> None:
+    def __init__(
+        self, name: str, opener: Callable[[], Awaitable[kv.Engine]], place: Place | None, *, is_sealed: bool = False
+    ) -> None:
         self.name = name
+        self.is_sealed = is_sealed  # the engine below has had the whole dose; the dose here is smaller
         self._opener = opener
         self._place = place
         self._opened: list[kv.Engine] = []
@@ -90,6 +93,9 @@ class Facade:
     async def freeze(self) -> kv.Frozen:
         return await self._open().freeze()
 
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        await self._open().raise_stamps(above)
+
     async def durability(self) -> kv.Durability:
         return await self._open().durability()
 
@@ -109,7 +115,7 @@ def memory_kit(env: envs.Env, vault: Vault | None = None) -> Kit:
     async def opener() -> kv.Engine:
         return Facade(shared) if vault is None else sealed_engine.SealedEngine(Facade(shared), vault)
 
-    return Kit("memory", opener, None)
+    return Kit("memory", opener, None, is_sealed=vault is not None)
 
 
 def placed_kit(place: Place, env: envs.Env) -> Kit:
@@ -118,7 +124,8 @@ def placed_kit(place: Place, env: envs.Env) -> Kit:
     async def opener() -> kv.Engine:
         return await open_place(place, env, create=True)
 
-    return Kit(place.engine.removeprefix(SEALED), opener, place)
+    is_sealed = place.engine.startswith(SEALED)
+    return Kit(place.engine.removeprefix(SEALED), opener, place, is_sealed=is_sealed)
 
 
 async def open_place(

@@ -71,3 +71,29 @@ async def test_an_engine_that_cannot_says_so(kit: Kit) -> None:
 
     with pytest.raises(errors.BadInput, match="cannot keep the store"):
         await kv.freeze(Plain())  # type: ignore[arg-type]
+
+
+async def _appended(engine: kv.Engine, name: int) -> kv.Stamp:
+    batch = batches.once(name)
+    batch.append(b"q/", b"")
+    [stamp] = (await batches.ok(engine, batch)).stamps
+    return stamp
+
+
+async def test_stamps_go_on_above_those_of_another_store(kit: Kit) -> None:
+    engine = await kit.open()
+    first = await _appended(engine, 1)
+    above = kv.stamp(kv.stamp_version(first) + 10**15, 7)
+    await kv.raise_stamps(engine, above)
+    second = await _appended(engine, 2)
+    assert second > above
+    await kv.raise_stamps(engine, first)
+    third = await _appended(engine, 3)
+    assert third > second
+    page = (await engine.read(kv.Range(b"q/", b"q0"))).page(0)
+    assert [key[2:] for key, _ in page.items] == [first, second, third]
+    assert page.stable > above
+    other = await kit.open()
+    assert await _appended(other, 4) > third
+    with pytest.raises(errors.BadInput, match="stamps of another store"):
+        await kv.raise_stamps(object(), above)  # type: ignore[arg-type]

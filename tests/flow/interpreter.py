@@ -1,13 +1,14 @@
 """The reference interpreter: expressions evaluated by walking the document, the oracle of the compiled closures.
 
-It shares only the conversions of `values` with what it checks. It is written for reading, and slow.
+It shares only the conversions of `values` with what it checks. `bench/flow.py` measures closures against it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from worldline.kernel.flow import hashing, snapshots, values
@@ -16,7 +17,7 @@ from worldline.kernel.flow.values import MISSING, normal, num, same_value, stric
 Expr = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Env:
     """What an expression reads."""
 
@@ -70,6 +71,7 @@ def _get(e: Expr, env: Env) -> Any:
     return _walk(env.snapshot.data, parts)
 
 
+@lru_cache(maxsize=1_000)
 def _parts(path: str) -> list[str]:
     """Segments, read character by character."""
     out, escaped = [""], False
@@ -106,7 +108,8 @@ def _each(e: Expr, env: Env, body: str) -> list[tuple[Any, Any]] | None:
     array = evaluate(e["array"], env)
     if not isinstance(array, list):
         return None
-    return [(x, evaluate(e[body], replace(env, item=x, index=i, array=array))) for i, x in enumerate(array)]
+    snapshot, intent_id, action = env.snapshot, env.intent_id, env.action
+    return [(x, evaluate(e[body], Env(snapshot, intent_id, action, x, i, array))) for i, x in enumerate(array)]
 
 
 def _and(e: Expr, env: Env) -> bool:

@@ -259,6 +259,7 @@ async def test_fulfill_a_result_that_does_not_fit_is_an_error_though_core_raises
     assert types(desk).count("effect:fulfill:apply") == 0
 
 
+@pytest.mark.probe("flow.effect-repeated")
 async def test_err_fe_4_a_failed_id_is_never_performed_again(open_desk: Desks) -> None:
     """The reference performs it again and again: its guard reads state that the failure left as it was."""
     called: list[str] = []
@@ -689,6 +690,7 @@ async def test_ord_serial_and_parallel_hosts_end_alike(open_desk: Desks) -> None
     assert ends[0] == ends[1]
 
 
+@pytest.mark.probe("flow.early-twice")
 async def test_ord_parallel_a_second_outcome_of_what_waits_is_dropped(open_desk: Desks) -> None:
     desk, (first, second) = await open_both(open_desk, "parallel")
     await desk.inject(second, [flow.set("b", 1)])

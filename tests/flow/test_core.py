@@ -25,7 +25,7 @@ from tests.flow.documents import (
 from worldline.base import limits
 from worldline.kernel.flow import compiled, core, faults, hashing, patches, schema, snapshots, validation, values
 from worldline.kernel.flow import computed as computed_values
-from worldline.kernel.flow.expressions import compiler
+from worldline.kernel.flow.expressions import compiler, reasons
 
 CORE = core.Core()
 CONTEXT = snapshots.Context(now=1_000, random_seed="i")
@@ -202,6 +202,43 @@ INPUT = field("object", required=True, fields={"n": field("number", required=Tru
 def test_input_is_checked(given: Any, fits: bool) -> None:
     found = compute(loaded({"go": {"flow": put("count", get("input.n")), "input": INPUT}}), input=given)
     assert code(found) == ("" if fits else faults.INVALID_INPUT)
+
+
+CONDITION = op(
+    "and", op("gt", get("count"), lit(0)), op("not", op("isNull", get("note"))), op("lt", get("count"), lit(99))
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"count": 0}, ("count > 0 is false (count = 0)", "note is set is false (note = null)")),
+        ({"count": 99, "note": "x"}, ("count < 99 is false (count = 99)",)),
+        ({"count": 5, "note": "x" * 99}, ()),
+    ],
+)
+def test_a_refusal_names_the_parts_that_fail(data: Any, expected: tuple[str, ...]) -> None:
+    domain = loaded({"go": {"flow": put("count", lit(1)), "available": CONDITION}}, ANY)
+    snapshot = first(domain, data)
+    found = CORE.refusal(domain, snapshot, snapshots.Intent("go", "i"))
+    assert (found.reasons if found else ()) == expected
+    assert (found is None) == (not expected)
+    unknown = CORE.refusal(domain, snapshot, snapshots.Intent("other", "i"))
+    assert unknown is not None
+    assert unknown.code == faults.UNKNOWN_ACTION
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (op("or", op("eq", get("a"), lit("x")), op("isNull", get("b"))), '(a = "x") or (b is empty)'),
+        (op("not", op("gte", op("add", get("a"), lit(1)), lit(2))), "not ((a + 1) ≥ 2)"),
+        ({"kind": "startsWith", "str": get("a"), "prefix": lit("b")}, 'startsWith(a, "b")'),
+        (op("toBoolean", get("computed.paid")), "computed.paid"),
+    ],
+)
+def test_expressions_as_text(expression: Any, expected: str) -> None:
+    assert reasons.text(expression) == expected
 
 
 def test_available_is_not_asked_again_when_a_host_goes_on() -> None:

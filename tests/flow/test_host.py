@@ -62,6 +62,7 @@ async def test_run_004_a_job_that_comes_as_the_runner_ends_is_run_by_it(open_des
     assert runners(desk) == ["runner:start", "runner:end"]
 
 
+@pytest.mark.probe("flow.kick-remembered")
 async def test_live_004_a_kick_that_a_runner_blocks_is_remembered(open_desk: Desks) -> None:
     """Behind the last look, the guard not yet released: the lost wake-up."""
     desk = open_desk(made(go=INCREMENT))
@@ -83,6 +84,7 @@ async def _submit_at(desk: Any, moment: str) -> None:
     await desk.idle()
 
 
+@pytest.mark.probe("flow.kick-failed")
 async def test_live_003_a_kick_that_fails_is_logged_and_tried_again(
     open_desk: Desks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,6 +304,7 @@ async def test_an_apply_that_raises_is_cleared_recorded_and_gone_on_with(open_de
     assert said(desk, "effect:fulfill:error", "phase") == ["apply"]
 
 
+@pytest.mark.probe("flow.clear-failed")
 async def test_a_clear_that_fails_is_fatal_for_its_key_alone(open_desk: Desks) -> None:
     handlers = {"http": gives("response", {})}
     broken = Breaking("system.pendingRequirements")
@@ -317,6 +320,7 @@ async def test_a_clear_that_fails_is_fatal_for_its_key_alone(open_desk: Desks) -
     assert await desk.fatal("other") == ""
 
 
+@pytest.mark.probe("flow.error-patch-failed")
 async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(open_desk: Desks) -> None:
     flow_ = seq(when(op("lt", get("count"), lit(1)), seq(INCREMENT, effect("http"))), put("done", lit(True)))
     desk = open_desk(made(go=flow_), {"http": raising("no")}, core=Breaking("$host.lastError"))
@@ -324,6 +328,70 @@ async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(
     data = await idle_data(desk)
     assert (data["done"], "lastError" in data["$host"]) == (True, False)
     assert said(desk, "effect:fulfill:error", "phase") == ["error-patch"]
+
+
+@pytest.mark.probe("flow.abandon-failed")
+async def test_an_intent_that_can_neither_go_on_nor_end_is_fatal_for_its_key(open_desk: Desks) -> None:
+    class Hopeless(Breaking):
+        def abandon(self, *given: Any, **named: Any) -> snapshots.Snapshot:
+            raise RuntimeError("broken abandon")
+
+    desk = open_desk(made(bad=INCREMENT, go=INCREMENT), core=Hopeless("bad"))
+    with pytest.raises(flow.KeyFatal, match="neither go on nor end"):
+        await desk.act("bad")
+    assert said(desk, "fatal:escalate", "reason") == ["abandon_failed"]
+    assert (await desk.act("go", key="other")).status == "complete"
+
+
+@pytest.mark.probe("flow.handler-cancelled")
+async def test_a_handler_that_cancels_itself_has_an_outcome(open_desk: Desks) -> None:
+    async def cancels(call: flow.EffectCall) -> list[flow.Patch]:
+        raise asyncio.CancelledError
+
+    desk = open_desk(made(go=GUARDED), {"http": cancels})
+    assert (await desk.act("go")).status == "complete"
+    assert (await idle_data(desk))["$host"]["lastError"]["code"] == jobs.EFFECT_CANCELLED
+
+
+async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_desk: Desks) -> None:
+    broken: list[int] = []
+
+    def environment() -> dict[str, Any]:
+        if broken:
+            raise RuntimeError("no environment")
+        return {}
+
+    desk = open_desk(made(go=INCREMENT), environment=environment)
+    await desk.snapshot()
+    broken.append(1)
+    assert (await desk.act("go")).status == "error"
+    broken.clear()
+    assert (await desk.act("go")).status == "complete"
+
+
+async def test_a_snapshot_in_the_middle_of_system_get_goes_on(open_desk: Desks) -> None:
+    desk = open_desk(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
+    heads: list[snapshots.Snapshot] = []
+    desk.on_event = lambda event: (
+        heads.append(desk.host.snapshot(KEY)) if event.fields.get("jobType") == "FulfillEffect" else None
+    )
+    await desk.act("go", id="i")
+    expected = (await idle_data(desk))["note"]
+    other = open_desk(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
+    await other.seed(heads[0])
+    await other.idle()
+    assert (await idle_data(other))["note"] == expected
+
+
+async def test_an_id_is_reused_only_with_the_same_input(open_desk: Desks) -> None:
+    desk = open_desk(made(go=INCREMENT))
+    await desk.act("go", {"n": 1}, id="i")
+    with pytest.raises(errors.IdReused):
+        await desk.act("go", {"n": True}, id="i")
+    with pytest.raises(errors.IdReused):
+        await desk.act("go", id="i")
+    with pytest.raises(errors.NotFound):
+        await desk.host.result("unknown", key=KEY)
 
 
 async def test_ids_and_inputs_that_no_snapshot_can_keep_are_refused() -> None:
@@ -379,6 +447,28 @@ async def test_totals_and_sequences_of_the_contract() -> None:
     for action in ("up", "up", "down", "up", "down", "down"):
         await host.dispatch(action)
     assert host.snapshot().data["count"] == 5
+
+
+async def test_a_condition_decides_whether_anything_is_fetched() -> None:
+    flow_ = when(op("eq", get("count"), lit(0)), put("error", lit("No fetches yet")), once("response", "http"))
+    host = flow.Host(made(go=flow_), env=VirtualEnv())
+    result = await host.dispatch("go")
+    assert (result.snapshot.data["error"], result.snapshot.data["response"]) == ("No fetches yet", None)
+
+
+async def test_virtual_time_wakes_sleepers_in_order_of_their_time() -> None:
+    env, woken = VirtualEnv(), []
+
+    async def sleeper(name: int, ms: int) -> None:
+        await env.sleep(ms / 1_000)
+        woken.append((name, env.wall_us() // 1_000))
+
+    tasks = [asyncio.ensure_future(sleeper(name, ms)) for name, ms in ((1, 100), (2, 50), (3, 75))]
+    await settled()
+    assert env.wall_us() == 0
+    await env.advance(150)
+    await asyncio.gather(*tasks)
+    assert (woken, env.wall_us()) == ([(2, 50), (3, 75), (1, 100)], 150_000)
 
 
 async def test_drain_waits_for_effects_too() -> None:

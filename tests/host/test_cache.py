@@ -145,3 +145,29 @@ async def test_folder_that_cannot_be_made(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(errors.StoreUnavailable, match="cannot cache blobs in"):
         async with opened(tmp_path / "store", bucket, folder=str(tmp_path / "file" / "cache")):
             pass
+
+
+async def test_the_cache_of_an_encrypted_store_is_sealed(tmp_path: Path, bucket: str) -> None:
+    """And one that was filled under another key fills anew."""
+    folder = tmp_path / "cache"
+    chosen = Settings(cache=CacheSettings(folder=str(folder)))
+    old, new = ({"keys": {"a": b"a" * 32, "b": b"b" * 32}, "current": each} for each in ("a", "b"))
+
+    async def read(codec: wl.AesGcm, *, put: bool = False) -> tuple[int, int]:
+        async with wl.open(
+            str(tmp_path / "store"), objects=bucket, create=True, settings=chosen, codec=codec
+        ) as universe:
+            blobs, cache = universe._connection.blobs, universe._connection.store.cache
+            assert cache is not None
+            if put:
+                await blobs.put(DATA)
+            assert await blobs.get(cas.address(DATA)) == DATA
+            stats = cache.stats()
+            return stats.hits, stats.misses
+
+    assert await read(wl.AesGcm(**old), put=True) == (0, 1)  # type: ignore[arg-type]
+    [file] = cached(folder)
+    assert b"large" not in file.read_bytes()
+    assert await read(wl.AesGcm(**old)) == (1, 0)  # type: ignore[arg-type]
+    assert await read(wl.AesGcm(**new)) == (0, 1)  # type: ignore[arg-type]
+    assert await read(wl.AesGcm(**new)) == (1, 0)  # type: ignore[arg-type]

@@ -146,3 +146,29 @@ def test_a_default_of_a_field() -> None:
         world.send(Shouted("a"))
         assert world.state(Cell, "a").text.value == "nothing yet"
         assert world.prove() == 3
+
+
+def test_a_process_that_did_not_expect_any_does_the_step_again() -> None:
+    """Code that makes one without declaring any: the step is dropped, and done again."""
+    app = wl.Program("p")
+
+    @app.reducer
+    @dataclass
+    class Cell:
+        text: Any = None
+
+        @wl.on
+        def take(self, event: Shouted) -> None:
+            try:
+                self.text = wl.Personal(SECRET, of=event.user)
+            except errors.Error:
+                self.text = "caught"
+
+    with testing.world(app, twice=False) as world:
+        personal.use.seen = False
+        try:
+            with pytest.raises(errors.CannotStep, match="did not expect"):
+                world.send(Shouted("ada"))
+        finally:
+            personal.use.note()
+        world.machine.close()

@@ -192,6 +192,9 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "1516" + WORLD_ID + NONCE_ID,
         U + "1516" + WORLD_ID + NONCE_ID[:-2] + "80",
     ),
+    ("sealed.lineages", lambda: sealed.lineages(UNIVERSE), U + "1516", U + "1517"),
+    ("sealed.all_values", lambda: sealed.all_values(AT), U + "1516" + WORLD_ID, U + "1516" + WORLD_ID[:-2] + "30"),
+    ("subjects.records", lambda: subjects.records(AT), U + "1517" + WORLD_ID, U + "1517" + WORLD_ID[:-2] + "30"),
     ("subjects.subjects", lambda: subjects.subjects(AT), U + "1517" + WORLD_ID + "14", U + "1517" + WORLD_ID + "15"),
     ("journal.frames", lambda: journal.frames(AT), W + "1506" + "1501", W + "1507"),
     ("journal.frames", lambda: journal.frames(AT, above=255), W + "1506" + "160100", W + "1507"),
@@ -296,11 +299,17 @@ PARSED: list[tuple[str, Callable[[bytes], Any], bytes, Any]] = [
         copying.import_key(AT),
         AT,
     ),
+    (
+        "sealed.parse",
+        lambda key: sealed.parse(UNIVERSE, key),
+        sealed.value_key(AT, NONCE, INTENT),
+        (AT, NONCE, INTENT),
+    ),
     ("leases.owner_of", leases.owner_of, leases.held_key(WORKER, AT), WORKER),
 ]
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-WIDE = ("leases.workers", "worlds.all_worlds")  # of all kinds of keys that a worker or a world has
+WIDE = ("leases.workers", "worlds.all_worlds", "subjects.records")  # of all kinds of keys that a worker or a world has
 PARTS = ("inbox.stamp_of", "leases.owner_of", "worlds.world_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
@@ -409,6 +418,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return copying.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
+        case "sealed.parse", (root, subject, value):
+            return sealed.value_key(root, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:

@@ -103,6 +103,10 @@ class Cut:
         self._check()
         return await kv.freeze(self.engine)
 
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        self._check()
+        await kv.raise_stamps(self.engine, above)
+
     async def durability(self) -> kv.Durability:
         found: kv.Durability = await self.engine.durability()
         return found
@@ -120,6 +124,12 @@ class Around:
 
     def __init__(self, engine: kv.Engine) -> None:
         self._engine = engine
+
+    async def freeze(self) -> kv.Frozen:
+        return await kv.freeze(self._engine)
+
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        await kv.raise_stamps(self._engine, above)
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         return await self._engine.read(*requests)

@@ -24,6 +24,7 @@ from worldline.inspect import inclusion, prove, state_proof, verify
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.model.journal import Kind
 from worldline.model.upkeep.sealed import Kept
+from worldline.roles.deletion.worlds import Removal
 from worldline.store import kv
 
 SECRETS = (SECRET, LOUD)
@@ -394,6 +395,109 @@ async def test_a_value_that_is_damaged_or_missing_is_named(memory_kit: Kit) -> N
         await verified(world)
     await world.erase(key="ada")
     assert (await verified(world)).erased == 2
+
+
+@pytest.mark.probe("erasure.lineage-left-over")
+async def test_a_deleted_world_leaves_no_personal_values(kit: Kit) -> None:
+    """They go with the last world of the lineage: a fork reads what it inherited from a world that is deleted."""
+    app, names = people.program()
+    universe = (await kit.process(app)).universe
+    world = await universe.ensure("w", app)
+    other = await universe.ensure("other", app)
+    await applied(other, Joined("ada", wl.Personal("other@example.org", of="ada")))
+    await applied(world, people.ada())
+    fork = await world.fork("fork")
+    await applied(fork, Renamed("ada", "Ada"))
+    await fork.snapshot()
+    await world.delete()
+    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
+    person: Any = await fork.state(names["Person"], "ada")
+    assert person.mail.value == SECRET
+    await verified(fork)
+    await fork.delete()
+    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
+    assert await secrets.places(kit, SECRET) == []
+    assert (await other.state())["Person"]["ada"]["mail"] == "other@example.org"
+
+
+async def test_an_exported_world_takes_its_values_along(kit: Kit, tmp_path: Path) -> None:
+    """Also that some were erased; the copy erases its own. What failed to be imported leaves nothing."""
+    app, names = people.program()
+    process = await kit.process(app)
+    world = await process.universe.ensure("w", app)
+    gone = await applied(world, people.ada("old@example.org"))
+    await applied(world, people.ada())
+    await applied(world, Shouted("ada"))
+    await world.erase(height=gone)
+    await world.export(tmp_path / "w.world")
+    copy = await process.universe.import_world(tmp_path / "w.world", name="copy")
+    await copy.resume()
+    person: Any = await copy.state(names["Person"], "ada")
+    assert (person.mail.value, person.loud[0].value) == (SECRET, LOUD)
+    found = await verified(copy)
+    assert (found.personal, found.erased) == (5, 2)
+    assert (await prove.prove(copy._handle)).holds
+    await world.erase(key="ada")
+    person = await copy.state(names["Person"], "ada")
+    assert person.mail.value == SECRET
+    assert (await copy.erase(key="ada")).values == 3
+    assert await secrets.places(kit, *SECRETS, "old@example.org") == []
+    whole = (tmp_path / "w.world").read_bytes()
+    (tmp_path / "cut.world").write_bytes(whole[:-200])
+    with pytest.raises(errors.Corrupt):
+        await process.universe.import_world(tmp_path / "cut.world", name="cut")
+    assert await secrets.places(kit, *SECRETS) == []
+
+
+async def test_a_damaged_value_stops_its_world(memory_kit: Kit) -> None:
+    """It is no failure of the code: nothing is journaled, and the world is left alone."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    [token, _] = sealed.find(b"".join(each.payload for each in await kits.entries(world)))
+    key = sealed_keys.value_key(await world._handle.address(), token.subject, token.value)
+    engine = await memory_kit.engine()
+    raw = (await engine.read(kv.Get(key))).value(0)
+    assert raw is not None
+    await change(engine, key, raw, sealed_keys.KEPT.pack(Kept(bytes(sealed.SALT_BYTES), b"\x63eve")))
+    await world.send(Shouted("ada"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await world.ask(MailOf("ada"))
+    assert Kind.HANDLER_FAILED not in await kits.kinds(world)
+
+
+async def test_other_code_is_tried_on_what_is_left(memory_kit: Kit) -> None:
+    """The same code does the same, what it seals included; of a value that was erased, nothing can be said."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    await applied(world, Shouted("ada"))
+    same = await world.shadow(people.program()[0])
+    assert (same.stopped, same.cells, same.inputs) == ("", [], [])
+    await world.erase(key="ada")
+    await applied(world, Shouted("ada"))
+    again = await world.shadow(people.program()[0], last=1)
+    assert (again.stopped, again.cells, again.inputs) == ("", [], [])
+    assert "was erased since" in (await world.shadow(people.program()[0])).stopped
+
+
+async def test_a_change_of_code_finds_the_values(memory_kit: Kit) -> None:
+    """Runs are tried under the new code before it is taken, and go on under it."""
+    app, names = people.program()
+    process = await memory_kit.process(app)
+    world = await process.universe.ensure("w", app)
+    _ = await world.start(names["greet"]("ada", wl.Personal(SECRET, of="ada")), id="greeting")
+    await process.close()
+    edited, _ = people.program()
+
+    @edited.effect
+    async def another() -> None:
+        pass
+
+    world = (await memory_kit.process(edited)).universe.world("w")
+    await world.send(people.Go(), to="greeting")
+    assert await (await world.attach("greeting")).result(30) == f"hello ada to {SECRET}!"
 
 
 async def change(engine: kv.Engine, key: bytes, before: bytes, after: bytes | None) -> None:

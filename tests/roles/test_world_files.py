@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.roles import conftest, kit
+from tests.roles import conftest, kit, people
 from worldline.base import errors, limits
 from worldline.codec import canonical, pack
 from worldline.inspect import doctor, verify
@@ -172,6 +172,35 @@ async def test_a_world_can_be_copied_beside_itself(tmp_path: Path) -> None:
             await copy.export(file)
         with pytest.raises(errors.BadInput, match="nowhere"):
             await process.universe.import_world(tmp_path / "nowhere")
+
+
+async def test_personal_values_go_along_unless_they_were_erased(tmp_path: Path) -> None:
+    program, _ = people.program()
+    async with stores(tmp_path, "lmdb", "memory") as (here, there):
+        process = await here.process(program)
+        world = await process.universe.create("people", program)
+        for user in ("ada", "bob"):
+            joined = people.Joined(user, wl.Personal(f"{user}: {people.SECRET}", of=user))
+            await (await world.send(joined)).applied(20)
+        await world.erase(key="ada")
+        await world.export(tmp_path / "people.world")
+        assert b"ada: " + people.SECRET.encode() not in b"".join(
+            data for _, data in pack.of_bytes(pack.Kind.WORLD, (tmp_path / "people.world").read_bytes())
+        )
+        await process.close()
+        copy = await there.process(program)
+        imported = await copy.universe.import_world(tmp_path / "people.world")
+        await imported.resume()
+        bob = await imported.ask(people.MailOf("bob"), timeout=20)
+        assert bob is not None
+        assert bob.value == f"bob: {people.SECRET}"
+        ada = await imported.ask(people.MailOf("ada"), timeout=20)
+        assert ada is not None
+        with pytest.raises(wl.Erased):
+            _ = ada.value
+        await imported.erase(key="bob")
+        everything = (await copy.engine.read(kv.Range(b"\x00", b"\xff", count_max=10**6, bytes_max=2**30))).page(0)
+        assert not [key for key, raw in everything.items if people.SECRET.encode() in raw]
 
 
 # --- Files that are none ---------------------------------------------------------------------------------------------

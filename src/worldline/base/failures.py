@@ -61,17 +61,11 @@ class Refused(errors.Error):
         self.data: dict[str, Any] = dict(data or {})
 
 
-class _ErasedText(str):
-    """The text `erased`, and no user's."""
-
-    __slots__ = ()
-
-
 class Erased(errors.Error):
     """A `wl.Personal` whose value was erased was read. Plain data has `Erased.TEXT` in its place."""
 
     code = "erased"
-    TEXT: Final = _ErasedText("erased")
+    TEXT: Final[str] = bytes.decode(b"erased")  # an object of its own: `is` tells it from a user's text
 
     def __init__(self, message: str = "a personal value was erased") -> None:
         super().__init__(message)

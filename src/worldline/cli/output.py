@@ -38,6 +38,7 @@ _HINTS: list[tuple[type[BaseException], str]] = [
     (errors.StoreMissing, "create one with `worldline dev FILE` or `worldline init`, or name another with --store"),
     (errors.StoreVersion, "use the release that wrote it"),
     (errors.BadCopy, "use another copy, or make it again"),
+    (errors.KeyDestroyed, "`worldline delete` removes what is left of it"),
     (errors.Corrupt, "`worldline doctor` says what is damaged"),
     (errors.Conflicted, "try again"),
 ]

@@ -12,7 +12,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.layers import leases, ready, trial, worlds
-from worldline.layers.upkeep import held
+from worldline.layers.upkeep import data_keys, held
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import kv, transact
@@ -29,8 +29,10 @@ async def change(
     engine, env = universe.store.engine, universe.store.env
 
     async def attempt() -> transact.Write[worlds.World]:
-        read = await engine.read(worlds.get(at), *leases.reads(at), held.get(at))
+        read = await engine.read(worlds.get(at), *leases.reads(at), held.get(at), data_keys.get(at))
         world = worlds.decode(at, read.value(0))
+        if status is Status.ACTIVE:
+            data_keys.check_kept(at, read.value(5))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
         changed = worlds.change(batch, world, status=status, labels=labels)

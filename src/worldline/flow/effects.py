@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.kernel.flow import faults, jobs, patches, snapshots, values
 
 
@@ -110,12 +110,20 @@ async def perform(
             raise
         finally:
             limit.cancel()
-        found = work.result()
+        found = _settled(work, requirement)
         last = attempt == registered.retries
         if last or found.failure is None or found.failure.code != jobs.EFFECT_EXECUTION_FAILED:
             return settle(found)
         await env.sleep(registered.retry_delay_ms / 1_000)
     return None
+
+
+def _settled(work: asyncio.Future[jobs.FulfillEffect], requirement: snapshots.Requirement) -> jobs.FulfillEffect:
+    """The outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
+    if work.cancelled():
+        probes.hit("flow.handler-cancelled")
+        return _failed(requirement, jobs.EFFECT_CANCELLED, f"{requirement.type!r} was cancelled")
+    return work.result()
 
 
 async def _attempt(handler: Handler, requirement: snapshots.Requirement, given: EffectCall) -> jobs.FulfillEffect:

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import env_os, errors, limits
+from worldline.base import env_os, errors, limits, probes
 from worldline.flow import effects as handlers
 from worldline.flow import events, mailbox
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import jobs, patches, snapshots, tracing, validation, values
+from worldline.kernel.flow import hashing, jobs, patches, snapshots, tracing, validation, values
 from worldline.kernel.flow.authoring import domains
 from worldline.kernel.flow.compiled import Compiled
 
@@ -57,7 +57,7 @@ class _Key:
         self.head = head
         self.fatal = ""
         self.waiting: dict[str, asyncio.Future[Result]] = {}
-        self.bodies: dict[str, tuple[str, Any]] = {}
+        self.bodies: dict[str, str] = {}
         self.traces: dict[str, list[tracing.TraceGraph]] = {}
         self.performing: dict[asyncio.Task[None], str] = {}
 
@@ -72,14 +72,14 @@ class _Key:
         """Whether the intent was submitted before; the same id with another body is refused."""
         if intent.intent_id not in self.bodies:
             return False
-        if self.bodies[intent.intent_id] != (intent.type, intent.input):
+        if self.bodies[intent.intent_id] != _body(intent):
             raise errors.IdReused(intent.intent_id)
         return True
 
     def expect(self, intent: snapshots.Intent) -> None:
         """Keep its future, and those of the last intents that have ended."""
         self.waiting[intent.intent_id] = asyncio.get_running_loop().create_future()
-        self.bodies[intent.intent_id] = (intent.type, intent.input)
+        self.bodies[intent.intent_id] = _body(intent)
         ended = [each for each, future in self.waiting.items() if future.done()]
         for each in ended[: max(0, len(ended) - limits.FLOW_RESULTS_KEPT_MAX)]:
             del self.waiting[each], self.bodies[each]
@@ -204,7 +204,8 @@ class Host:
     def seed(self, snapshot: snapshots.Snapshot, *, key: str = DEFAULT_KEY) -> None:
         """Begin a key with a snapshot. Intents on their way in it go on: their effects are performed again."""
         self._keys[key] = _Key(key, snapshots.decoded(snapshots.plain(snapshot)))
-        self._act(key, jobs.resumed(self._keys[key].head, self.domain))
+        context = snapshots.Context(self._now(), snapshot.meta.random_seed)
+        self._act(key, jobs.resumed(self._keys[key].head, self.domain, context))
 
     async def drain(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
         """Wait until nothing of a key is queued, run or performed any more."""
@@ -256,10 +257,12 @@ class Host:
             try:
                 return self._schedule(key)
             except Exception as error:  # noqa: BLE001 - LIVE-3: whatever keeps a runner from starting is tried again
+                probes.hit("flow.kick-failed")
                 self._emit(key, "runner:kick:failed", message=str(error))
         return self._remember(key)
 
     def _remember(self, key: str) -> None:
+        probes.hit("flow.kick-remembered")
         self._kicked[key] = None
 
     def _schedule(self, key: str) -> None:
@@ -302,17 +305,19 @@ class Host:
     def _one(self, key: str, job: jobs.Job) -> None:
         """Run one job and act on its outcome. What it raises ends its intent."""
         entry = self._entry(key)
-        context = self._frozen(job, entry.head)
         emit = self._emitter(key)
+        context = snapshots.Context(self._now(), jobs.seed(job, entry.head))
         try:
+            context = self._frozen(context)
             outcome = jobs.run(job, entry.head, self.domain, context, emit)
         except Exception as error:  # noqa: BLE001 - section 13.2: logged, and the next job is taken
             outcome = jobs.failed(job, error, entry.head, self.domain, context=context, emit=emit)
         self._settle(key, job, outcome)
 
-    def _frozen(self, job: jobs.Job, head: snapshots.Snapshot) -> snapshots.Context:
-        """The context of a job, captured once."""
-        return snapshots.Context(self._now(), jobs.seed(job, head), dict(self._environment()))
+    def _frozen(self, context: snapshots.Context) -> snapshots.Context:
+        """The context of a job with its environment, captured once."""
+        env = values.from_outside(dict(self._environment()), "the environment")
+        return snapshots.Context(context.now, context.random_seed, env)
 
     def _settle(self, key: str, job: jobs.Job, outcome: jobs.Outcome) -> None:
         """First the head, then what is to be done about it."""
@@ -365,6 +370,12 @@ class Host:
                 self._trace(events.Event(key, type, fields))
             except Exception:  # noqa: BLE001 - a sink that fails changes nothing
                 _log.warning("%s: the trace sink failed at %s", key, type, exc_info=True)
+
+
+def _body(intent: snapshots.Intent) -> str:
+    """What must be the same if the id is."""
+    given = {} if intent.input is values.MISSING else {"input": intent.input}
+    return hashing.canonical({"type": intent.type, **given})
 
 
 def _checked_id(id: str) -> str:

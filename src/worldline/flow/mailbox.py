@@ -20,6 +20,7 @@ class Mailbox:
 
     def put(self, job: jobs.Job) -> bool:
         """Whether the queue was empty."""
+        assert isinstance(job, jobs.Job), "a mailbox holds jobs alone"
         self._queue.append(job)
         return len(self._queue) == 1
 

@@ -227,6 +227,12 @@ class NoObjects:
         pass
 
 
+def bodies_of(store: Store) -> object_store.Objects | None:
+    """The objects of a store; None if it was opened without."""
+    kept = store.objects.inner if isinstance(store.objects, timed_store.TimedObjects) else store.objects
+    return None if isinstance(kept, NoObjects) else store.objects
+
+
 def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObjects | None:
     """The objects if they are files: only there can uploads of killed processes leave temporary files."""
     kept = bodies

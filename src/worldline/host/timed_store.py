@@ -28,6 +28,7 @@ class TimedEngine:
         self._telemetry = listening
         self.wait = engine.wait
         self.freeze = functools.partial(kv.freeze, engine)
+        self.raise_stamps = functools.partial(kv.raise_stamps, engine)
         self.durability = engine.durability
         self.close = engine.close
 

@@ -125,6 +125,8 @@ class Doctor:
                 self._find(name, "meta", "the listing differs from the world's own record")
             leases.decode(at, read.value(1), read.value(2), read.value(3))
             self.report.entries += (await verify.verify(self._universe, at)).entries
+        except errors.KeyDestroyed:
+            return  # a person has erased it: there is nothing to be found
         except (errors.Corrupt, errors.NotFound) as error:
             status = await self._status({}, at)
             if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at

@@ -18,7 +18,7 @@ from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.layers.stored.export import Changed
-from worldline.layers.upkeep import sealed
+from worldline.layers.upkeep import data_keys, sealed
 from worldline.model import ids, journal, row_keys, snapshot
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
@@ -237,7 +237,10 @@ async def head(universe: Connection, at: ids.Address) -> journal.Head:
 
 
 async def verify(universe: Connection, at: ids.Address, progress: Progress = no_progress) -> Verified:
-    """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong."""
+    """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong;
+    `KeyDestroyed` if the whole world was erased.
+    """
+    data_keys.check_kept(at, (await universe.store.engine.read(data_keys.get(at))).value(0))
     top = await head(universe, at)
     line = await _whole_line(universe, at)
     kept = await _readable_records(universe, line)

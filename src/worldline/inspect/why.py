@@ -149,6 +149,11 @@ async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[
     """
     try:
         return await world.machine(), [], ""
+    except errors.KeyDestroyed as error:
+        fault = Reason(
+            "erased", "it was erased", True, error=str(error), command=asking.command(f"delete {asking.name}")
+        )
+        return None, [fault], "its state was erased"
     except errors.Corrupt as error:
         what = "it cannot be run: stored bytes are not what was written; restore the store from a backup"
         fault = Reason("damaged", what, True, error=str(error), command=asking.command(f"verify {asking.name}"))

@@ -52,6 +52,33 @@ class Desk(Protocol):
 desk: Final[context.OfThread[Desk | None]] = context.OfThread(None)
 
 
+class Use:
+    """Whether this process has anything to do with personal values: if not, steps need no desk. A program that declares
+    them says so before its first step.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def note(self) -> None:
+        """There is a personal value, or a type of one. If that shows only now, in code that runs already, its step is
+        dropped and done again at a desk.
+        """
+        if self.seen:
+            return
+        self.seen = True
+        running = context.current.get()
+        if running is not None:
+            error = errors.CannotStep(
+                "the process did not expect personal values; the step is done again", lasting=False
+            )
+            running.drop_step(error)
+            raise error
+
+
+use: Final = Use()
+
+
 class Personal(Generic[T_co]):
     """A value about a person, that `worldline erase` can erase. `of`: whose it is, such as the key of their cell.
 
@@ -61,6 +88,7 @@ class Personal(Generic[T_co]):
     __slots__ = ("_erased", "_of", "_read", "_token", "_value")
 
     def __init__(self, value: T_co, *, of: str) -> None:
+        use.note()
         if type(of) is not str or not of:
             raise errors.BadInput("wl.Personal(of=) names whose value it is: text that is not empty")
         if isinstance(value, Personal):
@@ -111,6 +139,7 @@ class Personal(Generic[T_co]):
     def of_token(token: bytes, read: Callable[[bytes], T]) -> Personal[T]:
         """What stands in a stored value. `read`: how bytes become the value."""
         made: Personal[T] = Personal.__new__(Personal)
+        use.note()
         sealed.parse(token)
         made._of, made._value, made._token, made._erased, made._read = "", _NOTHING, token, False, read
         at = desk.get()

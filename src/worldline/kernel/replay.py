@@ -64,7 +64,7 @@ def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
         raise errors.DecodeError(f"height {first.height}: a step cannot begin with {first.kind.name}")
     carried = payload_of(first)
     data = b"" if carried is None else load(carried)
-    return step.Input(item_of(first), data, first.stamp, poison=_poison_of(entries))
+    return step.Input(item_of(first), data, first.stamp, poison=_poison_of(entries), erased=erased_of(entries))
 
 
 def _poison_of(entries: Sequence[journal.Entry]) -> str:
@@ -115,7 +115,7 @@ def stepped_again(
     machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load
 ) -> step.Stepped:  # fmt: skip
     """Give a step's input to the machine once more."""
-    given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries), erased=erased_of(entries))
+    given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
     try:
         return kernel_step.step(machine, given, context_of(entries, address))

@@ -32,11 +32,17 @@ def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.
     """`CannotStep` if this process, and not the code, prevented the step. After that, and after any other exception,
     the machine is spoilt: the caller drops it, and journals nothing.
     """
+    try:
+        return _step_at_desk(machine, given, context) if personal.use.seen else _step(machine, given, context)
+    except MemoryError as error:
+        raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
+
+
+def _step_at_desk(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
+    """Where there may be personal values."""
     outside = personal.desk.set(StepDesk(machine))
     try:
         return _step(machine, given, context)
-    except MemoryError as error:
-        raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
     finally:
         personal.desk.reset(outside)
 
@@ -65,7 +71,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     changes, covered, plain = machine.end_step()
     return steps.Stepped(
         now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
-        plain, now.traces, now.sealed,
+        plain, now.traces, [] if now.personal is None else now.personal.new,
     )  # fmt: skip
 
 

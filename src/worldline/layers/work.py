@@ -333,6 +333,18 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
     return _move(batch, held, waiting)
 
 
+def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
+    """Open work in a copy of its store, which makes its pointer anew. One that was claimed waits again: whatever had
+    claimed it is not here. The batch has a guard of its own.
+    """
+    wanted = found.work
+    if wanted.state is _CLAIMED:
+        wanted = msgspec.structs.replace(wanted, state=_WAITING, token=b"", worker=b"", due_us=now_us)
+    batch.put(keys.open_key(found.at, found.intent), keys.WORK.pack(wanted))
+    if wanted.state in CLAIMABLE:
+        _point(batch, found.at, found.intent, wanted)
+
+
 def close_gone(batch: kv.Batch, opened: Open) -> None:
     """Forget work of a world that is gone. Guard: the authority as it was read."""
     batch.expect(keys.open_key(opened.at, opened.intent), opened.raw)

@@ -92,6 +92,7 @@ class Prover:
         self._folded_to = folded_to
         self._rows = rows  # of the state at the head, while there is no machine, or values were erased
         self._lost = False  # they are not known: what steps changed was dropped
+        self._behind_erased = False  # that is so since a step that cannot be run again
         self._machine: Machine | None = None
         self._hash = program_of(rows)
         self.head = head
@@ -167,7 +168,9 @@ class Prover:
 
     def _fold(self, step: history.Stored, loaded: dict[bytes, bytes], *, erased: bool = False) -> None:
         if step.dropped or self._lost:
+            self._behind_erased = erased or (self._lost and self._behind_erased)
             self.head, self._rows, self._lost = step.head(), Rows(), True
+            erased = self._behind_erased
         elif self._cold is None:
             self.head = history.fold(self.head, [step], self._rows, loaded)
         else:

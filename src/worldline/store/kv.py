@@ -267,6 +267,19 @@ class Freezing(Protocol):
 
     async def freeze(self) -> Frozen: ...
 
+    async def raise_stamps(self, above: Stamp) -> None:
+        """Every stamp that is assigned from now on is greater than this one. For a store that is made of a copy and has
+        no other user yet: it has keys with stamps of another store.
+        """
+
+
+async def raise_stamps(engine: Engine, above: Stamp) -> None:
+    """`Freezing.raise_stamps`. `BadInput` if the engine cannot do that."""
+    found = getattr(engine, "raise_stamps", None)
+    if found is None:
+        raise errors.BadInput(f"{type(engine).__name__} cannot go on from the stamps of another store")
+    await found(above)
+
 
 async def freeze(engine: Engine) -> Frozen:
     """The store as it is now. `BadInput` if the engine cannot keep it."""
@@ -381,6 +394,11 @@ def conflict(batch: Batch, get: Callable[[bytes], bytes | None]) -> Conflict | N
 def stamp(version: int, ordinal: int) -> Stamp:
     """A stamp of the engines that count versions: eight bytes of version, four of ordinal."""
     return Stamp(version.to_bytes(8, "big") + ordinal.to_bytes(4, "big"))
+
+
+def stamp_version(of: bytes) -> int:
+    """The version of a stamp of any engine: its first eight bytes."""
+    return int.from_bytes(of[:8], "big")
 
 
 def stamps(version: int, first: int, count: int) -> tuple[Stamp, ...]:

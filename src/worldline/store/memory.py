@@ -65,6 +65,10 @@ class MemoryEngine:
         frozen._version, frozen._appended = self._version, self._appended
         return frozen
 
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        self._check_open()
+        self._version = max(self._version, kv.stamp_version(above))
+
     async def durability(self) -> kv.Durability:
         return kv.Durability(full=False, settings={"engine": "memory", "sync": "none"})
 

@@ -36,6 +36,7 @@ class TestDesk:
 @contextmanager
 def in_memory() -> Iterator[None]:
     """Worlds that are made in here keep their personal values in one place of their own."""
+    personal.use.note()
     vault = MemoryVault()
     outside, desk = vaults.in_memory.set(vault), personal.desk.set(TestDesk(vault))
     try:

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from worldline.base import errors
 from worldline.cli import common
 from worldline.cli.common import Desk
 from worldline.client.personal import erase as erasing
+from worldline.client.upkeep import destruction
 from worldline.inspect import render
 
 
@@ -16,13 +18,22 @@ from worldline.inspect import render
 @click.argument("world")
 @click.option("--key", metavar="KEY", help="All values of this subject: wl.Personal(..., of=KEY).")
 @click.option("--payload", "height", type=int, metavar="HEIGHT", help="The values in the payload at this height.")
+@click.option("--all", "whole", is_flag=True, help="All of the world, by destroying its key; for encrypted stores.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
-async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, dry_run: bool) -> None:
+async def erase(
+    desk: Desk, *, world: str, key: str | None, height: int | None, whole: bool, dry_run: bool
+) -> None:  # fmt: skip
     """Erase personal values for good, with those of forks.
 
     What was declared as `wl.Personal` goes; the journal, its digests and proofs stay as they are, and every reader says
-    `erased` where it stood. Each world says in its journal that it was done when it next runs.
+    `erased` where it stood. Each world says in its journal that it was done when it next runs. With `--all`, nothing of
+    one world can be read any more but its name and labels.
     """
+    if whole:
+        if key is not None or height is not None or dry_run:
+            raise errors.BadInput("--all erases the whole world; it goes with none of --key, --payload and --dry-run")
+        await _erase_whole(desk, world)
+        return
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         plan = await erasing.erase(found, key=key, height=height, dry_run=True)
@@ -35,6 +46,15 @@ async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, 
     lines = [f"{done} {_text(plan)}" if plan.values else "nothing is left to erase: it was erased before"]
     lines += [f"{name} takes no input now: its journal does not say so" for name in plan.untold]
     desk.out.one(said, lines)
+
+
+async def _erase_whole(desk: Desk, world: str) -> None:
+    async with desk.open(programs=[]) as universe:
+        at = await desk.address(universe, world)
+        desk.confirm(f"Destroy the key of world {world!r}? Its data can never be read again.")
+        done = await destruction.destroy_key(universe, at)
+    said = f"the key of {world} is destroyed" if done else f"the key of {world} was destroyed before"
+    desk.out.one({"world": world, "all": True, "changed": done}, [said])
 
 
 def _text(plan: erasing.Erasure) -> str:

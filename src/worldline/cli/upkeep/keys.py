@@ -1,4 +1,4 @@
-"""Keys of encrypted stores: making a key file, which keys are in use, changing them, and destroying that of a world."""
+"""Keys of encrypted stores: making a key file, which keys are in use, and changing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 from worldline.base import env_os, errors, limits
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.client.upkeep import destruction
 from worldline.host.encryption import rotation
 from worldline.store.encryption import master_keys
 
@@ -71,23 +70,7 @@ async def rotate_keys(desk: Desk) -> int:
     return output.NEGATIVE if done.kept else 0
 
 
-@common.command("destroy-key", asks=True)
-@click.argument("world")
-async def destroy_key(desk: Desk, world: str) -> None:
-    """Erase a world by destroying its key.
-
-    Its journal, inbox, dead letters and open work are unreadable from then on, in backups of the store too. Saved
-    states and large values, which worlds share, go with the next garbage collection.
-    """
-    async with desk.open(programs=[]) as universe:
-        at = await desk.address(universe, world)
-        desk.confirm(f"Destroy the key of world {world!r}? Its data can never be read again.")
-        done = await destruction.destroy_key(universe, at)
-    said = f"the key of {world} is destroyed" if done else f"the key of {world} was destroyed before"
-    desk.out.one({"name": world, "id": at.world.hex(), "erased": True, "changed": done}, [said])
-
-
-COMMANDS = [new_key, keys, rotate_keys, destroy_key]
+COMMANDS = [new_key, keys, rotate_keys]
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -14,9 +14,9 @@ from worldline.base import errors, limits
 from worldline.client import changes
 from worldline.client.connection import Connection
 from worldline.host.encryption import rotation
-from worldline.keys import lineage as lineage_keys
 from worldline.keys.upkeep import data_keys as keys
 from worldline.layers import snapshots, worlds
+from worldline.layers.stored import lines
 from worldline.layers.upkeep import data_keys
 from worldline.model import ids
 from worldline.model.world import Status
@@ -25,30 +25,28 @@ from worldline.store import kv, transact
 
 async def destroy_key(universe: Connection, at: ids.Address) -> bool:
     """Returns whether this call did it. `Closed` while forks need the world's history."""
-    ring = rotation.ring_of(universe.store.vault)
+    rotation.ring_of(universe.store.vault)  # refuses a store that has none
     read = await universe.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
     await _check_pins(universe, at, read.page(1))
     if worlds.decode(at, read.value(0)).meta.status is not Status.ARCHIVED:
         await changes.change(universe, at, status=Status.ARCHIVED)
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        key, counter = keys.world_key(at), lineage_keys.pin_count_key(at)
-        read = await ring.engine.read(
-            kv.Get(key), kv.Get(counter), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE)
-        )
+        read = await universe.store.engine.read(
+            data_keys.get(at), snapshots.get_pin_count(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE),
+            lines.get(at), snapshots.get_baseline(at),
+        )  # fmt: skip
         await _check_pins(universe, at, read.page(2))
         batch = kv.Batch()
-        if not data_keys.destroy(batch, key, read.value(0), time_us=read.time_us):
+        if not data_keys.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):
             return transact.Done(False)
-        count = read.value(1)
-        if count is None:  # a fork that is being made now adds to it, and one of the two conflicts
-            batch.absent(counter)
-            batch.put(counter, kv.counter_add(None, 0))
-        else:
-            batch.expect(counter, count)
+        snapshots.expect_pins(batch, at, read.value(1))
+        lineage = lines.decode_lineage(read.value(3))
+        if lineage is not None:  # it needs nothing of others any more; where it leaned is unknown afterwards
+            snapshots.unpin(batch, at, lineage, height=snapshots.decode_baseline(read.value(4)).height)
         return transact.Write(batch, lambda _: True)
 
-    return await transact.run(ring.engine, ring.env, attempt)
+    return await transact.run(universe.store.engine, universe.store.env, attempt)
 
 
 async def _check_pins(universe: Connection, at: ids.Address, page: kv.Page) -> None:

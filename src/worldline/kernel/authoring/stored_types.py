@@ -19,7 +19,7 @@ from msgspec import inspect
 
 from worldline.base import errors
 from worldline.kernel import user_errors, values
-from worldline.kernel.personal import Personal
+from worldline.kernel.personal import Personal, use
 
 _TYPES_MAX = 10_000
 _DEPTH_MAX = 32
@@ -144,6 +144,7 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
 def _wrong(info: Any) -> str:
     """Why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
     if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
+        use.note()
         return ""
     if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
         return f"{values.name_of(info.cls)} cannot be stored; {_PLAIN}"

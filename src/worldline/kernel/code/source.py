@@ -12,11 +12,12 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Protocol, TypeGuard
 
 _WRAPPERS_MAX = 100
 _PARSES_MAX = 3
+_PACKAGE = "worldline"
 _CALLS = "worldline.kernel.authoring.calls"
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
@@ -109,6 +110,8 @@ class Scope:
         """The object that an expression of names and attributes refers to. Locals are unknown: they may be anything."""
         if isinstance(node, ast.Attribute):
             inner = self.resolve(node.value)
+            if isinstance(inner, ModuleType) and inner.__name__ == _PACKAGE:  # its names are loaded when they are used
+                return getattr(inner, node.attr, UNKNOWN)
             return UNKNOWN if inner is UNKNOWN else inspect.getattr_static(inner, node.attr, UNKNOWN)
         return self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
 

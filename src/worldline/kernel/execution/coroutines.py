@@ -13,7 +13,7 @@ from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, user_errors
 from worldline.kernel.authoring import messages
-from worldline.kernel.execution import reports, stack, workflow_calls
+from worldline.kernel.execution import desk, reports, stack, workflow_calls
 from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
 from worldline.kernel.rows.records import Failure, Op, Resume
 from worldline.kernel.runs import Run
@@ -136,6 +136,11 @@ def _error_of(op: Op) -> BaseException:
 
 def rebuild(machine: Machine, run: Run) -> None:
     """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
+    with desk.at(machine):
+        _rebuild(machine, run)
+
+
+def _rebuild(machine: Machine, run: Run) -> None:
     check_given(machine, run)
     record = run.record
     flow = machine.program.workflows.get(record.workflow)

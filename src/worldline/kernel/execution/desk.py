@@ -10,14 +10,29 @@ replay takes that as given. A step that is replayed, and had a value that is gon
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from worldline.base import errors, failures, limits, probes
 from worldline.codec import digest, sealed
-from worldline.kernel import context, values
+from worldline.kernel import context, personal, values
 from worldline.kernel.rows import vault
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
 from worldline.model.upkeep.sealed import Kept, New
+
+
+@contextmanager
+def at(machine: Machine) -> Iterator[None]:
+    """A desk for code of the machine that runs outside of a step, if there is none."""
+    outside = personal.desk.get()
+    if not isinstance(outside, StepDesk):
+        personal.desk.set(StepDesk(machine))
+    try:
+        yield
+    finally:
+        personal.desk.reset(outside)
 
 
 class StepDesk:
@@ -41,8 +56,9 @@ class StepDesk:
         if machine.where is None:
             raise errors.BadInput("a wl.Personal is sealed by a step")
         now = machine.now
-        number = now.next_sealed(len(data))
-        if now.sealed_bytes > limits.PERSONAL_STEP_BYTES_MAX:
+        sealing = now.with_personal()
+        number = sealing.write(len(data))
+        if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX:
             raise failures.LimitExceeded(f"a step may seal {limits.PERSONAL_STEP_BYTES_MAX} bytes of personal values")
         place = now.context.step.to_bytes(8, "big") + number.to_bytes(4, "big")
         value = digest.hash_parts(b"personal", now.context.address.world, place)[: limits.ID_BYTES]
@@ -54,9 +70,9 @@ class StepDesk:
         try:
             if not machine.replaying:
                 kept = machine.vault.keep(subject, value, data)
-                machine.now.sealed.append(New(subject, value, kept))
+                machine.now.with_personal().new.append(New(subject, value, kept))
                 return kept
-            found = machine.vault.find(subject, value)
+            found = machine.vault.again(subject, value, data)
         except errors.CannotStep as error:
             machine.drop_step(error)
             raise
@@ -87,6 +103,10 @@ class StepDesk:
         except errors.CannotStep as error:
             machine.drop_step(error)
             raise
+        except errors.Corrupt as error:
+            damaged = errors.DamagedCell(f"a personal value is damaged: {error}")
+            machine.drop_step(damaged)
+            raise damaged from error
         if found is None:
             if machine.replaying:
                 raise self._gone()
@@ -99,9 +119,8 @@ class StepDesk:
         if self._machine.where is None or (run is not None and run.rebuilding):
             return
         now = self._machine.now
-        if token.value not in now.missed:
+        if now.with_personal().miss(token.value):
             probes.hit("personal.erased-read")
-            now.missed[token.value] = None
             now.draft(Kind.ERASED_READ, values.dump([token.subject, token.value]))
 
     def _gone(self) -> errors.ErasedValue:

@@ -47,10 +47,6 @@ class Compiled:
         given: Mapping[str, Any] = found
         return self._once(("available", name), lambda: self._compiler.one(given))
 
-    def expression(self, key: str) -> Run:
-        """The expression of one computed value."""
-        return dict(self.evaluation())[key]
-
     def _nodes(self) -> nodes.Nodes:
         return nodes.Nodes(self.fields, self._compiler, self.action)
 

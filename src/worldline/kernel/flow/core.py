@@ -1,4 +1,4 @@
-"""The pure Core: compute, apply, abandon, explain. The same arguments give the same result; nothing else is looked at.
+"""The pure Core: compute, apply, abandon, refusal, explain. The same arguments give the same result.
 
 compute   one run of an action's flow over a snapshot, from its beginning. The steps:
           0 computed values anew; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
@@ -7,6 +7,7 @@ compute   one run of an action's flow over a snapshot, from its beginning. The s
 apply     concrete patches, one by one: one that is refused is skipped and becomes an error, the others are applied.
           Version + 1, also for no patch at all. Of `system`, only `pendingRequirements` can be written.
 abandon   ends an intent that cannot be gone on with: its requirements are cleared, its error is `lastError`.
+refusal   why an intent would be refused now, without running it.
 explain   a path's value, and how it came about.
 
 Errors are values in the snapshot. What is raised is the caller's fault: `patches.BadPatch`, `faults.NotJson`.
@@ -21,7 +22,7 @@ import msgspec
 
 from worldline.kernel.flow import computed, faults, fields, nodes, patches, paths, snapshots, tracing, values
 from worldline.kernel.flow.compiled import Compiled
-from worldline.kernel.flow.expressions import lookups
+from worldline.kernel.flow.expressions import lookups, reasons
 from worldline.kernel.flow.expressions.scope import Scope
 from worldline.kernel.flow.schema import defaults
 
@@ -38,6 +39,14 @@ class Computed(msgspec.Struct, frozen=True):
     snapshot: snapshots.Snapshot
     requirements: tuple[snapshots.Requirement, ...]
     trace: tracing.TraceGraph | None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why an intent would be refused now: the error's code and message, and the parts of its condition that fail."""
+
+    code: str
+    message: str
+    reasons: tuple[str, ...] = ()
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -138,6 +147,25 @@ class Core:
         remaining = tuple(each for each in snapshot.system.pending_requirements if each.intent_id != intent.intent_id)
         system = _system(snapshot, error, status="error", pending=remaining)
         return _settled(snapshot, system, context, closing)
+
+    def refusal(self, schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent) -> Refusal | None:
+        """Why the intent would be refused before anything of it is run; None if it would not. Changes nothing."""
+        meter = values.Meter()
+        try:
+            snapshot = _with_computed(schema, snapshot, meter)
+            _accepted(schema, snapshot, intent, meter, reentry=False)
+        except computed.Failed as failed:
+            return Refusal(failed.fault.code, str(failed))
+        except faults.Fault as fault:
+            condition = (
+                schema.schema.actions[intent.type].available if fault.code == faults.ACTION_UNAVAILABLE else None
+            )
+            if not isinstance(condition, dict):
+                return Refusal(fault.code, fault.message)
+            scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
+            scope.begin_flow(intent.input, values.Meter())
+            return Refusal(fault.code, fault.message, reasons.why(condition, scope))
+        return None
 
     def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
         """A computed value with those it depends on; anything else as it is."""

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from worldline.base import limits
+from worldline.base import limits, probes
 from worldline.kernel.flow import faults, hashing, patches, paths, slots, snapshots, tracing, values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.core import Computed
@@ -179,19 +179,26 @@ def failed(
     try:
         return _Turn(head, domain, context, emit).abandon(intent, faults.INTERNAL_ERROR, said)
     except Exception as again:  # noqa: BLE001 - an injected Core: then the key is fatal
+        probes.hit("flow.abandon-failed")
         emit("fatal:escalate", intentId=intent.intent_id, reason="abandon_failed", message=str(again))
         return Outcome(head, fatal=f"the intent {intent.intent_id} can neither go on nor end: {again}")
 
 
-def resumed(head: snapshots.Snapshot, domain: Domain) -> Outcome:
+def resumed(head: snapshots.Snapshot, domain: Domain, context: snapshots.Context) -> Outcome:
     """What is to be done about the intents on their way in a snapshot that a host begins with."""
     jobs: list[Job] = []
     effects: list[snapshots.Requirement] = []
     for intent_id in slots.every(head):
         pending = own_pending(head, intent_id)
-        effects += pending if domain.parallel else pending[:1]
         if not pending:
             jobs.append(ContinueCompute(intent_id, slots.computes(head, intent_id)))
+        for each in pending if domain.parallel else pending[:1]:
+            if slots.early(head, intent_id, each.id) is not None:
+                continue
+            if each.type == SYSTEM_GET:
+                jobs.append(answered(each, context))
+            else:
+                effects.append(each)
     return Outcome(head, tuple(jobs), tuple(effects))
 
 
@@ -299,6 +306,7 @@ class _Turn:
             return msgspec.structs.replace(self._over(intent, result.status), trace=result.trace)
         again = refused_again(self._head, intent_id)
         if again is not None:
+            probes.hit("flow.effect-repeated")
             ended = self.abandon(
                 intent, EFFECT_REPEATED, f"the effect {again.type!r} failed and is asked for again by the same node",
                 {"requirementId": again.id, "effectType": again.type},
@@ -338,6 +346,7 @@ class _Turn:
             try:
                 self._clear(job, failure)
             except Exception as error:  # noqa: BLE001 - an injected Core: ERR-FE-3
+                probes.hit("flow.clear-failed")
                 self._emit("effect:fulfill:error", requirementId=job.requirement_id, phase="clear", message=str(error))
                 self._emit(
                     "fatal:escalate", intentId=job.intent_id, reason="requirement_clear_failed", message=str(error)
@@ -354,6 +363,7 @@ class _Turn:
     def _waits(self, job: FulfillEffect) -> Outcome:
         """An earlier requirement of the intent has no outcome yet: this one is kept in the slot."""
         if slots.early(self._head, job.intent_id, job.requirement_id) is not None:
+            probes.hit("flow.early-twice")
             return self._dropped(job, "dropped:stale")
         self._apply(slots.kept_early(job.intent_id, job.requirement_id, _kept(job)), "ordering-buffer")
         self._emit("effect:fulfill:wait", requirementId=job.requirement_id)
@@ -395,6 +405,7 @@ class _Turn:
         try:
             self._apply(slots.error(self._head, values.from_outside(found, "error")), "error-patch")
         except Exception as error:  # noqa: BLE001 - an injected Core: ERR-FE-5
+            probes.hit("flow.error-patch-failed")
             self._head = before
             self._emit(
                 "effect:fulfill:error", requirementId=job.requirement_id, phase="error-patch", message=str(error)

@@ -18,6 +18,29 @@ _FULL_BYTES = limits.STEP_BYTES_MAX // 2
 EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4  # of a step, from which on no event is raised
 
 
+class Sealing:
+    """The personal values of the current step."""
+
+    __slots__ = ("bytes", "count", "missed", "new")
+
+    def __init__(self) -> None:
+        self.new: list[New] = []  # to be kept apart
+        self.missed: dict[bytes, None] = {}  # that it found erased
+        self.count = self.bytes = 0
+
+    def write(self, size: int) -> int:
+        """The number of the next value that the step writes."""
+        self.count += 1
+        self.bytes += size
+        return self.count
+
+    def miss(self, value: bytes) -> bool:
+        """A value is gone. Whether that is new."""
+        is_new = value not in self.missed
+        self.missed[value] = None
+        return is_new
+
+
 class CurrentStep:
     """What the current step has derived so far."""
 
@@ -33,17 +56,14 @@ class CurrentStep:
         "given_blocks",
         "given_erased",
         "half_done",
-        "missed",
         "ordinal",
         "outgoing",
         "overflowed",
         "patient",
+        "personal",
         "raised",
         "ready",
         "reverted",
-        "sealed",
-        "sealed_bytes",
-        "sealed_count",
         "sender",
         "traces",
         "turns",
@@ -66,9 +86,7 @@ class CurrentStep:
         self.traces: list[Trace] = []  # where user code failed
         self.patient: list[str] = []  # runs that continue when no other can
         self.counters: dict[tuple[str, str], int] = {}  # of the handlers' draws
-        self.sealed: list[New] = []  # personal values, to be kept apart
-        self.sealed_count = self.sealed_bytes = 0
-        self.missed: dict[bytes, None] = {}  # those that it found erased
+        self.personal: Sealing | None = None  # values that can be erased, if the step has any
         self.ordinal = 0
         self.events = 0
         self.overflowed = False
@@ -137,11 +155,11 @@ class CurrentStep:
         self.overflowed = True
         return first
 
-    def next_sealed(self, size: int) -> int:
-        """The number of the next personal value that this step writes."""
-        self.sealed_count += 1
-        self.sealed_bytes += size
-        return self.sealed_count
+    def with_personal(self) -> Sealing:
+        """The step writes or reads a personal value."""
+        if self.personal is None:
+            self.personal = Sealing()
+        return self.personal
 
     def next_key(self) -> tuple[int, int]:
         """The (step, ordinal) of the next open work."""

@@ -19,6 +19,9 @@ class Vault(Protocol):
     def find(self, subject: bytes, value: bytes) -> Kept | None:
         """A value; None if it is not there any more."""
 
+    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:
+        """A value that a step which is done again writes: as it was kept then; None if it is not there any more."""
+
     def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
         """Keep a value under a new salt: with the step that refers to it, or not at all."""
 
@@ -38,6 +41,9 @@ class MemoryVault:
     def find(self, subject: bytes, value: bytes) -> Kept | None:
         return self.values.get((subject, value))
 
+    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:  # noqa: ARG002
+        return self.find(subject, value)
+
     def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
         kept = self.values[subject, value] = Kept(digest.hash_parts(b"salt", subject, value), data)
         return kept
@@ -45,6 +51,30 @@ class MemoryVault:
     def forget(self, subject: bytes) -> None:
         for each in [each for each in self.values if each[0] == subject]:
             del self.values[each]
+
+
+class TrialVault:
+    """For other code that is tried on recorded steps: it reads what is kept, and nothing that it writes is."""
+
+    def __init__(self, kept: Vault) -> None:
+        self._kept = kept
+        self._made = MemoryVault()
+
+    def begin(self) -> None:
+        self._kept.begin()
+
+    def find(self, subject: bytes, value: bytes) -> Kept | None:
+        return self._made.find(subject, value) or self._kept.find(subject, value)
+
+    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:
+        found = self._kept.find(subject, value)
+        return found if found is not None and found.data == data else self.keep(subject, value, data)
+
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+        return self._made.keep(subject, value, data)
+
+    def forget(self, subject: bytes) -> None:
+        self._made.forget(subject)
 
 
 in_memory: Final[context.OfThread[MemoryVault]] = context.OfThread(MemoryVault())

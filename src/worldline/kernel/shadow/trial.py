@@ -24,6 +24,7 @@ from worldline.kernel import commands, events, snapshots
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.repair import ways_out
+from worldline.kernel.rows.vault import Vault
 from worldline.kernel.shadow import asked, outcomes, report
 from worldline.kernel.shadow.asked import Ask
 from worldline.kernel.shadow.script import Recording, Script, Step
@@ -57,11 +58,12 @@ class Endless(errors.Error):
 class Trial:
     """What came of it is in the attributes. `place`: the recorded step and height where it is now."""
 
-    def __init__(self, program: Program, recording: Recording) -> None:
+    def __init__(self, program: Program, recording: Recording, vault: Vault) -> None:
         before = recording.before
         self._recording = recording
         self.script = Script(recording.steps)
         self.machine = snapshots.machine_of(program, before.state, recording.rows_before.items(), recording.at)
+        self.machine.keep_in(vault)
         self.machine.begin_replay()
         self.place: Place = (before.step, before.height)
         self._step = before.step

@@ -21,6 +21,7 @@ from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.execution import coroutines, reports
 from worldline.kernel.rows.records import ENDED, Failure, Record, RunStatus
+from worldline.kernel.rows.vault import TrialVault, Vault, in_memory
 from worldline.kernel.runs import Run
 from worldline.kernel.shadow import asked, compare, report
 from worldline.kernel.shadow.report import BlockedRun, CellOtherwise, Report, RunEnd, RunOtherwise
@@ -37,12 +38,16 @@ _NOT_STARTED = "not started"
 _KIND_OF = {asked.EFFECT: "effects", asked.TIMER: "timers", asked.MESSAGE: "messages"}
 
 
-def would_differ(program: Program, recording: Recording, begin: Begin) -> Report:
-    """Try a program on a recording. `begin` is told before each part that runs user code."""
+def would_differ(program: Program, recording: Recording, begin: Begin, vault: Vault | None = None) -> Report:
+    """Try a program on a recording. `begin` is told before each part that runs user code. `vault`: where the world's
+    personal values are.
+    """
+    kept = TrialVault(in_memory.get() if vault is None else vault)
     after = recording.after
     head = snapshots.machine_of(program, after.state, recording.rows_after.items(), recording.at)
     try:
-        trial = Trial(program, recording)
+        head.keep_in(kept)
+        trial = Trial(program, recording, kept)
     except BaseException:
         head.close()
         raise

@@ -4,7 +4,7 @@ Per what:      subject, by the world that a lineage began with; and each value t
 Changes:       a subject's with every erasure of its values; a value's never
 Keys:          (UNIVERSE, u, SUBJECT, root, 0, subject)        -> Erasures
                (UNIVERSE, u, SUBJECT, root, 1, subject, value) -> Erasures
-Present:       a subject's from its first value on, for ever; a value's from its erasure on
+Present:       a subject's from its first value on, a value's from its erasure on, while a world of the lineage is left
 
 Whatever reads a personal value and may write what it made of it expects the subject's record as it was then: so an
 erasure is never overtaken by a copy.
@@ -35,6 +35,14 @@ def subjects(root: ids.Address) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_root(root, 0))
 
 
+def records(root: ids.Address) -> tuple[bytes, bytes]:
+    """All that is known of a lineage's subjects: their records, and those of values that were erased alone."""
+    return tuples.prefix_range(_of(root))
+
+
+def _of(root: ids.Address) -> bytes:
+    return space.universe(root.universe) + _SUBJECT + tuples.pack_uuid(ids.check_id(root.world, "a world id"))
+
+
 def _root(root: ids.Address, part: int) -> bytes:
-    world = tuples.pack_uuid(ids.check_id(root.world, "a world id"))
-    return space.universe(root.universe) + _SUBJECT + world + tuples.pack((part,))
+    return _of(root) + tuples.pack((part,))

@@ -33,6 +33,12 @@ def checked(key: bytes, raw: bytes | None) -> DataKey:
     return found
 
 
+def check_kept(at: ids.Address, raw: bytes | None) -> None:
+    """`KeyDestroyed` if the key of a world was destroyed. A world of a plain store has none."""
+    if raw is not None:
+        checked(keys.world_key(at), raw)
+
+
 def make(batch: kv.Batch, key: bytes, made: DataKey, *, marker: bytes) -> None:
     """Guard: there is none. Expects that the master key is in use."""
     encryption.expect(batch, marker)

@@ -30,9 +30,10 @@ from worldline.keys import ready as hint_keys
 from worldline.keys import space
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
+from worldline.keys.upkeep import data_keys as data_key_records
 from worldline.keys.upkeep import deletions as keys
 from worldline.layers import leases, snapshots, worlds
-from worldline.layers.upkeep import collection
+from worldline.layers.upkeep import collection, data_keys
 from worldline.model import ids, snapshot
 from worldline.model import world as model
 from worldline.store import kv
@@ -49,16 +50,17 @@ class Doomed(msgspec.Struct, frozen=True):
 def begin(
     batch: kv.Batch, world: worlds.World, lease: leases.State, *, pins_raw: bytes | None, token: bytes, time_us: int,
     names: Sequence[tuple[str, bytes]] = (),
-    leans: tuple[model.Lineage, snapshot.Snapshot] | None = None,
+    leans: tuple[model.Lineage, snapshot.Snapshot] | None = None, data_key_raw: bytes | None = None,
 ) -> Doomed:  # fmt: skip
     """The world is gone. Guards: its meta, its epoch, and that no deletion of it was begun.
 
     `pins_raw`: the count of pins, read before it was found that there are none. `names`: those that are known to point
     to it, with their records. `leans`: of a fork, its lineage and its baseline; its pins in other worlds go.
+    `data_key_raw`: in an encrypted store, the key of the world, which is destroyed.
     """
     at = world.at
     worlds.bury(batch, world)
-    leases.revoke(batch, lease, token=token)
+    fence(batch, lease, token=token)
     snapshots.expect_pins(batch, at, pins_raw)
     if leans is not None:
         lineage, baseline = leans
@@ -66,10 +68,17 @@ def begin(
     batch.delete_range(*work_keys.open_work(at))  # from now on no adapter takes any of it
     for name, raw in names:
         worlds.free_name(batch, at.universe, name, raw=raw)
+    if data_key_raw is not None:
+        data_keys.destroy(batch, data_key_records.world_key(at), data_key_raw, time_us=time_us)
     doomed = _doomed(at, keys.Deletion(time_us))
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
     return doomed
+
+
+def fence(batch: kv.Batch, lease: leases.State, *, token: bytes) -> None:
+    """Its holder writes nothing any more, nor does a worker that is taking the lease now."""
+    leases.revoke(batch, lease, token=token)
 
 
 def queue(batch: kv.Batch, at: ids.Address, *, meta_raw: bytes, time_us: int) -> None:

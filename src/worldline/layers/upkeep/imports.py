@@ -11,11 +11,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from worldline.base import errors
+from worldline.codec import tuples
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
+from worldline.keys.upkeep import sealed as sealed_keys
+from worldline.keys.upkeep import subjects as subject_keys
 from worldline.layers import universes, worlds
 from worldline.layers.upkeep import held
 from worldline.model import ids, journal, snapshot
@@ -76,9 +80,31 @@ def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
         batch.put(inbox_keys.seen_prefix(at) + unread.seen, unread.record, stamp=index)
 
 
-def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes) -> None:
-    """Append a dead letter. It gets a stamp of this store."""
-    batch.append(inbox_keys.dead_prefix(at), letter)
+def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes, *, number: int) -> None:
+    """A dead letter, under a stamp that no engine assigns: like that of an input handed over inside of a process."""
+    batch.put(inbox_keys.dead_key(at, number.to_bytes(8, "big") + b"\xff" * 4), letter)
+
+
+def put_sealed(batch: kv.Batch, at: ids.Address, found: copies.Apart) -> None:
+    """A personal value. It is filed under the imported world, with which a lineage begins."""
+    sealed_keys.KEPT.unpack(found.record)
+    match tuples.unpack(found.key):
+        case (tuples.Uuid(subject), tuples.Uuid(value)):
+            batch.put(sealed_keys.value_key(at, subject, value), found.record)
+        case _:
+            raise errors.DecodeError("not a personal value")
+
+
+def put_subject(batch: kv.Batch, at: ids.Address, found: copies.Apart) -> None:
+    """What is known of a subject, or that a value was erased."""
+    subject_keys.ERASURES.unpack(found.record)
+    match tuples.unpack(found.key):
+        case (0, tuples.Uuid(subject)):
+            batch.put(subject_keys.subject_key(at, subject), found.record)
+        case (1, tuples.Uuid(subject), tuples.Uuid(value)):
+            batch.put(subject_keys.value_key(at, subject, value), found.record)
+        case _:
+            raise errors.DecodeError("not a subject of personal values")
 
 
 def finish(
@@ -107,6 +133,11 @@ def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
     return under_way
 
 
+def get(at: ids.Address) -> kv.Get:
+    """The marker of an import that is under way."""
+    return kv.Get(keys.import_key(at))
+
+
 def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     return kv.Range(*keys.imports(universe), count_max=count_max)
 
@@ -115,7 +146,8 @@ def decode_imports(universe: ids.UniverseId, page: kv.Page) -> list[Import]:
     return [Import(keys.import_world(universe, key), raw, keys.COPYING.unpack(raw).time_us) for key, raw in page.items]
 
 
-def keys_range(at: ids.Address, *, count_max: int) -> kv.Range:
+def keys_ranges(at: ids.Address, *, count_max: int) -> list[kv.Range]:
     """What there is of a world that is being imported."""
-    begin, end = space.world(at), space.world(at) + b"\xff"
-    return kv.Range(begin, end, count_max=count_max)
+    own = (space.world(at), space.world(at) + b"\xff")
+    places = (own, sealed_keys.all_values(at), subject_keys.records(at))
+    return [kv.Range(begin, end, count_max=count_max) for begin, end in places]

@@ -143,3 +143,28 @@ def drop(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
         key = sealed.value_key(root, each.subject, each.value)
         batch.expect(key, sealed.KEPT.pack(each.kept))
         batch.delete(key)
+
+
+# --- A whole lineage ------------------------------------------------------------------------------------------------
+
+
+def next_lineage(universe: ids.UniverseId, *, after: ids.Address | None) -> kv.Range:
+    """The first value of the next lineage behind this one. What that has is not walked."""
+    begin, end = sealed.lineages(universe)
+    return kv.Range(begin if after is None else sealed.all_values(after)[1], end, count_max=1)
+
+
+def decode_next(universe: ids.UniverseId, page: kv.Page) -> ids.Address | None:
+    """The lineage of such a page; None if there is no other."""
+    return sealed.parse(universe, page.items[0][0])[0] if page.items else None
+
+
+def drop_lineage(batch: kv.Batch, root: ids.Address) -> None:
+    """No world of it is left. Guard: the caller's."""
+    batch.delete_range(*sealed.all_values(root))
+    batch.delete_range(*subjects.records(root))
+
+
+def lineage_range(root: ids.Address, *, count_max: int) -> kv.Range:
+    """Values of a lineage."""
+    return kv.Range(*sealed.all_values(root), count_max=count_max)

@@ -71,6 +71,13 @@ class Unread(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     record: bytes = b""
 
 
+class Apart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A record that a lineage has apart from its journals: the end of its key, and the record."""
+
+    key: bytes
+    record: bytes
+
+
 class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An id that was seen: the end of its key, and the record with the stamp of the input."""
 

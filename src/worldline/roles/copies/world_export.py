@@ -16,12 +16,15 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import pack, structs
 from worldline.keys import inbox as inbox_keys
+from worldline.keys.upkeep import sealed as sealed_keys
+from worldline.keys.upkeep import subjects as subject_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state, segments
+from worldline.layers.upkeep import sealed as sealed_layer
 from worldline.model import ids, journal, snapshot
 from worldline.model.trie import nodes
 from worldline.model.upkeep import copies
@@ -99,6 +102,8 @@ class Exporter:
         async for data in self._journal(line, head):
             yield data
         async for data in self._inputs():
+            yield data
+        async for data in self._personal(line):
             yield data
         yield self._packer.finish()
         self.result = Exported(
@@ -237,6 +242,13 @@ class Exporter:
             unread = copies.Unread(raw, seen.seen, seen.record[: -limits.STAMP_BYTES])
             yield self._add(Tag.UNREAD, structs.encode(unread))
 
+    async def _personal(self, line: lines.Line) -> AsyncIterator[bytes]:
+        """Personal values, which journals refer to. Those of a lineage are in one place: all of them are written."""
+        root = sealed_layer.root_of(line)
+        for tag, between in ((Tag.SEALED, sealed_keys.all_values(root)), (Tag.SUBJECT, subject_keys.records(root))):
+            async for key, raw in _items(self._engine, between):
+                yield self._add(tag, structs.encode(copies.Apart(key[len(between[0]) :], raw)))
+
     async def _unread_keys(self) -> list[bytes]:
         return [key async for key, _ in _items(self._engine, inbox_keys.items(self._at))]
 
@@ -282,8 +294,9 @@ class _Building:
 
 def refs(raw: bytes) -> list[bytes]:
     """The blob that a stored input refers to. What cannot be decoded, or was cut, refers to none."""
-    carried = getattr(inboxes.item_of(raw), "payload", None)
-    return [carried.ref] if carried is not None and carried.ref is not None else []
+    item = inboxes.item_of(raw)
+    address = None if item is None else inboxes.item_refers_to(item)
+    return [] if address is None else [address]
 
 
 async def _items(engine: kv.Engine, between: tuple[bytes, bytes]) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -12,6 +12,8 @@
     DEAD      a dead letter, as it is stored
     SEEN      an id that was seen
     UNREAD    an input that was not taken, in order
+    SEALED    a personal value of the world's lineage, which its history refers to
+    SUBJECT   whose personal values there are, and how often some of them were erased
 
 The journal of a fork is whole: what stands in its parents' journals is here too, so it needs none of them. Open work is
 no record: it follows from the state. Everything is as it is in the store (`docs/format.md`), so that digests, states
@@ -39,6 +41,8 @@ class Tag(enum.IntEnum):
     SEEN = 7
     UNREAD = 8
     DROPPED = 9
+    SEALED = 10
+    SUBJECT = 11
 
 
 def blob_records(data: bytes) -> Iterator[pack.Record]:

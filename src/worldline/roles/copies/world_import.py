@@ -37,7 +37,7 @@ from worldline.store import kv, transact
 
 T = TypeVar("T")
 _ANSWERS = (inbox.Receipt, inbox.TimerFired)
-_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD)
+_ORDER = (Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD, Tag.SEALED, Tag.SUBJECT)
 SWEEP_PAGE = 1_000
 ABANDONED_US = 24 * 3_600_000_000  # an import that began so long ago is not going on any more
 
@@ -136,12 +136,16 @@ class Importer:
                 imports.put_segment(self._batch, self._at, record)
             case Tag.DEAD:
                 self._need_refs(inbox_keys.DEAD.unpack(data).item)
-                imports.put_dead(self._batch, self._at, data)
                 self._dead += 1
+                imports.put_dead(self._batch, self._at, data, number=self._dead)
             case Tag.SEEN:
                 seen = _record(copies.Seen, data)
                 _check_seen(seen.seen, seen.record[: -limits.STAMP_BYTES])
                 imports.put_seen(self._batch, self._at, seen)
+            case Tag.SEALED:
+                imports.put_sealed(self._batch, self._at, _record(copies.Apart, data))
+            case Tag.SUBJECT:
+                imports.put_subject(self._batch, self._at, _record(copies.Apart, data))
             case _:
                 self._take_unread(_record(copies.Unread, data))
         await self._written(len(data))
@@ -157,8 +161,10 @@ class Importer:
         if made is not None:
             return made
         batch = kv.Batch()
-        read = await self._engine.read(universes.get_generation(self._at.universe))
+        universe = self._at.universe
+        read = await self._engine.read(universes.get_generation(universe), universes.get_meta(universe))
         self._generation_raw = read.value(0)  # before any blob is put
+        universes.expect_there(batch, universe, read.value(1))
         begun = imports.begin(
             batch, self._at, token=envs.new_id(self._env), source=self._asked.source[:256], time_us=read.time_us
         )
@@ -259,6 +265,8 @@ class Importer:
                 self._request, origins=list(world.origins),
             )  # fmt: skip
             batch = kv.Batch()
+            meta_raw = (await self._engine.read(universes.get_meta(self._at.universe))).value(0)
+            universes.expect_there(batch, self._at.universe, meta_raw)
             imports.finish(
                 batch, under_way, meta=meta, lineage=lineage, head=world.head, baseline=baseline,
                 source=self._asked.source[:256], time_us=time_us, generation_raw=generation_raw,
@@ -305,10 +313,11 @@ async def sweep(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, a
 async def _sweep(engine: kv.Engine, env: envs.Env, under_way: imports.Import) -> None:
     """Delete what was written of an import. If that fails now, it is swept later."""
     while True:
-        read = await engine.read(imports.keys_range(under_way.at, count_max=SWEEP_PAGE), worlds.get(under_way.at))
-        if read.value(1) is not None:
+        ranges = imports.keys_ranges(under_way.at, count_max=SWEEP_PAGE)
+        read = await engine.read(worlds.get(under_way.at), *ranges)
+        if read.value(0) is not None:
             return  # it was made after all: only the answer was lost
-        found = [key for key, _ in read.page(0).items]
+        found = [key for index in range(len(ranges)) for key, _ in read.page(index + 1).items]
         batch = kv.Batch()
         after = imports.sweep(batch, under_way, found)
         [outcome] = await transact.commit(engine, env, batch)

@@ -15,10 +15,11 @@ from worldline.base import errors, probes
 from worldline.codec import tuples
 from worldline.layers import leases, snapshots, worlds
 from worldline.layers.stored import lines
-from worldline.layers.upkeep import collection, deletion
+from worldline.layers.upkeep import collection, data_keys, deletion
 from worldline.layers.upkeep.deletion import Doomed
 from worldline.model import ids, snapshot
 from worldline.model import world as model
+from worldline.roles.erasure import leftover
 from worldline.store import kv, transact
 
 AT_ONCE = 16  # worlds that are removed in one go
@@ -35,19 +36,20 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
         read = await engine.read(
             worlds.get(at), *leases.reads(at), snapshots.get_pin_count(at), lines.get(at), snapshots.get_baseline(at),
-            snapshots.pins_range(at, count_max=NAMED_MAX + 1),
+            snapshots.pins_range(at, count_max=NAMED_MAX + 1), data_keys.get(at),
         )  # fmt: skip
         if worlds.is_deleted(read.value(0)):
             return transact.Done(False)
         world = worlds.decode(at, read.value(0))
-        pins = snapshots.decode_pins(at, read.page(7))
-        if pins:
-            raise await _needed(engine, world, [ids.Address(at.universe, fork) for fork, _ in pins])
+        forks = forks_of(at, read.page(7))
+        if forks:
+            raise await _needed(engine, world, forks)
         batch = kv.Batch()
         deletion.begin(
             batch, world, leases.decode(at, read.value(1), read.value(2), read.value(3)),
             pins_raw=read.value(4), token=envs.new_id(env), time_us=read.time_us,
             names=await _names(engine, world, alias), leans=_leans(read.value(5), read.value(6)),
+            data_key_raw=read.value(8),
         )  # fmt: skip
         return transact.Write(batch, lambda _: True)
 
@@ -56,13 +58,20 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
 
 async def pinned_by(engine: kv.Engine, at: ids.Address, *, count_max: int = NAMED_MAX) -> list[ids.Address]:
     """Forks that have no state of their own yet, and need what this world has."""
-    page = (await engine.read(snapshots.pins_range(at, count_max=count_max))).page(0)
+    return forks_of(at, (await engine.read(snapshots.pins_range(at, count_max=count_max))).page(0))
+
+
+def forks_of(at: ids.Address, page: kv.Page) -> list[ids.Address]:
+    """The forks that these pins are for."""
     return [ids.Address(at.universe, fork) for fork, _ in snapshots.decode_pins(at, page)]
 
 
 def _leans(raw: bytes | None, baseline_raw: bytes | None) -> tuple[model.Lineage, snapshot.Snapshot] | None:
     lineage = lines.decode_lineage(raw)
-    return None if lineage is None else (lineage, snapshots.decode_baseline(baseline_raw))
+    try:
+        return None if lineage is None else (lineage, snapshots.decode_baseline(baseline_raw))
+    except errors.KeyDestroyed:
+        return None  # its pins went with its key
 
 
 async def _names(engine: kv.Engine, world: worlds.World, alias: str) -> list[tuple[str, bytes]]:
@@ -194,7 +203,10 @@ class Removal:
             del self._places[0]
 
     async def _finish(self) -> None:
-        """One batch for each: another process may have finished some of them."""
+        """One batch for each: another process may have finished some of them. Personal values that only these worlds
+        could read go before.
+        """
+        await leftover.sweep(self._engine, self._env, self._universe)
         batches = []
         for doomed in self._empty.values():
             batches.append(kv.Batch())

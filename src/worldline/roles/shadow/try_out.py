@@ -14,13 +14,15 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.rows.vault import Vault
 from worldline.kernel.shadow import upgrade
 from worldline.kernel.shadow.report import Report
 from worldline.kernel.shadow.script import Recording
 from worldline.layers import blobs as blob_layer
 from worldline.layers import worlds
 from worldline.model.world import Status
-from worldline.roles import proof
+from worldline.roles import proof, reader
+from worldline.roles.erasure import vault as vaults
 from worldline.roles.shadow import window
 from worldline.roles.world.cycle.kernel_executor import KernelExecutor, Overdue
 from worldline.store import kv
@@ -54,7 +56,8 @@ async def try_out(
     try:
         recording = await _wait(executor, executor.submit(stored.recording), env, step_us)
         try:
-            return await _wait(executor, executor.submit(_tried, executor, program, recording), env, step_us)
+            vault = await vaults.vault_of(engine, env, await reader.line_of(engine, world.at))
+            return await _wait(executor, executor.submit(_tried, executor, program, recording, vault), env, step_us)
         except Overdue as overdue:
             return _hung(program, recording, overdue.place, step_us)
     finally:
@@ -66,10 +69,10 @@ async def try_out(
         executor.shutdown(wait=False)
 
 
-def _tried(executor: KernelExecutor, program: Program, recording: Recording) -> Report:
+def _tried(executor: KernelExecutor, program: Program, recording: Recording, vault: Vault) -> Report:
     """In the thread."""
     try:
-        return upgrade.would_differ(program, recording, executor.begin_part)
+        return upgrade.would_differ(program, recording, executor.begin_part, vault)
     except Exception:
         raise
     except BaseException as error:

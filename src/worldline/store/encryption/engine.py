@@ -10,7 +10,7 @@ which cipher, the vault says by the key. What an engine must be (`tests/conforma
   value with a stamp), it is read first; and if it is another one by then, the batch is committed again with that form:
   the first time was a certain conflict.
 * A batch that writes values of a world expects the record of that world's key: it conflicts with the destruction of the
-  key. A record that was only wrapped anew is read again, and the batch committed again.
+  key, also if that was before. A record that was only wrapped anew is read again, and the batch committed again.
 * Bounds of pages count plain bytes. The engine below is asked for more, and what is too much is cut off.
 
 Keys, counters, deletes and hints go through as they are.
@@ -19,7 +19,7 @@ Keys, counters, deletes and hints go through as they are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from worldline.base import errors, limits, probes
 from worldline.store import frozen, kv
@@ -45,6 +45,9 @@ class SealedEngine:
     async def freeze(self) -> kv.Frozen:
         """The store as it is now, opened like the present one."""
         return SealedEngine(frozen.FrozenEngine(await kv.freeze(self.inner)), self._vault)
+
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        await kv.raise_stamps(self.inner, above)
 
     # --- Reading ------------------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class SealedEngine:
         self._known[scope] = found
         return found
 
-    def _open(self, key: bytes, stored: bytes, openers: dict[bytes, _Opener]) -> bytes:
+    def _open(self, key: bytes, stored: bytes, openers: Mapping[bytes, _Opener]) -> bytes:
         scope = self._vault.scope(key)
         if scope is None:
             return stored
@@ -149,104 +152,93 @@ class SealedEngine:
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         for batch in batches:
             kv.check(batch)
+        plans = [_Plan(batch, self._vault) for batch in batches]
         outcomes: list[kv.Outcome | None] = [None] * len(batches)
         forms = await self._stored_forms(batches)
         for _ in range(TRANSLATIONS_MAX):
             waiting = [n for n, outcome in enumerate(outcomes) if outcome is None]
-            openers = await self._ready([batches[n] for n in waiting])
+            openers = await self._ready([plans[n] for n in waiting])
             sealed: list[kv.Batch] = []
             for n in waiting:
-                lost = self._erased(batches[n], openers)
+                lost = next((each for each in plans[n].needed if isinstance(openers[each], errors.Error)), None)
                 if lost is None:
-                    sealed.append(self._sealed(batches[n], openers, forms))
-                elif len(batches) == 1:
-                    raise lost[1]
-                else:
-                    outcomes[n] = kv.Conflict(((lost[0], None),))
+                    sealed.append(self._sealed(plans[n], openers, forms))
+                else:  # its key was destroyed
+                    outcomes[n] = kv.Conflict(((lost, None),))
             waiting = [n for n in waiting if outcomes[n] is None]
             found = await self.inner.commit(*sealed) if sealed else []
             for n, outcome in zip(waiting, found, strict=True):
-                outcomes[n] = (
-                    await self._settled(batches[n], outcome, forms) if isinstance(outcome, kv.Conflict) else outcome
-                )
-            if all(outcome is not None for outcome in outcomes):
+                if isinstance(outcome, kv.Conflict):
+                    outcomes[n] = await self._settled(plans[n], outcome, openers, forms)
+                else:
+                    outcomes[n] = outcome
+            if None not in outcomes:
                 return [outcome for outcome in outcomes if outcome is not None]
             probes.hit("encryption.translated-again")
             await asyncio.sleep(0)
         raise errors.Conflicted(f"the keys of this store changed {TRANSLATIONS_MAX} times during one commit")
 
-    async def _ready(self, batches: Sequence[kv.Batch]) -> dict[bytes, _Opener]:
+    async def _ready(self, plans: Sequence[_Plan]) -> dict[bytes, _Opener]:
         """What seals the values of these batches. Data keys that are missing are made and durable first."""
-        scopes: dict[bytes, None] = {}
-        for batch in batches:
-            scopes |= dict.fromkeys(self._scopes(batch))
         openers: dict[bytes, _Opener] = {}
-        missing: list[bytes] = []
-        for scope in scopes:
-            known = self._known.get(scope)
-            if known is None:
-                missing.append(scope)
-            else:
-                openers[scope] = known
+        missing: dict[bytes, None] = {}
+        for plan in plans:
+            for scope in plan.needed:
+                known = self._known.get(scope)
+                if known is None:
+                    missing[scope] = None
+                else:
+                    openers[scope] = known
         if missing:
-            await self._vault.make(missing)
-            openers |= await self._openers(missing)
-        for opener in openers.values():
-            if isinstance(opener, errors.Error) and not isinstance(opener, errors.KeyDestroyed):
-                raise opener
+            await self._vault.make(list(missing))
+            openers |= await self._openers(list(missing))
+            for opener in openers.values():
+                if isinstance(opener, errors.Error) and not isinstance(opener, errors.KeyDestroyed):
+                    raise opener
         return openers
 
-    def _scopes(self, batch: kv.Batch) -> Iterable[bytes]:
-        scope_of = self._vault.scope
-        for key, value in batch.expects.items():
-            if value is not None and type(value) is bytes and (scope := scope_of(key)):
-                yield scope  # what was read remembers its stored form
-        for key in batch.puts:
-            if scope := scope_of(key):
-                yield scope
-        for append in batch.appends:
-            if scope := scope_of(append.prefix):
-                yield scope
-
-    def _erased(self, batch: kv.Batch, openers: dict[bytes, _Opener]) -> tuple[bytes, errors.Error] | None:
-        """A scope of the batch whose key was destroyed."""
-        for scope in self._scopes(batch):
-            opener = openers[scope]
-            if isinstance(opener, errors.Error):
-                return scope, opener
-        return None
-
-    def _sealed(self, batch: kv.Batch, openers: dict[bytes, _Opener], forms: _Forms) -> kv.SealedBatch:
+    def _sealed(self, plan: _Plan, openers: dict[bytes, _Opener], forms: _Forms) -> kv.Batch:
+        batch, scopes = plan.batch, plan.scopes
+        if not scopes:
+            return batch
         made = kv.SealedBatch()
         made.deletes, made.ranges, made.counts = batch.deletes, batch.ranges, batch.counts
         expects = made.expects
         for key, value in batch.expects.items():
-            expects[key] = None if value is None else self._expected(key, value, openers, forms)
+            scope = scopes.get(key)
+            expects[key] = (
+                value if value is None or scope is None else self._expected(key, value, scope, openers, forms)
+            )
         for key, put in batch.puts.items():
+            scope = scopes.get(key)
+            if scope is None:
+                made.puts[key] = put
+                continue
             form = envelope.PUT if put.stamp is None else envelope.STAMPED
-            value = self._seal(form, key, put.value, openers)
-            made.puts[key] = put if value is put.value else kv.Put(key, value, put.stamp)
+            made.puts[key] = kv.Put(key, self._seal(form, key, put.value, scope, openers), put.stamp)
             if put.stamp is None and not self._vault.has_one_form(key):
-                forms[key, put.value] = value  # a later batch of the call may expect it
+                forms[key, put.value] = made.puts[key].value  # a later batch of the call may expect it
         for append in batch.appends:
-            value = self._seal(envelope.APPENDED, append.prefix, append.value, openers)
-            made.appends.append(append if value is append.value else kv.Append(append.prefix, value))
-        for scope in self._scopes(batch):
+            scope = scopes.get(append.prefix)
+            if scope is not None:
+                value = self._seal(envelope.APPENDED, append.prefix, append.value, scope, openers)
+                append = kv.Append(append.prefix, value)  # noqa: PLW2901 - the same, sealed
+            made.appends.append(append)
+        for scope in plan.needed:
             opener = openers[scope]
             if scope not in expects and self._vault.is_destroyable(scope):
                 assert isinstance(opener, Known)
                 expects[scope] = opener.raw
         return made
 
-    def _seal(self, form: int, key: bytes, value: bytes, openers: dict[bytes, _Opener]) -> bytes:
-        scope = self._vault.scope(key)
-        if scope is None:
-            return value
+    def _seal(self, form: int, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener]) -> bytes:
         opener = openers[scope] if scope else self._vault.known(scope, None)
         assert isinstance(opener, Known)
         return envelope.head(form) + opener.cipher.seal(envelope.place(form, key), value)
 
-    def _expected(self, key: bytes, value: bytes, openers: dict[bytes, _Opener], forms: _Forms) -> bytes:
+    def _expected(
+        self, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener], forms: _Forms
+    ) -> bytes:  # fmt: skip
         """The form in which the store may have this value."""
         if isinstance(value, envelope.Unopened):
             return value.stored
@@ -255,7 +247,7 @@ class SealedEngine:
             return stored
         if isinstance(value, envelope.Opened):
             return value.stored
-        return self._seal(envelope.PUT, key, value, openers)
+        return self._seal(envelope.PUT, key, value, scope, openers)
 
     async def _stored_forms(self, batches: Sequence[kv.Batch]) -> _Forms:
         """How the store has the values now that are expected, where that cannot be told from the values."""
@@ -277,20 +269,50 @@ class SealedEngine:
                     forms[key, value] = stored
         return forms
 
-    async def _settled(self, batch: kv.Batch, outcome: kv.Conflict, forms: _Forms) -> kv.Conflict | None:
+    async def _settled(
+        self, plan: _Plan, outcome: kv.Conflict, openers: dict[bytes, _Opener], forms: _Forms
+    ) -> kv.Conflict | None:  # fmt: skip
         """The conflict in plain values; None if there is none: a record or a form was not what it had seemed."""
-        openers: dict[bytes, _Opener] = dict(self._known)
+        expects, scopes = plan.batch.expects, plan.scopes
+        unknown = dict.fromkeys(
+            scope for key, _ in outcome.found if (scope := scopes.get(key)) and scope not in openers
+        )
+        known = openers | await self._openers(list(unknown)) if unknown else openers
         real: list[tuple[bytes, bytes | None]] = []
         for key, stored in outcome.found:
-            if key not in batch.expects:  # the record of a data key
+            if key not in expects:  # the record of a data key
                 self._known.pop(key, None)
                 continue
-            value = None if stored is None else self._open(key, stored, openers)
-            if stored is not None and value is not None and _is_same(value, batch.expects[key]):
+            value = None if stored is None else self._open(key, stored, known)
+            if stored is not None and value is not None and _is_same(value, expects[key]):
                 forms[key, value] = stored
             else:
                 real.append((key, value))
         return kv.Conflict(tuple(real)) if real else None
+
+
+class _Plan:
+    """What is sealed of a batch, and with what."""
+
+    __slots__ = ("batch", "needed", "scopes")
+
+    def __init__(self, batch: kv.Batch, vault: Vault) -> None:
+        self.batch = batch
+        self.scopes: dict[bytes, bytes] = {}  # by key, or prefix of an append; of what is sealed
+        self.needed: dict[bytes, None] = {}  # scopes whose ciphers are
+        scope_of = vault.scope
+        for key, value in batch.expects.items():
+            scope = scope_of(key)
+            if scope is not None:
+                self.scopes[key] = scope
+                if scope and type(value) is bytes:  # what was read remembers its stored form
+                    self.needed[scope] = None
+        for key in (*batch.puts, *(append.prefix for append in batch.appends)):
+            scope = scope_of(key)
+            if scope is not None:
+                self.scopes[key] = scope
+                if scope:
+                    self.needed[scope] = None
 
 
 def _is_same(found: bytes, expected: bytes | None) -> bool:

@@ -166,6 +166,16 @@ class _Store:
             frozen.txn.abort()
         self._frozen.clear()
 
+    def raise_version(self, least: int) -> None:
+        with self._map_lock:
+            self._check()
+            try:
+                with self._db.begin(write=True) as txn:
+                    if _version(txn) < least:
+                        txn.put(_VERSION_KEY, least.to_bytes(_VERSION_BYTES, "big"))
+            except lmdb.Error as error:
+                raise _translate(error, self.folder) from error
+
     def last_txn(self) -> int:
         with self._map_lock:
             return self._db.info()["last_txnid"] if self.writer.failed is None else 0

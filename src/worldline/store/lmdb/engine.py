@@ -33,6 +33,9 @@ class Shared(Protocol):
     def freeze(self) -> FrozenMap | None:
         """The store as it is now; None as above."""
 
+    def raise_version(self, least: int) -> None:
+        """Count on from there, if that is more than the version."""
+
     def last_txn(self) -> int: ...
 
     def durability(self) -> kv.Durability: ...
@@ -134,6 +137,10 @@ class LmdbEngine:
                 return Frozen(found, self._env)
             await self._submit((), 0)
         raise errors.StoreUnavailable(_TOO_FAST)
+
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        self._check_open()
+        self._store.raise_version(kv.stamp_version(above))
 
     async def durability(self) -> kv.Durability:
         self._check_open()

@@ -259,6 +259,10 @@ class Pool:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
+        await self.close_idle()
+
+    async def close_idle(self) -> None:
+        """Those that are lent stay; new ones are opened as they are needed."""
         while self._idle:
             await self._idle.pop().close()
 

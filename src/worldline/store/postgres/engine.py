@@ -94,6 +94,7 @@ class PostgresEngine:
         self._env = env
         self._settings = settings
         self._connect = connect
+        self._schema = schema
         self._hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self._hints, listen, env, schema, settings)
@@ -188,6 +189,19 @@ class PostgresEngine:
             session.abort()
             raise
         return Frozen(session)
+
+    async def raise_stamps(self, above: kv.Stamp) -> None:
+        """Connections know where their stamps begin, so they are made anew."""
+        self._check_open()
+        session = await self._sessions.take()
+        try:
+            await session.row(sql.raise_base(self._schema), kv.stamp_version(above) + 1)
+        except (Again, Broken) as error:
+            raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
+        finally:
+            session.abort()
+            self._sessions.give(session)
+        await self._sessions.close_idle()
 
     async def durability(self) -> kv.Durability:
         self._check_open()

@@ -388,5 +388,11 @@ def store_moved(schema: str) -> str:
     return f"UPDATE {settings.check_schema(schema)}.store SET system = $1, base = base + {BASE_STEP}"  # noqa: S608
 
 
+def raise_base(schema: str) -> str:
+    """Stamps begin at a version at least. The base is what transaction ids are added to, and so is never below it."""
+    name = settings.check_schema(schema)
+    return f"UPDATE {name}.store SET base = greatest(base, $1::bigint) RETURNING base"  # noqa: S608
+
+
 def channel(schema: str) -> str:
     return "worldline_" + settings.check_schema(schema)

@@ -1,0 +1,113 @@
+"""Copies of whole stores: `backup`, which also lists and checks them, and `restore`."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common
+from worldline.cli.common import Desk
+from worldline.client.copies import backups
+from worldline.host import compose
+from worldline.inspect import render
+
+_BACKUP = click.option("--backup", "id", default="", metavar="ID", help="One of them, by its id.")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A backup, as a line of a list."""
+
+    id: str
+    time: object
+    universes: str
+    keys: int
+    blobs: int
+    size: int
+
+
+@common.command("create")
+@click.argument("places", nargs=-1, required=True, metavar="[STORE] FOLDER")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the last N backups there.")
+@click.option("--only", "names", multiple=True, metavar="UNIVERSE", help="Not all universes; may be given again.")
+async def create(desk: Desk, places: tuple[str, ...], keep: int | None, names: tuple[str, ...]) -> None:
+    """Back up a store, which may run, into a folder or s3://bucket/prefix.
+
+    All worlds are copied as they are at one moment. Blobs that an earlier backup in the folder has are not copied
+    again.
+    """
+    if len(places) > 2:
+        raise errors.BadInput("name the store, if it is another than --store says, and the folder")
+    url = places[0] if len(places) > 1 else desk.place.store
+    objects = None if len(places) > 1 else desk.place.objects
+    async with compose.store(url, create=False, objects=objects, codec=desk.place.codec()) as store:
+        with desk.out.progress("backing up") as progress:
+            made = await backups.backup(store, places[-1], universes=names, keep=keep or 0, progress=progress)
+    said = {**msgspec.to_builtins(made), "folder": places[-1]}
+    lines = [f"backup {made.id}: {made.universes} universes, {made.keys} keys, {made.blobs} blobs in {places[-1]}"]
+    lines.append(f"{made.new_blobs} blobs were new; {made.bytes} bytes written of {made.size}")
+    lines += [f"{made.pruned} older backups deleted"] if made.pruned else []
+    desk.out.one(said, lines)
+
+
+@common.command("list", many=True)
+@click.argument("folder")
+async def list_(desk: Desk, folder: str, limit: int) -> None:
+    """List the backups of a folder, the oldest first."""
+    found = [
+        Shown(each.id, render.when(each.time_us), ", ".join(each.universes), each.keys, each.blobs, each.size)
+        for each in await backups.list_all(folder, codec=desk.place.codec())
+    ]
+    columns = {"ID": "id", "TIME": "time", "UNIVERSES": "universes", "KEYS": "keys", "BLOBS": "blobs", "BYTES": "size"}
+    desk.out.many(found[-limit:], columns, none=f"no backups in {folder}")
+
+
+@common.command("verify")
+@click.argument("folder")
+@_BACKUP
+async def verify(desk: Desk, folder: str, id: str) -> None:
+    """Check every byte of backups, without a store."""
+    with desk.out.progress("verifying") as progress:
+        found = await backups.verify(folder, id=id, codec=desk.place.codec(), progress=progress)
+    for each in found:
+        said = {**msgspec.to_builtins(each), "holds": True}
+        desk.out.one(said, [f"{each.id}: {each.keys} keys, {each.blobs} blobs in {each.files} files, all as written"])
+    if not found:
+        desk.out.note(f"no backups in {folder}")
+
+
+@common.command("restore")
+@click.argument("folder")
+@click.argument("target", metavar="STORE")
+@_BACKUP
+@click.option("--live", is_flag=True, help="Worlds go on at once: only if no other copy of them runs.")
+async def restore(desk: Desk, folder: str, target: str, id: str, live: bool) -> None:
+    """Make a store of a backup, the last one in a folder.
+
+    The store must be empty; it may be of another kind. Its worlds are archived until `resume --all`: they have the ids
+    and the keys that those of the backed-up store have, and two copies must not both act.
+    """
+    objects = desk.place.objects if desk.place.objects_given else None
+    async with compose.store(target, create=True, objects=objects, codec=desk.place.codec()) as store:
+        with desk.out.progress("restoring") as progress:
+            made = await backups.restore(folder, store, id=id, live=live, progress=progress)
+    lines = [f"backup {made.backup} is in {target}: {', '.join(made.universes)}; {made.keys} keys, {made.blobs} blobs"]
+    if not live:
+        lines.append(f"worlds are archived: `worldline resume --all --store {target}` lets them go on")
+    desk.out.one(msgspec.to_builtins(made), lines)
+
+
+class Backup(click.Group):
+    """`backup FOLDER` is `backup create FOLDER`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = not args or args[0] in self.commands or args[0] in ("-h", "--help")
+        return super().parse_args(ctx, args if known else ["create", *args])
+
+
+backup = Backup(
+    "backup", commands=[create, list_, verify],
+    help="Back up a store, or list and check backups.\n\n`backup [STORE] FOLDER` is `backup create [STORE] FOLDER`.",
+)  # fmt: skip
+
+COMMANDS: list[click.Command] = [backup, restore]

@@ -1,0 +1,77 @@
+"""Why a condition does not hold, for people: its parts that fail, and the values they read.
+
+`cents > 0 is false (cents = 0)`. Of an `and`, only the parts that fail are named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from worldline.kernel.flow import faults, values
+from worldline.kernel.flow.expressions import compiler, shapes
+from worldline.kernel.flow.expressions.scope import Scope
+
+_INFIX: Final = {
+    "eq": "=", "neq": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "mod": "mod",
+}  # fmt: skip
+_SHOWN_MAX: Final = 80  # characters of a value
+
+
+def why(condition: Mapping[str, Any], scope: Scope) -> tuple[str, ...]:
+    """The reasons that a condition does not hold; none if it does."""
+    if values.truth(_value(condition, scope)):
+        return ()
+    if condition["kind"] == "and":
+        return tuple(reason for each in condition["args"] for reason in why(each, scope))
+    read = [f"{path} = {_shown(_value({'kind': 'get', 'path': path}, scope))}" for path in _paths(condition)]
+    said = f" ({', '.join(read)})" if read else ""
+    return (f"{text(condition)} is false{said}",)
+
+
+def text(expression: Mapping[str, Any]) -> str:
+    """An expression as a person would write it."""
+    kind = expression["kind"]
+    if kind == "lit":
+        return _shown(expression["value"])
+    if kind == "get":
+        return str(expression["path"])
+    inner = [_bracketed(each) for _, each in shapes.children(expression)]
+    if kind in _INFIX:
+        return f" {_INFIX[kind]} ".join(inner)
+    if kind in ("and", "or") and inner:
+        return f" {kind} ".join(inner)
+    if kind == "not":
+        negated = expression["arg"]
+        return f"{_bracketed(negated['arg'])} is set" if negated["kind"] == "isNull" else f"not {inner[0]}"
+    if kind == "isNull":
+        return f"{inner[0]} is empty"
+    if kind == "toBoolean":
+        return text(expression["arg"])
+    plain = [text(each) for _, each in shapes.children(expression)]
+    return f"{kind}({', '.join(plain)})"
+
+
+def _bracketed(expression: Mapping[str, Any]) -> str:
+    found = text(expression)
+    return f"({found})" if expression["kind"] in (*_INFIX, "and", "or", "not", "isNull") else found
+
+
+def _paths(expression: Mapping[str, Any]) -> list[str]:
+    return [each for each in dict.fromkeys(shapes.paths(expression)) if not each.startswith("$")]
+
+
+def _value(expression: Mapping[str, Any], scope: Scope) -> Any:
+    try:
+        return compiler.Compiler().one(expression)(scope)
+    except faults.Fault:
+        return None
+
+
+def _shown(value: object) -> str:
+    if value is values.MISSING:
+        return "missing"
+    said = json.dumps(value, ensure_ascii=False, default=str)
+    return said if len(said) <= _SHOWN_MAX else f"{said[: _SHOWN_MAX - 1]}…"

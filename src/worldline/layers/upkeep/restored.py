@@ -1,0 +1,109 @@
+"""The keys of a backup, as they are written into another store.
+
+What a process held is given back: a claim waits again, epochs go on above those that were. Pointers of open work are
+made anew. A world that takes input or runs is archived, and its record says what it was (`held.py`), unless the copy is
+to go on at once. Stamps stay what they are: entries, answers and receipts refer to them. So the engine must assign none
+that are not above all of them (`kv.raise_stamps`); `stamp_of` says which there are.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import leases as lease_keys
+from worldline.keys import space
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
+from worldline.layers import ready
+from worldline.layers import work as works
+from worldline.layers.upkeep import held
+from worldline.model import ids, lease
+from worldline.model.world import Status, WorldMeta
+from worldline.store import kv
+
+_STAMP = b"\x33"
+_WORLD = space.part(space.InUniverse.WORLD)
+_LOGS = tuple(space.part(each) + _STAMP for each in (space.InUniverse.GRANT_LOG, space.InUniverse.QUOTA_LOG))
+_STAMPED = tuple(space.part(each) + _STAMP for each in (space.InWorld.INBOX, space.InWorld.DEAD))
+_HANDED_OVER = b"\xff" * 4
+_WORLD_BYTES = len(_WORLD) + 1 + limits.ID_BYTES
+_ORDINAL_BYTES = 2
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """How keys are copied. `token`: of new epochs; `source`: for people."""
+
+    universe: ids.UniverseId
+    token: bytes
+    source: str
+    time_us: int
+    live: bool
+
+
+def stamp_of(suffix: bytes) -> bytes | None:
+    """The stamp that a key ends in, if an engine has assigned it. Inputs that were handed over inside of a process have
+    a random one, with the last ordinal there is.
+    """
+    stamped = suffix.startswith(_LOGS) or (suffix.startswith(_WORLD) and suffix[_WORLD_BYTES:].startswith(_STAMPED))
+    found = suffix[-limits.STAMP_BYTES :]
+    return found if stamped and found[-len(_HANDED_OVER) :] != _HANDED_OVER else None
+
+
+def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
+    """Write one key. The batch has a guard of its own."""
+    key = space.universe(copy.universe) + suffix
+    if suffix.startswith(space.part(space.InUniverse.INDEX)):
+        batch.put(key, _meta(copy, world_keys.INDEX, raw))
+    elif suffix.startswith(space.part(space.InUniverse.OPEN)):
+        _put_work(batch, copy, key, raw)
+    elif suffix.startswith(_WORLD):
+        _put_of_world(batch, copy, suffix, raw)
+    else:
+        batch.put(key, raw)
+
+
+def _put_of_world(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
+    key = space.universe(copy.universe) + suffix
+    at = ids.Address(copy.universe, _world_of(suffix))
+    match suffix[_WORLD_BYTES : _WORLD_BYTES + _ORDINAL_BYTES]:
+        case kind if kind == space.part(space.InWorld.META):
+            _put_meta(batch, copy, at, key, raw)
+        case kind if kind == space.part(space.InWorld.EPOCH):
+            number = lease_keys.EPOCH.unpack(raw).number + 1
+            batch.put(key, lease_keys.EPOCH.pack(lease.Epoch(number, copy.token)))
+        case _:
+            batch.put(key, raw)
+
+
+def _put_meta(batch: kv.Batch, copy: Copy, at: ids.Address, key: bytes, raw: bytes) -> None:
+    meta = world_keys.META.unpack(raw)
+    batch.put(key, _meta(copy, world_keys.META, raw))
+    if copy.live:
+        if meta.status is Status.ACTIVE:
+            ready.leave(batch, at, priority=ready.NORMAL)
+    elif meta.status is not Status.DELETED:
+        held.hold(batch, at, status=meta.status, source=copy.source, time_us=copy.time_us)
+
+
+def _meta(copy: Copy, value: space.Value[WorldMeta], raw: bytes) -> bytes:
+    meta = value.unpack(raw)
+    if copy.live or meta.status in (Status.DELETED, Status.ARCHIVED):
+        return raw
+    return value.pack(msgspec.structs.replace(meta, status=Status.ARCHIVED, revision=meta.revision + 1))
+
+
+def _put_work(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
+    at, intent = work_keys.open_address(copy.universe, key)
+    found = works.decode(at, intent, raw)
+    assert found is not None
+    works.put_copy(batch, found, now_us=copy.time_us)
+
+
+def _world_of(suffix: bytes) -> ids.WorldId:
+    match tuples.unpack(suffix[len(_WORLD) : _WORLD_BYTES]):
+        case (tuples.Uuid(world),):
+            return ids.WorldId(world)
+        case _:
+            raise errors.DecodeError("not a key of a world")

@@ -1,0 +1,220 @@
+"""The files of backups in an object store: a folder, or a bucket.
+
+::
+
+    backups/ID                      the manifest of a backup: put last, it makes it one
+    keys/ID/UNIVERSE/NUMBER         the keys of a universe
+    keys/ID/UNIVERSE/aSHARD         the addresses of its blobs
+    blobs/UNIVERSE/SHARD/SHA256     blobs, for any number of backups; named by the sha256 of the file
+    index/UNIVERSE/SHARD/SHA256     the addresses of the blobs in that file: put behind it, it makes them known
+
+All are packs (`codec/pack.py`). Names are made of ids, numbers and digests, never of what a file says. Each backup is
+whole: it names all files that it needs, those of earlier backups too. A blob is put once, however many backups have it.
+Files that no backup names are left by a process that was killed: the next one uses its blobs, or prunes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import digest, pack, structs
+from worldline.model.upkeep.backups import BackedUniverse, BackupFile, BackupHead, FileKind
+from worldline.store.objects import interface as objects
+
+HEAD, UNIVERSE, FILE = 1, 2, 3  # records of a manifest
+KEY, ADDRESSES = 1, 2  # records of keys and of addresses
+_ID = re.compile(r"[0-9a-f]{32}")
+PAGE = 1_000
+_KINDS = {FileKind.KEYS: pack.Kind.KEYS, FileKind.ADDRESSES: pack.Kind.KEYS, FileKind.BLOBS: pack.Kind.BLOBS}
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A backup: what it is of, and all its files in the order they are restored in."""
+
+    head: BackupHead
+    universes: list[BackedUniverse]
+    files: list[BackupFile]
+
+    @property
+    def id(self) -> str:
+        return self.head.id.hex()
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.files)
+
+    def of(self, universe: bytes, kind: FileKind, number: int | None = None) -> list[BackupFile]:
+        return [
+            each
+            for each in self.files
+            if each.universe == universe and each.kind is kind and number in (None, each.number)
+        ]
+
+
+class Folder:
+    """Backups of one store. Every body that is read is checked against what names it."""
+
+    def __init__(self, bodies: objects.Objects, shown: str) -> None:
+        self._bodies = bodies
+        self.shown = shown
+
+    async def ids(self) -> list[str]:
+        """All backups, the oldest first: their ids are ordered by time."""
+        return [name.partition("/")[2] for name in await self.names("backups/") if _ID.fullmatch(name[8:])]
+
+    async def manifest(self, id: str) -> Manifest:
+        if not _ID.fullmatch(id):
+            raise errors.BadInput(f"{id!r} is no backup: an id has 32 hex digits; `worldline backup list` shows them")
+        with bad(f"the manifest of backup {id}"):
+            try:
+                data = await self._bodies.get(f"backups/{id}")
+            except errors.NotFound as error:
+                raise errors.NotFound(f"no backup {id} in {self.shown}") from error
+            found = _manifest(data)
+            if found.id != id:
+                raise errors.DecodeError(f"it is that of backup {found.id}")
+            return found
+
+    async def latest(self) -> Manifest:
+        found = await self.ids()
+        if not found:
+            raise errors.NotFound(f"no backup in {self.shown}")
+        return await self.manifest(found[-1])
+
+    async def put_manifest(self, manifest: Manifest) -> int:
+        packer = pack.Packer(pack.Kind.MANIFEST)
+        data = [packer.add(HEAD, structs.encode(manifest.head))]
+        data += [packer.add(UNIVERSE, structs.encode(each)) for each in manifest.universes]
+        data += [packer.add(FILE, structs.encode(each)) for each in manifest.files]
+        await self._bodies.put(f"backups/{manifest.id}", b"".join(data) + packer.finish())
+        return packer.written
+
+    async def put(self, file: BackupFile, data: bytes, *, backup: str) -> None:
+        """A file. One of the same name has the same bytes: what a killed process has put is not put again."""
+        await self._put(_name(file, backup), data)
+
+    async def put_index(self, file: BackupFile, addresses: Sequence[bytes]) -> None:
+        """The addresses of the blobs in a file."""
+        packer = pack.Packer(pack.Kind.INDEX)
+        data = [packer.add(FILE, structs.encode(file)), *_addresses(packer, addresses), packer.finish()]
+        await self._put(_index_name(file), b"".join(data))
+
+    async def index(self, universe: bytes, shard: int) -> dict[bytes, BackupFile]:
+        """Where the blobs of a shard are that were backed up before."""
+        found: dict[bytes, BackupFile] = {}
+        for name in await self.names(f"index/{universe.hex()}/{shard:x}/"):
+            with bad(f"the index {name}"):
+                records = pack.of_bytes(pack.Kind.INDEX, await self._bodies.get(name))
+                _, data = next(records, (0, b""))
+                file = structs.decode(BackupFile, data)
+                if _index_name(file) != name:
+                    raise errors.DecodeError("it is that of another file")
+                for address in addresses_of(records):
+                    found[address] = file
+        return found
+
+    async def records(self, file: BackupFile, *, backup: str) -> Iterator[pack.Record]:
+        """What a file holds. `BadCopy` if it is not there, or not what the manifest says."""
+        name = _name(file, backup)
+        with bad(f"the file {name}"):
+            try:
+                data = await self._bodies.get(name)
+            except errors.NotFound as error:
+                raise errors.BadCopy(f"{self.shown}: the file {name} is missing") from error
+            digest.check(data, file.digest, "its bytes")
+            return pack.of_bytes(_KINDS[file.kind], data)
+
+    async def names(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            page = await self._bodies.list(prefix, after=found[-1] if found else "", count_max=PAGE)
+            found += [each.name for each in page]
+            if len(page) < PAGE:
+                return found
+
+    async def delete(self, name: str) -> None:
+        await self._bodies.delete(name)
+
+    async def close(self) -> None:
+        await self._bodies.close()
+
+    async def _put(self, name: str, data: bytes) -> None:
+        try:
+            await self._bodies.put(name, data)
+        except errors.Exists:
+            if await self._bodies.get(name) != data:
+                await self._bodies.delete(name)  # by a process that was killed, and is damaged
+                await self._bodies.put(name, data)
+
+
+def addresses_of(records: Iterator[pack.Record]) -> Iterator[bytes]:
+    size = limits.DIGEST_BYTES
+    for tag, data in records:
+        if tag != ADDRESSES or len(data) % size:
+            raise errors.DecodeError("not a list of addresses")
+        yield from (data[start : start + size] for start in range(0, len(data), size))
+
+
+def add_addresses(packer: pack.Packer, addresses: Sequence[bytes]) -> bytes:
+    return b"".join(_addresses(packer, addresses))
+
+
+class bad:  # noqa: N801 - read as a statement
+    """Around reading a file of a backup: what is wrong with it is a `BadCopy` that names it."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, errors.Corrupt) and not isinstance(error, errors.BadCopy):
+            raise errors.BadCopy(f"{self._what}: {error}") from error
+
+
+def _addresses(packer: pack.Packer, addresses: Sequence[bytes]) -> list[bytes]:
+    many = limits.PIECE_BYTES // limits.DIGEST_BYTES
+    return [
+        packer.add(ADDRESSES, b"".join(addresses[start : start + many])) for start in range(0, len(addresses), many)
+    ]
+
+
+def _manifest(data: bytes) -> Manifest:
+    head: BackupHead | None = None
+    universes: list[BackedUniverse] = []
+    files: list[BackupFile] = []
+    for tag, record in pack.of_bytes(pack.Kind.MANIFEST, data):
+        if (head is None) is not (tag == HEAD):
+            raise errors.DecodeError("it does not begin with what it is")
+        if tag == HEAD:
+            head = structs.decode(BackupHead, record)
+        elif tag == UNIVERSE:
+            universes.append(structs.decode(BackedUniverse, record))
+        else:
+            files.append(structs.decode(BackupFile, record))
+    if head is None:
+        raise errors.DecodeError("it is empty")
+    known = dict.fromkeys(each.id for each in universes)
+    if len(known) != len(universes) or any(each.universe not in known for each in files):
+        raise errors.DecodeError("its universes and files do not go together")
+    return Manifest(head, universes, files)
+
+
+def _name(file: BackupFile, backup: str) -> str:
+    universe = file.universe.hex()
+    match file.kind:
+        case FileKind.KEYS:
+            return f"keys/{backup}/{universe}/{file.number:08d}"
+        case FileKind.ADDRESSES:
+            return f"keys/{backup}/{universe}/a{file.number:x}"
+        case _:
+            return f"blobs/{universe}/{file.number:x}/{file.digest.hex()}"
+
+
+def _index_name(file: BackupFile) -> str:
+    return f"index/{file.universe.hex()}/{file.number:x}/{file.digest.hex()}"

@@ -1,0 +1,208 @@
+"""Making a store of a backup: an empty one, of any kind.
+
+Blobs are put first, each checked against its address; then the keys of each universe; last, in one batch, the names of
+all universes. Until then no process finds any of them. A restore that was killed is made again: it finds its marker,
+deletes what keys it has written, and puts the blobs that are not there.
+
+Universes and worlds keep their ids: intents, idempotency keys and proofs are those of the store that was backed up. So
+two copies must never both act: worlds are archived until a person lets them go on (`held.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits
+from worldline.codec import tuples
+from worldline.keys import space
+from worldline.keys import universes as universe_keys
+from worldline.layers import blobs as blob_layer
+from worldline.layers import cas
+from worldline.layers.upkeep import copying, restored
+from worldline.model import ids
+from worldline.model.upkeep.backups import BackedUniverse, FileKind
+from worldline.roles.copies import backup, backup_files, check_backup, turns, world_file
+from worldline.roles.copies.world_export import Progress, no_progress
+from worldline.roles.copies.world_file import Tag
+from worldline.store import kv
+
+PAGE = 1_000
+_BLOBS = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The store that was made."""
+
+    backup: str
+    time_us: int
+    universes: list[str]
+    keys: int
+    blobs: int
+    live: bool
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The store that a backup is restored into. `blobs`: those of one of its universes."""
+
+    engine: kv.Engine
+    env: envs.Env
+    blobs: Callable[[ids.UniverseId], blob_layer.Blobs]
+
+
+async def restore(
+    target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, *, live: bool = False,
+    progress: Progress = no_progress,
+) -> Restored:  # fmt: skip
+    """`Exists` if the store is not empty. `live`: worlds go on at once as what they were."""
+    head = manifest.head
+    if (head.major, head.minor) > (space.FORMAT_MAJOR, space.FORMAT_MINOR) or head.major != space.FORMAT_MAJOR:
+        raise errors.StoreVersion(
+            f"backup {manifest.id} has format {head.major}.{head.minor}, this release speaks "
+            f"{space.FORMAT_MAJOR}.{space.FORMAT_MINOR}; use a matching release"
+        )
+    what = f"the restore of backup {manifest.id}"
+    await _check_empty(target.engine, what)
+    await check_backup.check(folder, manifest)  # all of it, before anything is written
+    turn = turns.Turn(target.engine, target.env, copying.get_restoring(), what)
+    await turn.take()
+    return await _Restore(target, folder, manifest, turn, live=live, progress=progress).run()
+
+
+async def _check_empty(engine: kv.Engine, what: str) -> None:
+    wanted = copying.get_restoring()
+    everything = kv.Range(*tuples.prefix_range(space.part(space.Root.UNIVERSE)), count_max=1)
+    read = await engine.read(wanted, everything, kv.Range(*universe_keys.names(), count_max=1))
+    found = copying.decode(wanted, read.value(0))
+    if found is not None and found.record.what != what:
+        raise errors.Exists(f"{found.record.what} was not finished here: do that again, or name an empty store")
+    if read.page(2).items or (read.page(1).items and found is None):
+        raise errors.Exists("the store is not empty: a backup is restored into one that is; name another")
+
+
+class _Restore:
+    def __init__(
+        self, target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, turn: turns.Turn, *,
+        live: bool, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._target = target
+        self._folder = folder
+        self._manifest = manifest
+        self._turn = turn
+        self._live = live
+        self._progress = progress
+        self._done = 0
+        self._keys = self._blobs = 0
+        self._batch = kv.Batch()
+        self._batch_bytes = 0
+        self._last_stamp = kv.ZERO_STAMP
+
+    async def run(self) -> Restored:
+        """Make the store. What cannot be made of the backup is taken back; what a killed process leaves, the next run
+        takes back.
+        """
+        for universe in self._manifest.universes:
+            await self._clear(universe, *_BLOBS)
+        try:
+            return await self._run()
+        except errors.Corrupt:
+            for universe in self._manifest.universes:
+                await self._clear(universe)
+            await self._turn.give_back()
+            raise
+
+    async def _run(self) -> Restored:
+        for universe in self._manifest.universes:
+            for shard in range(limits.BACKUP_SHARDS):
+                await self._restore_blobs(universe, shard)
+        for universe in self._manifest.universes:
+            await self._restore_keys(universe)
+        await kv.raise_stamps(self._target.engine, self._last_stamp)
+        batch = kv.Batch()
+        for universe in self._manifest.universes:
+            key = universe_keys.name_key(universe.name)
+            batch.absent(key)
+            batch.put(key, universe_keys.NAME.pack(universe_keys.UniverseName(universe.id)))
+        await self._turn.end(batch)
+        head = self._manifest.head
+        names = [each.name for each in self._manifest.universes]
+        return Restored(self._manifest.id, head.time_us, names, self._keys, self._blobs, self._live)
+
+    async def _clear(self, universe: BackedUniverse, *kept: space.InUniverse) -> None:
+        """Delete the keys of a universe but those of some kinds. Blobs that were put are those that are wanted."""
+        prefix = space.universe(ids.UniverseId(universe.id))
+        for begin, end in backup.ranges_between(prefix, kept):
+            more = True
+            while more:
+                page = (await self._target.engine.read(kv.Range(begin, end, count_max=PAGE))).page(0)
+                more = page.more
+                if page.items:
+                    batch = kv.Batch()
+                    for key, _ in page.items:
+                        batch.delete(key)
+                    await self._turn.commit(batch)
+
+    async def _restore_blobs(self, universe: BackedUniverse, shard: int) -> None:
+        """The blobs of a shard that this backup has. Files may have others, of other backups."""
+        wanted: dict[bytes, None] = {}
+        for file in self._manifest.of(universe.id, FileKind.ADDRESSES, shard):
+            with backup_files.bad("the addresses of blobs"):
+                found = await self._folder.records(file, backup=self._manifest.id)
+                wanted.update(dict.fromkeys(backup_files.addresses_of(found)))
+            self._step()
+        blobs = self._target.blobs(ids.UniverseId(universe.id))
+        waiting: list[bytes] = []
+        size = 0
+        for file in self._manifest.of(universe.id, FileKind.BLOBS, shard):
+            with backup_files.bad("a file of blobs"):
+                for tag, data in world_file.whole(await self._folder.records(file, backup=self._manifest.id)):
+                    address = cas.address(data)
+                    if tag != Tag.BLOB:
+                        raise errors.DecodeError("not a blob")
+                    if address not in wanted:
+                        continue
+                    del wanted[address]
+                    waiting.append(data)
+                    size += len(data)
+                    self._blobs += 1
+                    if size >= limits.COPY_KEYS_BYTES:
+                        await blobs.put_many(waiting)
+                        waiting, size = [], 0
+                        await self._turn.keep()
+            self._step()
+        if waiting:
+            await blobs.put_many(waiting)
+        for missing in wanted:
+            raise errors.BadCopy(f"blob {missing.hex()} of universe {universe.name!r} is in no file of the backup")
+
+    async def _restore_keys(self, universe: BackedUniverse) -> None:
+        id = ids.UniverseId(universe.id)
+        time_us = (await self._target.engine.read()).time_us
+        source = f"backup {self._manifest.id}"
+        copy = restored.Copy(id, envs.new_id(self._target.env), source, time_us, self._live)
+        before = self._keys
+        for file in self._manifest.of(universe.id, FileKind.KEYS):
+            with backup_files.bad(f"keys of universe {universe.name!r}"):
+                for tag, data in await self._folder.records(file, backup=self._manifest.id):
+                    suffix, raw = backup.key_of(tag, data)
+                    self._last_stamp = max(self._last_stamp, kv.Stamp(restored.stamp_of(suffix) or b""))
+                    restored.put(self._batch, copy, suffix, raw)
+                    self._keys += 1
+                    self._batch_bytes += len(data)
+                    if self._batch_bytes >= limits.COPY_KEYS_BYTES or len(self._batch.appends) >= PAGE:
+                        await self._commit()
+            self._step()
+        await self._commit()
+        if self._keys - before != universe.keys:
+            raise errors.BadCopy(f"universe {universe.name!r} has {self._keys - before} keys of {universe.keys}")
+
+    async def _commit(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, kv.Batch(), 0
+        if batch.puts or batch.appends:
+            await self._turn.commit(batch)
+
+    def _step(self) -> None:
+        self._done += 1
+        self._progress(self._done, len(self._manifest.files))

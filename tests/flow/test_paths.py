@@ -1,0 +1,97 @@
+"""Paths: how they are split, and what reading and writing by them does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.flow.interpreter import _parts, _walk
+from worldline.kernel.flow import faults, paths, values
+
+SEGMENTS = st.lists(st.text(alphabet="ab.\\0", min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.b", ["a", "b"]), ("a\\.b", ["a.b"]), ("a\\qb", ["a\\qb"]), ("a.", ["a", ""]), (".a", ["", "a"]),
+        ("a\\", ["a\\"]), ("a\\\\.b", ["a\\", "b"]), ("", [""]),
+    ],
+)  # fmt: skip
+def test_split(path: str, expected: list[str]) -> None:
+    assert list(paths.split(path)) == expected
+
+
+@given(SEGMENTS)
+def test_what_is_joined_is_split_again(segments: list[str]) -> None:
+    assert list(paths.split(paths.join(segments))) == segments
+
+
+@given(st.text(alphabet="ab.\\q", max_size=8))
+def test_split_reads_character_by_character(path: str) -> None:
+    assert list(paths.split(path)) == _parts(path)
+
+
+def test_join_leaves_empty_segments_out() -> None:
+    assert paths.join(["a", "", "b.c", "d\\"]) == "a.b\\.c.d\\\\"
+
+
+DATA: dict[str, Any] = {"a": {"b": [{"c": 1}, {"c": 5}]}, "x": 1, "n": None, "t": "text"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.b.1.c", 5), ("a.b.length", 2), ("a.b.01.c", values.MISSING), ("a.b.-1", values.MISSING), ("x.y",
+        values.MISSING),
+        ("t.length", values.MISSING), ("n.x", values.MISSING), ("n", None), ("a.b.2", values.MISSING),
+        ("a.b.²", values.MISSING), ("a.b." + "9" * 5_000, values.MISSING),
+    ],
+)  # fmt: skip
+def test_walk(path: str, expected: Any) -> None:
+    found = paths.walk(DATA, paths.split(path))
+    assert found is expected or found == expected
+    assert _walk(DATA, _parts(path)) is found or _walk(DATA, _parts(path)) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.b.0.c", {**DATA, "a": {"b": [{"c": 9}, {"c": 5}]}}), ("x.y.z", {**DATA, "x": {"y": {"z": 9}}}),
+        ("n.k", {**DATA, "n": {"k": 9}}), ("new.k", {**DATA, "new": {"k": 9}}), ("a.b.2", {**DATA,
+        "a": {"b": [{"c": 1}, {"c": 5}, 9]}}),
+    ],
+)  # fmt: skip
+def test_put_copies_the_way_and_nothing_else(path: str, expected: dict[str, Any]) -> None:
+    before = repr(DATA)
+    found = paths.put(DATA, paths.split(path), 9)
+    assert (found, repr(DATA)) == (expected, before)
+    assert found["t"] is DATA["t"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("x", {name: each for name, each in DATA.items() if name != "x"}), ("a.z.q", DATA), ("n.k", DATA), ("q", DATA),
+        ("a.b.0.c", {**DATA, "a": {"b": [{}, {"c": 5}]}}), ("a.b.9.c", None),
+    ],
+)  # fmt: skip
+def test_remove(path: str, expected: dict[str, Any] | None) -> None:
+    if expected is None:
+        with pytest.raises(faults.Fault, match="has no place"):
+            paths.remove(DATA, paths.split(path))
+    else:
+        assert paths.remove(DATA, paths.split(path)) == expected
+
+
+def test_what_no_path_may_do() -> None:
+    for path in ("__proto__", "a.__proto__.x"):
+        with pytest.raises(faults.Fault, match="__proto__"):
+            paths.put(DATA, paths.split(path), 1)
+    with pytest.raises(faults.Fault, match="unset of an array element"):
+        paths.remove(DATA, paths.split("a.b.0"))
+    with pytest.raises(faults.Fault, match="no place"):
+        paths.put(DATA, paths.split("a.b.7"), 1)

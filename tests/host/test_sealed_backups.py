@@ -1,0 +1,88 @@
+"""Backups of encrypted stores: nothing of them is in plain, and they are read with the keys alone."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import worldline as wl
+from worldline.base import errors
+from worldline.client import connection
+from worldline.client.copies import backups, release
+from worldline.client.universe import Universe
+from worldline.client.upkeep import destruction
+from worldline.host import compose
+
+SECRET = "the combination is 4711"
+app = wl.Program("vaults")
+
+
+@dataclass(frozen=True)
+class Told:
+    text: str
+
+
+@app.reducer
+@dataclass
+class Known:
+    text: str = ""
+
+    @wl.on
+    def told(self, event: Told) -> None:
+        if not event.text:
+            raise ValueError("nothing")
+        self.text = event.text
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+
+
+async def filled(url: str, codec: wl.AesGcm, *, exported: Path) -> str:
+    async with wl.open(url, host=app, codec=codec) as universe:
+        world = await universe.create("vault", app)
+        await (await world.send(Told(SECRET))).applied()
+        await (await world.send(Told(SECRET * 2_000))).applied()
+        await (await world.send(Told(""))).applied()
+        await (await world.send(Told(SECRET))).applied()
+        gone = await universe.create("gone", app)
+        await (await gone.send(Told(SECRET))).applied()
+        await destruction.destroy_key(universe._connection, await gone._handle.address())
+        await world.export(exported)
+        return (await world.head()).chain.hex()
+
+
+async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None:
+    folder = str(tmp_path / "backups")
+    key = secrets.token_bytes(32)
+    codec = wl.AesGcm(keys={"one": key}, current="one")
+    chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
+    async with compose.store(str(tmp_path / "here"), codec=codec) as store:
+        made = await backups.backup(store, folder)
+        assert (await backups.backup(store, folder)).new_blobs == 0
+    assert not [data for data in contents(Path(folder)) if b"combination" in data or data.startswith(b"\x89WLP")]
+    with pytest.raises(errors.CodecMismatch, match="--keys"):
+        await backups.verify(folder)
+    with pytest.raises(errors.KeyMissing):
+        await backups.verify(folder, codec=wl.AesGcm(keys={"two": key}, current="two"))
+    with pytest.raises(errors.BadCopy):
+        await backups.verify(folder, codec=wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one"))
+    assert len(await backups.verify(folder, codec=codec)) == 2
+    async with compose.store(str(tmp_path / "there"), codec=codec) as store:
+        await backups.restore(folder, store, id=made.id)
+    async with connection.open(str(tmp_path / "there"), host=app, codec=codec) as opened:
+        released = await release.release_all(opened)
+        assert "vault" in [each.meta.name for each in released]
+        world = Universe(opened).world("vault")
+        assert (await world.head()).chain.hex() == chain
+        assert (await world.state(Known)).text == SECRET
+        await (await world.send(Told("new"))).applied()
+        with pytest.raises((wl.KeyDestroyed, wl.NotFound)):
+            await Universe(opened).world("gone").state(Known)
+        imported = await Universe(opened).import_world(tmp_path / "vault.world", name="copy")
+        await imported.resume()
+        assert [letter.reason async for letter in Universe(opened).dead(prefix="copy")]
+    assert not [data for data in contents(tmp_path / "there") if b"combination" in data]
