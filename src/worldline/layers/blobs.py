@@ -320,7 +320,7 @@ class Blobs:
                     if found.object is None or missing == READS_MAX - 1:
                         raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
                     probes.hit("blobs.missing-for-now")
-                    await self._pause(missing)
+                    await _pause(self._env, missing)
                     missing += 1
                     continue  # a server may not have heard of an object yet that another one has taken
                 probes.hit("blobs.replaced-while-read")
@@ -337,26 +337,32 @@ class Blobs:
             return body
         raise errors.Conflicted(f"blob {of.hex()} was replaced again and again while it was read")
 
-    async def _pause(self, turn: int) -> None:
-        delay_ms = envs.backoff_ms(self._env, turn, first_ms=MISSING_FIRST_MS, most_ms=MISSING_MOST_MS)
-        await self._env.sleep(delay_ms / 1000)
-
     async def _body(self, of: bytes, record: blob.Blob) -> bytes:
         """The bytes, as they are found. `NotFound` if they are not there, or not all of them."""
         if record.object is not None:
             return await self._objects.get(record.object)
-        assert record.chunks is not None
-        found: list[bytes] = []
-        more = True
-        while more:
-            wanted = chunks.read_range(self._universe, of, record.chunks, first=len(found))
-            page = (await self._engine.read(wanted)).page(0)
-            found += chunks.decode(self._universe, of, record.chunks, page, first=len(found))
-            more = page.more
-        body = b"".join(found)
-        if len(body) != record.size:
-            raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
-        return body
+        return await _joined(self._engine, self._universe, of, record)
+
+
+async def _joined(engine: kv.Engine, universe: ids.UniverseId, of: bytes, record: blob.Blob) -> bytes:
+    """The same of a blob in chunks."""
+    assert record.chunks is not None
+    found: list[bytes] = []
+    more = True
+    while more:
+        wanted = chunks.read_range(universe, of, record.chunks, first=len(found))
+        page = (await engine.read(wanted)).page(0)
+        found += chunks.decode(universe, of, record.chunks, page, first=len(found))
+        more = page.more
+    body = b"".join(found)
+    if len(body) != record.size:
+        raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
+    return body
+
+
+async def _pause(env: envs.Env, turn: int) -> None:
+    """Before an object that is missing is looked for again."""
+    await env.sleep(envs.backoff_ms(env, turn, first_ms=MISSING_FIRST_MS, most_ms=MISSING_MOST_MS) / 1000)
 
 
 def _groups(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
