@@ -63,6 +63,8 @@ from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
+from worldline.client.upkeep.collection import Collected, Garbage
+from worldline.client.upkeep.universe_deletion import delete_universe
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -133,6 +135,7 @@ __all__ = [
     "CodecContext",
     "CodecFailed",
     "CodecMismatch",
+    "Collected",
     "Conflicted",
     "Corrupt",
     "DeadLetter",
@@ -154,6 +157,7 @@ __all__ = [
     "Exported",
     "Failed",
     "Fatal",
+    "Garbage",
     "Head",
     "IdReused",
     "InUse",
@@ -216,6 +220,7 @@ __all__ = [
     "attempt",
     "continue_as_new",
     "create_universe",
+    "delete_universe",
     "emit",
     "flow",
     "gather",

@@ -11,7 +11,8 @@ from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 
 UNIVERSE = [
-    "allow", "allowed", "allowed_changes", "create", "dead", "deny", "ensure", "id", "import_world", "metrics_port",
+    "allow", "allowed", "allowed_changes", "collect", "create", "dead", "deny", "ensure", "id", "import_world",
+    "metrics_port",
     "name", "quota", "quota_changes", "set_quota", "world",
     "worlds",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.roles.test_collection_roots import KEPT, Desk
 from tests.roles.test_compaction_cuts import Budget, Dying
 from worldline.base import errors, limits
 from worldline.client.universe import Universe
+from worldline.client.upkeep import destruction
 from worldline.inspect import verify
 from worldline.keys import cas as cas_keys
 from worldline.keys import chunks as chunk_keys
@@ -489,6 +491,22 @@ async def test_cut_off_at_any_write_it_leaves_everything_readable_and_ends_later
             assert writes > 5
             return
     raise AssertionError("it never came to its end")
+
+
+@pytest.mark.probe("collection.key-destroyed")
+async def test_a_world_whose_key_was_destroyed_refers_to_nothing(tmp_path: Path) -> None:
+    """What it referred to goes, and it does not keep the garbage of other worlds."""
+    app = program()
+    codec = wl.AesGcm(keys={"a": bytes(32)}, current="a")
+    async with wl.open(str(tmp_path / "store"), host=app, codec=codec) as universe:
+        world, other = await universe.create("w", app), await universe.create("v", app)
+        await world.send(Put("1" * 40_000))
+        await other.send(Put("2" * 40_000))
+        around = collecting.Around(universe)
+        await destruction.destroy_key(universe._connection, await world._handle.address())
+        assert (await universe.collect(grace=0)).deleted.count > 0
+        assert (await around.collect()).swept.deleted.count == 0
+        assert (await other.state())["Shelf"][""]["last"] == "2" * 40_000
 
 
 # --- Worlds, on every engine ----------------------------------------------------------------------------------------

@@ -33,7 +33,10 @@ from worldline.cli.commands import (
     work,
     workers,
 )
-from worldline.cli.upkeep import backups, deletion, erase, keys, world_files
+from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
+
+for each in deletion.UNIVERSE:
+    universes.GROUP.add_command(each)
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
@@ -48,7 +51,7 @@ SECTIONS = {
         *erase.COMMANDS,
     ],
     "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS],
-    "Keep a store": [*keys.COMMANDS],
+    "Keep a store": [*collection.COMMANDS, *keys.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
     "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
 }

@@ -15,8 +15,11 @@ from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.copies import world_files
+from worldline.client.upkeep import collection
+from worldline.client.upkeep.collection import Collected
 from worldline.client.world import World
 from worldline.kernel import snapshots as kernel_snapshots
+from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import cas, universes, worlds
@@ -86,10 +89,13 @@ class Universe:
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
-            read = await store.engine.read(worlds.get_name(universe, name), generation, *admission.reads(universe))
+            read = await store.engine.read(
+                worlds.get_name(universe, name), generation, *admission.reads(universe), universes.get_meta(universe)
+            )
             if read.value(0) is not None:
                 return transact.Done(False)
             batch = kv.Batch()
+            universes.expect_there(batch, universe, read.value(4))
             await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
             universes.expect_generation(batch, universe, read.value(1))
@@ -175,6 +181,15 @@ class Universe:
     async def quota_changes(self) -> list[QuotaChange]:
         """What the quota was from when on, the newest first."""
         return await quotas.changes(self._connection)
+
+    async def collect(self, *, dry_run: bool = False, grace: Seconds = collection.GRACE) -> Collected:
+        """Delete what no world refers to any more, or say what would go. Hosts do so by themselves, now and then.
+
+        What nothing refers to is condemned, and deleted by a later collection, `grace` seconds after. With a grace of 0
+        it goes at once: safe for everything that is stored, but a reader that is just reading an older state may find
+        a part of it gone, and has to begin again.
+        """
+        return await collection.collect(self._connection, dry_run=dry_run, grace=grace)
 
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",

@@ -30,6 +30,7 @@ from worldline.roles import hub, loop, telemetry, threads
 from worldline.roles import timers as timer_worker
 from worldline.roles import watchdog as watchdogs
 from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
+from worldline.roles.deletion import universes as universe_deletions
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.quotas import usage
@@ -171,6 +172,9 @@ class Host:
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
             blobs=self._blobs, telemetry=self._telemetry,
+            remove_universes=universe_deletions.Removal(
+                self._store.engine, self._store.env, compose.bodies_of(self._store)
+            ).turn,
         )  # fmt: skip
 
     def _make_backlog(self) -> backlog.Backlog:

@@ -39,6 +39,18 @@ def name_of(raw: bytes | None) -> str:
     return "" if found is None else found.name
 
 
+def expect_there(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | None) -> None:
+    """For a batch that makes something new in a universe: it is not being deleted, now and at the commit."""
+    if raw is None or is_closed(raw):  # the first for type checkers
+        raise errors.NotFound(f"universe {universe.hex()} is deleted")
+    batch.expect(keys.meta_key(universe), raw)
+
+
+def is_closed(raw: bytes | None) -> bool:
+    """Whether a universe is deleted, or is being deleted, by its record."""
+    return raw is None or bool(keys.META.unpack(raw).closed)
+
+
 def created_us(raw: bytes | None) -> int:
     """When a universe was made, by its record."""
     found = keys.META.get(raw)

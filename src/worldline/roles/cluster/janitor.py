@@ -2,7 +2,7 @@
 
 What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
 universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
-that no adapter comes across, what dead workers have left, in the store (leases, chunks of uploads) and beside it (lock
+that no adapter comes across, what dead workers have left, in the store (leases, chunks, imports) and beside it (lock
 files, temporary files of uploads), and, if it is time, a garbage collection (`roles/collection`). Each turn looks at a
 bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
 run at once. Nothing depends on one: without it, things only take up room.
@@ -23,14 +23,15 @@ from worldline.codec import tuples
 from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases, worlds
+from worldline.layers import leases, universes, worlds
 from worldline.layers import work as works
-from worldline.layers.upkeep import deletion
+from worldline.layers.upkeep import deletion, universe_deletion
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
 from worldline.roles.collection.turns import Collecting
+from worldline.roles.copies import world_import
 from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
@@ -64,6 +65,7 @@ class Janitor:
         locks: Locks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
         blobs: blob_layer.Blobs | None = None,
+        remove_universes: Callable[[], Awaitable[bool]] | None = None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -76,11 +78,12 @@ class Janitor:
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
+        self._remove_universes = remove_universes
         self._collecting: Collecting | None = None
         if blobs is not None:
             self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
         self._removal = deletions.Removal(engine, env, universe)
-        self._watch = wakeup.Watch(engine, [deletion.prefix(universe)])
+        self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -121,15 +124,19 @@ class Janitor:
         return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
 
     async def remove(self) -> bool:
-        """Some of what deleted worlds have left. Returns whether that was all."""
+        """Some of what deleted worlds and universes have left. Returns whether that was all."""
         before = self._removal.removed
         over = await self._removal.turn()
+        if self._remove_universes is not None:
+            over = await self._remove_universes() and over
         self._watch.looked(self._removal.seen)
         self._count("deleted", self._removal.removed - before)
         return over
 
     async def turn(self) -> bool:
         """One part of a round. Returns whether that was the last."""
+        if await self._is_gone():
+            return True
         if not self._worlds_done:
             self._worlds_done = await self._forget_ids()
             return False
@@ -157,6 +164,12 @@ class Janitor:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
             removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
+        self._count("imports", await world_import.sweep(self._engine, self._env, self._universe))
+
+    async def _is_gone(self) -> bool:
+        """Whether the universe was deleted: nothing is to be written in it any more."""
+        read = await self._engine.read(universes.get_meta(self._universe))
+        return universes.is_closed(read.value(0))
 
     # --- Ids that were seen ------------------------------------------------------------------------------------
 

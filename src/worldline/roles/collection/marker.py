@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, probes
 from worldline.keys import worlds as world_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import journal_pages, segments
@@ -131,6 +131,8 @@ class Marker:
     def _take_page(self, scan: _Scan, page: kv.Page) -> None:
         try:
             self._found(scan.at, scan.read(page.items))
+        except errors.KeyDestroyed:
+            probes.hit("collection.key-destroyed")  # what it refers to can be found by no one any more
         except errors.Corrupt as error:
             raise Unreadable(f"world {scan.at.world.hex()}, {scan.place.name}: {error}") from error
         if page.more:

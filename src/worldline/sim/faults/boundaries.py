@@ -20,6 +20,8 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "begin": ("B15 before a fork's first step", "B15 after a fork's first step"),
     "lean": ("B15 before a fork's first own state is recorded", "B15 after a fork's first own state"),
     "compact": ("B11 after segment, before index", "B12 after index and deletes"),
+    "delete": ("B13 before a world is deleted", "B13 after a world is deleted"),
+    "remove": ("B13 between delete batches, before one", "B13 between delete batches, after one"),
     "deliver": ("B20 before a message is enqueued elsewhere", "B20 between message and sender's receipt"),
     "enqueue": ("ingress before enqueue", "ingress after enqueue"),
     "read": ("B18 before read", "B18 after read"),
@@ -30,7 +32,6 @@ UNREACHABLE = {
     "B3 after append, before cursor": "one batch appends and deletes what was consumed (J6 asserts it)",
     "B10 after index, before promote": "one batch records a snapshot and makes it the baseline (R3 asserts it)",
     "B12 after index, before deletes": "one batch indexes a segment and deletes its frames (R1 asserts it)",
-    "B13 between delete batches": "one batch indexes a segment and deletes its frames (R1 asserts it)",
     "B14 after condemn, before sweep": "there is no garbage collection yet",
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
 }
@@ -46,6 +47,7 @@ RARE = [
 ]  # kinds of commits that there are few of
 FORKING = ("fork", "begin", "lean")  # those of forks, which only some seeds have
 COMPACTING = ("compact",)  # likewise
+DELETING = ("delete", "remove")  # likewise
 SENDING = ("deliver",)  # likewise
 FAULTS = ("crash", "pause", "unknown", "partition")
 

@@ -21,13 +21,13 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, FORKING, RARE, READS, SENDING
+from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
 
 CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
 
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
-APART = (*READS, *FORKING, *COMPACTING, *SENDING)  # boundaries that are looked at in other ways
+APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING)  # boundaries that are looked at in other ways
 COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
 ABROAD = 0.12  # of the seeds have another store that messages go to
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
