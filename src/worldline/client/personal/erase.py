@@ -22,7 +22,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model import world as world_model
 from worldline.model.upkeep.sealed import Erase, Erasures
 from worldline.roles import restore
-from worldline.roles.erasure import sealing
+from worldline.roles.erasure import checking, sealing
 from worldline.store import kv, transact
 
 PAGE = 500
@@ -53,7 +53,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
     engine = universe.store.engine
     root = await sealing.root_of(engine, at)
     wanted = [await _of_subject(world, root, key)] if key is not None else await _at_height(world, root, height)
-    lineage = await _lineage(universe, root)
+    lineage = await worlds_of(universe, root)
     names = [meta.name for _, meta in lineage]
     untold = [meta.name for _, meta in lineage if meta.status not in world_model.TAKES_INPUT]
     if not dry_run:
@@ -92,8 +92,7 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     found = tokens.find(b"".join([each.payload for each in entries] + list(loaded.values())))
     if not found:
         raise errors.NotFound(f"the payload at height {height} of world {world.name!r} has no personal value in it")
-    read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in found))
-    there = {each.value: read.value(index) is not None for index, each in enumerate(found)}
+    there = {each.value: raw is not None for each, raw in await checking.stored(engine, root, found)}
     by_subject: dict[bytes, list[bytes]] = {}
     for each in found:
         by_subject.setdefault(each.subject, []).append(each.value)
@@ -102,7 +101,7 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     ]
 
 
-async def _lineage(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
+async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
     """The worlds whose histories have a common beginning, the oldest first."""
     every = [each async for each in listing.worlds_of(universe, listing.Filter())]
     every.reverse()
