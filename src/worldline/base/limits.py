@@ -121,6 +121,7 @@ OBJECT_LIST_MAX = 10_000
 OBJECT_THREADS_MAX = 8  # file work of one objects folder that may run at the same time
 OBJECT_FOLDERS_KNOWN_MAX = 4_096
 OBJECT_RETRIES_MAX = 100
+OBJECT_CLOSING_MS = 5_000  # how long calls of objects have left when a process begins to close
 OBJECT_BYTES_PER_SECOND_MIN = 1 * MIB  # a slower transfer counts as stuck
 CACHE_BYTES_MIN = 1 * MIB
 CACHE_BYTES_DEFAULT = 1024 * MIB

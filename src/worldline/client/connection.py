@@ -181,6 +181,7 @@ async def open(
                 try:
                     yield opened
                 finally:
+                    store.patience.end()
                     await opened.close()
 
 
