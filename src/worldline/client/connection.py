@@ -188,6 +188,7 @@ async def open(
                 try:
                     yield opened
                 finally:
+                    store.patience.end()
                     await opened.close()
 
 

@@ -82,6 +82,7 @@ class Hosting:
         return self.host.levels() | {"worldline_inputs_waiting": waiting}
 
     async def close(self) -> None:
+        self._store.patience.end()
         try:
             await self.host.close()
         finally:

@@ -2,7 +2,7 @@
 
 What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
 universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
-that no adapter comes across, what dead workers have left, in the store (leases, chunks of uploads) and beside it (lock
+that no adapter comes across, what dead workers have left, in the store (leases, chunks, imports) and beside it (lock
 files, temporary files of uploads), and, if it is time, a garbage collection (`roles/collection`). Each turn looks at a
 bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
 run at once. Nothing depends on one: without it, things only take up room.
@@ -31,6 +31,7 @@ from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
 from worldline.roles.collection.turns import Collecting
+from worldline.roles.copies import world_import
 from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
@@ -163,6 +164,7 @@ class Janitor:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
             removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
+        self._count("imports", await world_import.sweep(self._engine, self._env, self._universe))
 
     async def _is_gone(self) -> bool:
         """Whether the universe was deleted: nothing is to be written in it any more."""

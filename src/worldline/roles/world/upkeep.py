@@ -179,10 +179,10 @@ class Keeper:
         """
         try:
             await self.save(held)
-        except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
+        except errors.StoreError as error:  # there is nowhere to put a snapshot; the journal has everything
+            if not whatever and not isinstance(error, errors.StoreMissing):
+                raise
             log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
-        except errors.StoreError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
             self._cannot_save(held, error)
         await held.quiet()
