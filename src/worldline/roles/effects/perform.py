@@ -119,8 +119,7 @@ class Performer:
         settings: AdapterSettings,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine = engine
-        self._env = env
+        self._engine, self._env = engine, env
         self._blobs = blobs
         self._hub = live
         self._settings = settings
@@ -383,6 +382,7 @@ class Performer:
         """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit.
         `large`: what the item refers to.
         """
+        blobs = self._blobs(claim.at.universe)
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
@@ -396,7 +396,6 @@ class Performer:
                 )
                 return transact.Write(batch, lambda _: None)
             if large is not None:
-                blobs = self._blobs(claim.at.universe)
                 generation = await blobs.generation()
                 await blobs.put(large)
                 generation.expect(batch)
