@@ -176,7 +176,6 @@ GUARDS = {
         "the batch that deletes a world takes the lease from its holder", ("L3", "GONE", "BUG"),
         "kinds=doom,crash=0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
     ),
-    "delete-pins": Guard("a world is not deleted while a fork needs what it has", ("GONE", "FORK", "BUG"), FORKS),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
