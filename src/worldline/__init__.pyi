@@ -58,12 +58,14 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
+from worldline.client.hosting.many import Hosting, serve
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent
 from worldline.client.universe import Universe
 from worldline.client.upkeep.collection import Collected, Garbage
+from worldline.client.upkeep.universe_deletion import delete_universe
 from worldline.client.world import World
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
@@ -158,6 +160,7 @@ __all__ = [
     "Fatal",
     "Garbage",
     "Head",
+    "Hosting",
     "IdReused",
     "InUse",
     "Journaled",
@@ -219,6 +222,7 @@ __all__ = [
     "attempt",
     "continue_as_new",
     "create_universe",
+    "delete_universe",
     "emit",
     "flow",
     "gather",
@@ -233,6 +237,7 @@ __all__ = [
     "scope",
     "send",
     "sender",
+    "serve",
     "sleep",
     "sleep_until",
     "start",

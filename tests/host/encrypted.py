@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 import worldline as wl
 from worldline.host import compose
@@ -98,3 +103,25 @@ async def everything(store: compose.Store) -> dict[bytes, bytes]:
     for each in await bodies.list(""):
         found[each.name.encode()] = await bodies.get(each.name)
     return found
+
+
+@contextlib.asynccontextmanager
+async def opened(place: str | Path, given: Any = None, **options: Any) -> AsyncIterator[wl.Universe]:
+    async with wl.open(str(place), codec=codec() if given is None else given, **options) as universe:
+        yield universe
+
+
+async def live(universe: wl.Universe, name: str = "w") -> wl.World:
+    """A world that has a secret in everything a world has."""
+    world = await universe.ensure(name, app, labels={"of": SECRET})
+    await (await world.send(Note(SECRET), id="note-1")).applied()
+    await (await world.send(Note(SECRET + "x" * 40_000))).applied()
+    assert await world.run(telling(SECRET)) == f"told {SECRET}"
+    with pytest.raises(wl.RunFailed):
+        await world.run(failing(SECRET))
+    await world.start(waiting(SECRET))
+    await world.send(Bad(SECRET))
+    still = await universe.ensure(f"{name}-still", app)
+    await still.pause()
+    await still.send(Note(SECRET))
+    return world

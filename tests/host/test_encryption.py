@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,51 +11,24 @@ import pytest
 
 import worldline as wl
 from tests.host import encrypted
-from tests.host.encrypted import SECRET, Note, Notes, app, codec
-from tests.servers import postgres
+from tests.host.encrypted import SECRET, Note, Notes, app, codec, live, opened
+from tests.roles import people as people_program
 from worldline.base import errors, limits
 from worldline.client.upkeep import deletion, destruction
 from worldline.host import compose
 from worldline.host import encryption as host_encryption
 from worldline.host.encryption import rotation
+from worldline.host.encryption.key_ring import KeyRing
 from worldline.inspect import verify
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import space
 from worldline.keys.upkeep import data_keys, encryption
+from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import data_keys as data_key_layer
 from worldline.model import ids
 from worldline.store import encryption as store_encryption
 from worldline.store import kv
-
-
-@contextlib.asynccontextmanager
-async def opened(place: str | Path, given: Any = None, **options: Any) -> AsyncIterator[wl.Universe]:
-    async with wl.open(str(place), codec=codec() if given is None else given, **options) as universe:
-        yield universe
-
-
-async def live(universe: wl.Universe, name: str = "w") -> wl.World:
-    """A world that has a secret in everything a world has."""
-    world = await universe.ensure(name, app, labels={"of": SECRET})
-    await (await world.send(Note(SECRET), id="note-1")).applied()
-    await (await world.send(Note(SECRET + "x" * 40_000))).applied()
-    assert await world.run(encrypted.telling(SECRET)) == f"told {SECRET}"
-    with pytest.raises(wl.RunFailed):
-        await world.run(encrypted.failing(SECRET))
-    await world.start(encrypted.waiting(SECRET))
-    await world.send(encrypted.Bad(SECRET))
-    still = await universe.ensure(f"{name}-still", app)
-    await still.pause()
-    await still.send(Note(SECRET))
-    return world
-
-
-@pytest.fixture(params=["lmdb", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "lmdb":
-        return str(tmp_path / "store")
-    return postgres.shared().url(schema=f"encrypted_{tmp_path.name.replace('-', '_')}")
 
 
 async def test_a_secret_is_found_nowhere(place: str, tmp_path: Path) -> None:
@@ -92,7 +63,7 @@ async def test_a_store_is_opened_as_it_was_made(tmp_path: Path) -> None:
     with pytest.raises(errors.CodecMismatch, match="is not encoded"):
         await compose.open_store(str(plain), codec=codec())
     with pytest.raises(errors.CodecMismatch, match="'aes-gcm', not with 'other'"):
-        await compose.open_store(str(sealed), codec=Reversing("other"))
+        await compose.open_store(str(sealed), codec=OtherCodec())
 
 
 async def test_keys_that_are_missing_or_wrong_are_named_before_anything_is_written(tmp_path: Path) -> None:
@@ -128,6 +99,16 @@ def test_bad_keys_are_refused(keys: Any, current: Any, said: str) -> None:
 
 def test_a_codec_shows_no_keys() -> None:
     assert repr(codec("new", "old", "new")) == "AesGcm(keys=['old', 'new'], current='new')"
+
+
+class OtherCodec:
+    name = "other"
+
+    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
+        return data
+
+    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
+        return data
 
 
 # --- Damage ----------------------------------------------------------------------------------------------------------
@@ -302,6 +283,34 @@ async def test_a_key_that_wraps_something_new_is_not_retired(tmp_path: Path) -> 
         assert use.data_keys >= 1
 
 
+async def test_a_key_that_is_retired_while_it_wraps_something_comes_back_into_use(tmp_path: Path) -> None:
+    """The batch that makes a data key expects the master keys in use as it has read them."""
+    async with (
+        opened(tmp_path, codec("old", "old", "new"), create=True) as first,
+        opened(tmp_path, codec("new", "old", "new")) as second,
+    ):
+        maker, ring = [rotation.ring_of(each._connection.store.vault) for each in (first, second)]
+        maker.engine = between = RotatingFirst(maker.engine, ring)
+        await first.ensure("late", app)
+        assert between.retired == ["old"]
+        assert {each.id: each.data_keys > 0 for each in await rotation.in_use(ring)}["old"]
+
+
+class RotatingFirst:
+    """An engine before whose first commit the keys are rotated, from beginning to end."""
+
+    def __init__(self, inner: kv.Engine, ring: KeyRing) -> None:
+        self._inner = inner
+        self._ring = ring
+        self.retired: list[str] | None = None
+        self.read, self.wait, self.durability, self.close = inner.read, inner.wait, inner.durability, inner.close
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        if self.retired is None:
+            self.retired = (await rotation.rotate(self._ring)).retired
+        return await self._inner.commit(*batches)
+
+
 @pytest.mark.probe("encryption.translated-again")
 async def test_a_data_key_that_was_wrapped_anew_is_read_again(tmp_path: Path) -> None:
     async with opened(tmp_path, codec("old", "old", "new"), host=app) as universe:
@@ -383,6 +392,22 @@ async def test_destroying_the_key_of_a_world_makes_its_data_unreadable_and_no_ot
             await universe.world("doomed").state(Notes)
 
 
+async def test_personal_values_go_with_the_key_of_the_last_world_that_has_them(tmp_path: Path) -> None:
+    people, _ = people_program.program()
+    async with opened(tmp_path, host=people) as universe:
+        world = await universe.ensure("w", people)
+        await (await world.send(people_program.ada())).applied()
+        fork = await world.fork("fork")
+        await (await fork.send(people_program.Renamed("ada", "Ada"))).applied()
+        await fork.snapshot()
+        link, engine = universe._connection, universe._connection.store.engine
+        begin, end = sealed_keys.lineages(link.id)
+        assert await destruction.destroy_key(link, await world._handle.address())
+        assert (await fork.state())["Person"]["ada"]["mail"] == people_program.SECRET
+        assert await destruction.destroy_key(link, await fork._handle.address())
+        assert (await engine.read(kv.Range(begin, end))).page(0).items == []
+
+
 def _readable(at: ids.Address, page: kv.Page) -> bool:
     """Whether everything of a world that is sealed with its own key can be read. All of it can, or nothing."""
     outcomes: list[bool] = []
@@ -461,102 +486,6 @@ async def test_a_plain_store_has_no_keys_to_destroy(tmp_path: Path) -> None:
         world = await universe.ensure("w", app)
         with pytest.raises(errors.CodecMismatch, match="has no keys of its own"):
             await destruction.destroy_key(universe._connection, await world._handle.address())
-
-
-# --- Codecs of users' own --------------------------------------------------------------------------------------------
-
-
-class Reversing:
-    """Not a good one. It notes what it is told."""
-
-    def __init__(self, name: str = "reversing") -> None:
-        self.name = name
-        self.told: list[wl.CodecContext] = []
-
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        self.told.append(context)
-        return data[::-1]
-
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        return data[::-1]
-
-
-async def test_a_codec_of_ones_own(place: str, tmp_path: Path) -> None:
-    own, objects = Reversing(), str(tmp_path / "objects")
-    async with opened(place, own, host=app, objects=objects) as universe:
-        world = await live(universe)
-        at = await world._handle.address()
-    assert {b"", at.world} < {context.world for context in own.told}
-    assert {context.universe for context in own.told} == {b"", at.universe}
-    async with opened(place, Reversing(), programs=app, objects=objects) as universe:
-        assert len((await universe.world("w").state(Notes)).texts) == 2
-        found = await encrypted.everything(universe._connection.store)
-        assert [key for key, value in found.items() if SECRET.encode() in value] == []
-    with pytest.raises(errors.CodecMismatch, match="does not decode what this store was encoded with"):
-        await compose.open_store(place, codec=Keeping("reversing"))
-
-
-class Keeping(Reversing):
-    """Another codec under the same name."""
-
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        return data
-
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        return data
-
-
-class Broken(Reversing):
-    """Does `instead` in place of encode or decode, from when it is told to."""
-
-    def __init__(self, call: str, instead: Any, *, name: str = "broken", broken: bool = True) -> None:
-        super().__init__(name)
-        self.broken = broken
-        self._call, self._instead = call, instead
-
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        made: bytes = self._instead(data) if self.broken and self._call == "encode" else data[::-1]
-        return made
-
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
-        made: bytes = self._instead(data) if self.broken and self._call == "decode" else data[::-1]
-        return made
-
-
-def _raise(data: bytes) -> bytes:
-    raise KeyError("no such key")
-
-
-BROKEN: list[tuple[str, str, Any, str]] = [
-    ("raises", "encode", _raise, "raised KeyError: 'no such key'"),
-    ("returns text", "encode", lambda data: data.hex(), "encoded bytes as str"),
-    ("returns nothing", "encode", lambda data: None, "encoded bytes as NoneType"),
-    ("loses bytes", "encode", lambda data: data[:-1], "does not decode what it has encoded"),
-    ("is too long", "encode", lambda data: data[::-1] + b" " * 2000, "does not decode|is the limit"),
-    ("cannot decode", "decode", _raise, "raised KeyError"),
-    ("decodes to something else", "decode", lambda data: b"other", "does not decode what it has encoded"),
-]
-
-
-@pytest.mark.parametrize(("call", "instead", "said"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
-async def test_a_codec_that_fails_writes_nothing(tmp_path: Path, call: str, instead: Any, said: str) -> None:
-    own = Broken(call, instead, broken=False)
-    async with opened(tmp_path, own, create=True) as universe:
-        before = await encrypted.everything(universe._connection.store)
-        own.broken = True
-        with pytest.raises(errors.CodecFailed, match=said):
-            await universe.ensure("w", app)
-        with pytest.raises(errors.CodecFailed, match=said):
-            await universe._connection.store.objects.put(f"{universe._connection.id.hex()}/cas/aa/1-1", b"body")
-        own.broken = False
-        assert await encrypted.everything(universe._connection.store) == before
-
-
-def test_what_is_no_codec_is_refused(tmp_path: Path) -> None:
-    wrong: list[tuple[Any, str]] = [(object(), "codec= takes"), (type("C", (), {"name": "c"})(), "lacks encode")]
-    for given, said in wrong:
-        with pytest.raises(errors.BadInput, match=said):
-            asyncio.run(compose.open_store(str(tmp_path), codec=given))
 
 
 # --- Around it -------------------------------------------------------------------------------------------------------

@@ -106,3 +106,23 @@ async def test_what_are_no_peers(given: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.Error):
         async with wl.open(str(tmp_path / "store"), create=True, peers=given):
             pass
+
+
+async def test_a_peer_is_plain_or_opened_with_the_keys_of_this_process(tmp_path: Path) -> None:
+    ours = wl.AesGcm(keys={"a": b"a" * 32}, current="a")
+    theirs = wl.AesGcm(keys={"b": b"b" * 32}, current="b")
+    for name, codec in (("own", ours), ("plain", None), ("same", ours), ("other", theirs)):
+        await (await compose.open_store(str(tmp_path / name), codec=codec)).close()
+    store = await compose.open_store(str(tmp_path / "own"), codec=ours)
+    found = peers.Peers(store, {name: str(tmp_path / name) for name in ("plain", "same", "other")})
+    try:
+        for name, engine in (("plain", "LmdbEngine"), ("same", "SealedEngine")):
+            assert type((await found.find(name)).engine).__name__ == engine
+        with pytest.raises(errors.KeyMissing, match="'b'"):
+            await found.find("other")
+        keyless = peers.Peers(await own(), {"same": str(tmp_path / "same")})
+        with pytest.raises(errors.CodecMismatch):
+            await keyless.find("same")
+    finally:
+        await found.close()
+        await store.close()

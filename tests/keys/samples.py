@@ -112,7 +112,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
-    ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US)),
+    ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US, True)),
     ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
     ("marking", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300, marking=True)),
     (
@@ -154,7 +154,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "universe deletion",
         space.ValueKind.UNIVERSE_DELETION,
         universe_deletions.DELETION,
-        universe_deletions.UniverseDeletion(TIME_US, 300, 7),
+        universe_deletions.UniverseDeletion(TIME_US, "main", True, True, 300, 7),
     ),
     ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),

@@ -18,6 +18,7 @@ from worldline.codec import canonical, frame, structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import space
+from worldline.keys import universes as universe_keys
 from worldline.model import journal, world
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
@@ -27,7 +28,7 @@ GOLDEN = {
     "subject": "b1317af68c0c82021b00060a24181e4000",
     "schema": "b101a8934f73820100",
     "universe name": "b1029cff07e38150101112131415161718191a1b1c1d1e1f",
-    "universe meta": "b10322e3547982646d61696e1b00060a24181e4000",
+    "universe meta": "b1039846524383646d61696e1b00060a24181e4000f5",
     "generation": "b104e4eb15078219012cf4",
     "marking": "b10493ec25918219012cf5",
     "collection": (
@@ -79,7 +80,7 @@ GOLDEN = {
         "b13860ef68be8450303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e400007"
     ),
     "deletion": "b12dc30ce26b821b00060a24181e400019012c",
-    "universe deletion": "b12e1ab74513831b00060a24181e400019012c07",
+    "universe deletion": "b12e05fa67eb861b00060a24181e4000646d61696ef5f519012c07",
     "pin": "b11b3b650fa9820307",
     "head": (
         "b10c31c958f38503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000"
@@ -173,6 +174,11 @@ def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
     )
     found: world.Lineage = lineage_keys.LINEAGE.unpack(old)
     assert found == msgspec.structs.replace(samples.LINEAGE, origins=[], chain=b"", state=b"", time_us=0)
+
+
+def test_a_universe_of_format_2_0_is_open() -> None:
+    old = bytes.fromhex("b10322e3547982646d61696e1b00060a24181e4000")
+    assert universe_keys.META.unpack(old) == world.UniverseMeta("main", samples.TIME_US)
 
 
 def test_every_kind_of_value_is_in_the_table() -> None:

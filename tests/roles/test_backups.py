@@ -7,7 +7,8 @@ import contextlib
 import functools
 import os
 import random
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.roles.test_world_files import Add, Total, app, calls, quiet, work
 from tests.roles.test_world_files import nap as nap_workflow
 from tests.servers import s3
 from worldline.base import errors
+from worldline.client import changes
 from worldline.client.copies import backups, release
 from worldline.client.universe import Universe
 from worldline.host import compose
@@ -28,13 +30,15 @@ from worldline.inspect import doctor, verify
 from worldline.keys import leases as lease_keys
 from worldline.keys import space
 from worldline.keys import universes as universe_keys
+from worldline.keys import work as work_keys
+from worldline.keys import worlds as world_keys
 from worldline.keys.upkeep import copying as copying_keys
 from worldline.layers import format as formats
 from worldline.layers import leases
 from worldline.model.upkeep.backups import FileKind
 from worldline.model.work import WorkState
 from worldline.model.world import Status
-from worldline.roles.copies import turns
+from worldline.roles.copies import backup, turns
 from worldline.roles.copies.backup import Made
 from worldline.store import kv
 
@@ -121,6 +125,76 @@ async def _is_busy(process: kit.Process, worlds: list[wl.World]) -> bool:
         if any([await run.status() is wl.RunStatus.RUNNING for run in await world.runs()]):
             return True
     return False
+
+
+class Renaming(kit.Around):
+    """While keys are read one after the other, a name moves from behind to what was read already."""
+
+    def __init__(self, engine: kv.Engine, universe: Universe) -> None:
+        super().__init__(engine)
+        self._universe = universe
+        self._left = 6
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._noticed(await super().read(*requests), requests)
+
+    async def freeze(self) -> kv.Frozen:
+        return Noticing(await kv.freeze(self._engine), self)
+
+    async def _noticed(self, found: kv.Snapshot, requests: Sequence[kv.Request]) -> kv.Snapshot:
+        names = world_keys.names(self._universe._connection.id)[0]
+        for request in requests:
+            if isinstance(request, kv.Range) and names <= request.begin and self._left:
+                self._left -= 1
+                if not self._left:
+                    at = await self._universe.world("z")._handle.address()
+                    await changes.rename(self._universe._connection, at, "a")
+        return found
+
+
+class Noticing:
+    def __init__(self, frozen: kv.Frozen, noticing: Renaming) -> None:
+        self._frozen = frozen
+        self._noticing = noticing
+        self.close = frozen.close
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        return await self._noticing._noticed(await self._frozen.read(*requests), requests)
+
+
+async def test_what_moves_while_keys_are_copied_is_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "PAGE", 1)
+    folder = str(tmp_path / "backups")
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        process = await here.process()
+        for name in ("m1", "m2", "m3", "m4", "m5", "m6", "z"):
+            await process.universe.create(name, app)
+        await backups.backup(await bare(here, lambda engine: Renaming(engine, process.universe)), folder)
+        assert (await process.universe.world("a").describe()).name == "a"
+        await backups.restore(folder, await bare(there))
+        copy = await there.process()
+        assert (await copy.universe.world("z").describe()).name == "z"
+        assert len([meta async for meta in copy.universe.worlds()]) == 7
+
+
+async def test_stamps_of_the_copy_are_above_those_of_the_original(tmp_path: Path) -> None:
+    """Else what is sent to the copy would be taken before what was unread, or in its place."""
+    folder = str(tmp_path / "backups")
+    async with stores(tmp_path, "memory", "lmdb") as (here, there):
+        await kv.raise_stamps(await here.engine(), kv.stamp(10**12, 0))
+        process = await here.process()
+        world = await process.universe.create("alice", app)
+        await world.pause()
+        first = await world.send(Add(1))
+        await backups.backup(await bare(here), folder)
+        await backups.restore(folder, await bare(there))
+        copy = await there.process()
+        await release.release_all(copy.universe._connection)
+        second = await copy.universe.world("alice").send(Add(2))
+        assert second.stamp > first.stamp
+        assert await kit.unread(copy.engine, await copy.universe.world("alice")._handle.address()) == 2
 
 
 # --- Two copies ------------------------------------------------------------------------------------------------------
@@ -246,6 +320,22 @@ async def test_backups_share_blobs_and_each_is_whole(tmp_path: Path) -> None:
         await release.release_all(copy.universe._connection)
         assert await copy.universe.world("w0").ask(Total(), timeout=20) == 7
         assert await copy.universe.world("w2").ask(Total(), timeout=20) == 2
+
+
+async def test_blobs_whose_file_is_gone_are_copied_again(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        await filled(here, worlds=1)
+        first = await backups.backup(await bare(here), str(folder))
+        shutil.rmtree(folder / "blobs")
+        second = await backups.backup(await bare(here), str(folder))
+        assert second.new_blobs == first.blobs
+        await backups.restore(str(folder), await bare(there), id=second.id)
+        index = next(each for each in sorted((folder / "index").rglob("*")) if each.is_file())
+        index.unlink()
+        index.write_bytes(b"damaged")
+        with pytest.raises(errors.BadCopy, match="can be deleted"):
+            await backups.backup(await bare(here), str(folder))
 
 
 async def test_what_is_damaged_is_found_and_nothing_is_made_of_it(tmp_path: Path) -> None:
@@ -385,11 +475,14 @@ async def test_a_backup_that_is_cut_off_at_any_file_is_none_and_the_next_goes_on
 async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: bool, tmp_path: Path) -> None:
     folder = str(tmp_path / "backups")
     async with stores(tmp_path, "memory") as (here,):
-        process = await filled(here, worlds=1)
+        process = await filled(here, worlds=2)
+        await process.universe.world("w1").start(work(0), id="claimed")
+        await world_files.begun.wait()
         await process.universe.world("w0").pause()
         await process.universe.world("w0").send(Add(10), id="unread")
-        await backups.backup(await bare(here), folder)
         head = await process.universe.world("w0").head()
+        await backups.backup(await bare(here), folder)
+        await process.kill()
     for at in range(1, 100):
         async with stores(tmp_path / str(at), "memory") as (there,):
             cut = await bare(there, functools.partial(world_files.CutOff, at=at, behind=behind))
@@ -403,11 +496,14 @@ async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: boo
                 ended = False
             else:
                 ended = True
-            copy = await there.process(app)
+            copy = await there.process()  # no adapter, which would clear away
             world = copy.universe.world("w0")
             assert await world.head() == head
             assert await kit.unread(copy.engine, await world._handle.address()) == 1
             assert await _turn(copy.engine) is None
+            assert (await doctor.examine(copy.universe._connection, repair=False)).findings == []
+            due = kv.Range(*work_keys.due_all(copy.universe._connection.id))
+            assert len((await copy.engine.read(due)).page(0).items) == 1, "nothing is left of the first attempt"
             await verify.verify(copy.universe._connection, await world._handle.address())
             await copy.close()
             if ended:

@@ -23,6 +23,7 @@ from worldline.keys import work as work_keys
 from worldline.layers import cas, chunks, leases
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
+from worldline.layers.upkeep import imports
 from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
@@ -337,3 +338,32 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     assert locks.dead() == []
     assert list((folder / "workers").iterdir()) == []
     assert counted(meter) == {"temporary_files": 1, "lock_files": 1}
+
+
+async def test_imports_of_killed_processes_go(memory_kit: Kit) -> None:
+    process = await memory_kit.process()
+    universe = process.universe._connection.id
+    at = ids.Address(universe, ids.WorldId(bytes(16)))
+    batch = kv.Batch()
+    now_us = (await process.engine.read()).time_us
+    begun = imports.begin(batch, at, token=bytes(16), source="a file", time_us=now_us)
+    assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
+    batch = kv.Batch()
+    imports.put_dead(batch, at, b"letter", number=1)
+    imports.advance(batch, begun)
+    assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
+    meter = measures.Meter()
+    each = Janitor(
+        process.engine, memory_kit.env, universe, settings=JanitorSettings(turn_ms=1, round_ms=1),
+        dedupe_window_ms=WINDOW_MS, telemetry=telemetry.Telling([("meter", meter.tell)]),
+    )  # fmt: skip
+    await memory_kit.jump(23 * 3_600)
+    await round_of(each)
+    assert counted(meter) == {}
+    await memory_kit.jump(2 * 3_600)
+    await round_of(each)
+    assert counted(meter) == {"imports": 1}
+    prefix = space.universe(universe)
+    left = (await process.engine.read(kv.Range(prefix, prefix + b"\xff"))).page(0).items
+    assert [key for key, _ in left if key.startswith(space.world(at))] == []
+    assert (await process.engine.read(imports.imports_range(universe, count_max=9))).page(0).items == []

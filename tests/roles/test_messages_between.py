@@ -162,7 +162,10 @@ async def test_nobody_there_is_an_error_in_the_sender(kit: Kit, status: Status |
         here = await universe.ensure("sender", sender)
         if status is not None:
             there = await universe.ensure("keeper", keeper)
-            await there.change(status=status)
+            if status is Status.DELETED:
+                await there.delete()
+            else:
+                await there.change(status=status)
         told = await here.run(try_send("keeper"), timeout=20)
         assert len(told) == 2
         assert all(each.startswith("undeliverable: ") and why in each for each in told), told
@@ -204,7 +207,7 @@ async def test_a_reply_to_a_world_that_is_gone_is_dropped(kit: Kit) -> None:
         await there.change(status=Status.PAUSED)
         await kits.begin(here, ask_in_time("keeper", 100), id="r")
         await asyncio.sleep(0.05)
-        await here.change(status=Status.DELETED)
+        await here.delete()
         await there.change(status=Status.ACTIVE)
 
         async def answered() -> bool:

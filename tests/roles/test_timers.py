@@ -254,7 +254,7 @@ async def test_timers_of_a_deleted_world_are_nobodys(kit: Kit) -> None:
         stays = await universe.ensure("stays", app)
         await gone.send(Arm(["x"], 0.3))
         await stays.send(Arm(["y"], 0.35))
-        await gone.change(status=Status.DELETED)
+        await gone.delete()
         assert await until_rung(stays, app, 1) == ["y"]
 
         async def tidy() -> bool:

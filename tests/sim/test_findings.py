@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+import worldline as wl
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
@@ -129,6 +130,10 @@ async def worker(engine: kv.Engine, env: envs.Env) -> leases.Heartbeat:
     return life
 
 
+async def close(world: wl.World, status: Status) -> None:
+    await (world.delete() if status is Status.DELETED else world.change(status=status))
+
+
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.ARCHIVED, Status.DELETED])
 def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Status) -> None:
     """Whoever took the lease had looked at the world before, and went on with one that was deleted meanwhile."""
@@ -138,7 +143,7 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
         at = await world._handle.address()
         meddling = Meddling(calm.universe._connection.store.engine)
         me = await worker(calm.universe._connection.store.engine, env)
-        meddling.first = lambda: world.change(status=status)
+        meddling.first = lambda: close(world, status)
         with pytest.raises((errors.Closed, errors.NotFound)):
             await world_lease.acquire(meddling, env, at, me, expiry.Witness(env))  # type: ignore[arg-type]
 
@@ -158,7 +163,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
         known = calm.universe._connection
         universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))
-        await universe.world("counter-0").change(status=status)
+        await close(universe.world("counter-0"), status)
         read = await store.engine.read(*leases.reads(at))
         assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None
 

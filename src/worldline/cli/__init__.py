@@ -35,6 +35,9 @@ from worldline.cli.commands import (
 )
 from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
 
+for each in deletion.UNIVERSE:
+    universes.GROUP.add_command(each)
+
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],

@@ -89,10 +89,13 @@ class Universe:
 
         async def attempt() -> transact.Done[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
-            read = await store.engine.read(worlds.get_name(universe, name), generation, *admission.reads(universe))
+            read = await store.engine.read(
+                worlds.get_name(universe, name), generation, *admission.reads(universe), universes.get_meta(universe)
+            )
             if read.value(0) is not None:
                 return transact.Done(False)
             batch = kv.Batch()
+            universes.expect_there(batch, universe, read.value(4))
             await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
             universes.expect_generation(batch, universe, read.value(1))

@@ -41,6 +41,7 @@ TAKES_INPUT = (Status.ACTIVE, Status.PAUSED)
 class UniverseMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: str
     created_us: int
+    closed: bool = False  # it is being deleted: no world is made in it any more
 
 
 class WorldMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

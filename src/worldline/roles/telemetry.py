@@ -279,7 +279,7 @@ class Reaped(msgspec.Struct, frozen=True, gc=False):
 
 
 Clearable = Literal[
-    "made_ids", "chosen_ids", "pointers", "held_records", "lock_files", "temporary_files", "uploads",
+    "made_ids", "chosen_ids", "pointers", "held_records", "lock_files", "temporary_files", "uploads", "imports",
     "deleted",
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.sim.check import abroad, aftermath, checkers, forks, lateness, messages, segments, trials
+from worldline.sim.check import abroad, aftermath, checkers, deletions, forks, lateness, messages, segments, trials
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
@@ -122,8 +122,10 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     )  # fmt: skip
     sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
     elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
+    gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
     await cluster.boot(
-        [sent.look, audit.look, tried.look, born.look, compacted.look], [sent.look, other.look, elsewhere.look]
+        [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look],
+        [sent.look, other.look, elsewhere.look],
     )
     sent.know(cluster.truths())
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
@@ -143,6 +145,7 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.stop()
     await checkers.at_end(cluster, audit, left, born)
     await abroad.at_end(cluster, audit, sent, left)
+    await gone.at_end(checkers.reader(cluster, cluster.calm()))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Deleting worlds."""
+"""Deleting worlds and universes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from worldline.base import errors
 from worldline.cli import common
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
-from worldline.client.upkeep import deletion
+from worldline.client.upkeep import deletion, universe_deletion
 from worldline.model import ids
 
 
@@ -49,4 +49,22 @@ async def _address(desk: Desk, universe: Connection, world: str) -> ids.Address:
         return at
 
 
+@common.command("delete", asks=True)
+@click.argument("name")
+@click.option("--with-worlds", is_flag=True, help="Also if it has worlds: they go with it.")
+async def delete_universe(desk: Desk, *, name: str, with_worlds: bool) -> None:
+    """Delete a universe with everything in it.
+
+    Refused while it has worlds, unless they go with it, and while workers run some of them.
+    """
+    async with desk.open_store() as store:
+        desk.confirm(f"Delete universe {name!r} with everything in it?")
+        with desk.out.progress("removed") as progress:
+            await universe_deletion.delete(
+                store, name, with_worlds=with_worlds, progress=lambda removed: progress(removed, removed)
+            )
+    desk.out.one({"universe": name, "deleted": True}, [f"universe {name!r} is deleted; nothing of it is left"])
+
+
 COMMANDS: list[click.Command] = [delete]
+UNIVERSE: list[click.Command] = [delete_universe]  # in the group `universe`

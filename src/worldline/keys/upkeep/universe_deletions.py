@@ -3,8 +3,9 @@
 Per what:      deleted universe
 Changes:       with every batch that removes something of the universe
 Key:           (STORE, UNIVERSE_DELETION, u)
-Value:         UniverseDeletion(since when, how many keys and objects were removed so far)
-Present:       from the batch on that deletes the universe until no key and no object of it is left
+Value:         UniverseDeletion(since when, its name, whether its worlds go with it, whether that is decided;
+               how many keys and objects were removed so far)
+Present:       from the batch on that closes the universe until no key and no object of it is left, or it is open again
 
 The record is outside of the universe: the last of its keys can go before the record does.
 """
@@ -23,6 +24,9 @@ _DELETION = tuples.pack((int(space.Root.STORE), int(space.InStore.UNIVERSE_DELET
 
 class UniverseDeletion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     since_us: int
+    name: str
+    with_worlds: bool
+    decided: bool = False
     removed: int = 0
     objects: int = 0
 

@@ -60,7 +60,7 @@ def begin(
     """
     at = world.at
     worlds.bury(batch, world)
-    leases.revoke(batch, lease, token=token)
+    fence(batch, lease, token=token)
     snapshots.expect_pins(batch, at, pins_raw)
     if leans is not None:
         lineage, baseline = leans
@@ -74,6 +74,11 @@ def begin(
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
     return doomed
+
+
+def fence(batch: kv.Batch, lease: leases.State, *, token: bytes) -> None:
+    """Its holder writes nothing any more, nor does a worker that is taking the lease now."""
+    leases.revoke(batch, lease, token=token)
 
 
 def queue(batch: kv.Batch, at: ids.Address, *, meta_raw: bytes, time_us: int) -> None:

@@ -20,7 +20,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest
 from worldline.kernel import replay, values
 from worldline.layers import blobs as blob_layer
-from worldline.layers import cas, ready, worlds
+from worldline.layers import cas, ready, universes, worlds
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import journal_pages, lines, saved_state
@@ -66,7 +66,7 @@ async def world_fork(
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
             worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent),
-            *admission.reads(at.universe),
+            *admission.reads(at.universe), universes.get_meta(at.universe),
         )  # fmt: skip
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
@@ -93,6 +93,7 @@ async def world_fork(
             generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
+        universes.expect_there(batch, at.universe, read.value(6))
         await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)

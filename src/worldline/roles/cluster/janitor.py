@@ -2,7 +2,7 @@
 
 What deleted worlds have left is removed as soon as they are (`roles/deletion`). Besides, a round goes through a
 universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
-that no adapter comes across, what dead workers have left, in the store (leases, chunks of uploads) and beside it (lock
+that no adapter comes across, what dead workers have left, in the store (leases, chunks, imports) and beside it (lock
 files, temporary files of uploads), and, if it is time, a garbage collection (`roles/collection`). Each turn looks at a
 bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
 run at once. Nothing depends on one: without it, things only take up room.
@@ -23,14 +23,15 @@ from worldline.codec import tuples
 from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
-from worldline.layers import leases, worlds
+from worldline.layers import leases, universes, worlds
 from worldline.layers import work as works
-from worldline.layers.upkeep import deletion
+from worldline.layers.upkeep import deletion, universe_deletion
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import reap
 from worldline.roles.collection.turns import Collecting
+from worldline.roles.copies import world_import
 from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
@@ -64,6 +65,7 @@ class Janitor:
         locks: Locks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
         blobs: blob_layer.Blobs | None = None,
+        remove_universes: Callable[[], Awaitable[bool]] | None = None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -72,22 +74,23 @@ class Janitor:
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
         self._telemetry = telemetry
-        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead), telemetry)
+        self._freer = reap.Freer(engine, env, lambda each: each == universe, expiry.Witness(env, is_dead), telemetry)
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
+        self._remove_universes = remove_universes
         self._collecting: Collecting | None = None
         if blobs is not None:
             self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
         self._removal = deletions.Removal(engine, env, universe)
-        self._watch = wakeup.Watch(engine, [deletion.prefix(universe)])
+        self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
         self._worlds_done = self._pointers_done = self._rest_done = False
-        self._began_us = env.monotonic_us()  # this round
+        self._began_us = 0  # this round; 0: it has not begun
         self.rounds = 0
         self.cleared = 0
 
@@ -107,29 +110,32 @@ class Janitor:
         removed = await self.remove()
         if self._env.monotonic_us() >= self._next_us:
             over = await self.turn()
-            pause_ms = self._settings.round_ms if over else self._within_ms
+            pause_ms = self._settings.round_ms if over else self.within_ms
             self._next_us = self._env.monotonic_us() + pause_ms * 1000
-            if over:
-                self._began_us = self._next_us
         rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
         await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
 
     @property
-    def _within_ms(self) -> int:
+    def within_ms(self) -> int:
         """The rest between two turns of a round."""
         collecting = self._collecting is not None and self._collecting.is_under_way
         return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
 
     async def remove(self) -> bool:
-        """Some of what deleted worlds have left. Returns whether that was all."""
+        """Some of what deleted worlds and universes have left. Returns whether that was all."""
         before = self._removal.removed
         over = await self._removal.turn()
+        if self._remove_universes is not None:
+            over = await self._remove_universes() and over
         self._watch.looked(self._removal.seen)
         self._count("deleted", self._removal.removed - before)
         return over
 
     async def turn(self) -> bool:
         """One part of a round. Returns whether that was the last."""
+        if await self._is_gone():
+            return True
+        self._began_us = self._began_us or self._env.monotonic_us()
         if not self._worlds_done:
             self._worlds_done = await self._forget_ids()
             return False
@@ -144,6 +150,7 @@ class Janitor:
         self._worlds_done = self._pointers_done = self._rest_done = False
         self.rounds += 1
         self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
+        self._began_us = 0
         return True
 
     async def _clear_rest(self) -> None:
@@ -157,6 +164,12 @@ class Janitor:
             before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
             removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
+        self._count("imports", await world_import.sweep(self._engine, self._env, self._universe))
+
+    async def _is_gone(self) -> bool:
+        """Whether the universe was deleted: nothing is to be written in it any more."""
+        read = await self._engine.read(universes.get_meta(self._universe))
+        return universes.is_closed(read.value(0))
 
     # --- Ids that were seen ------------------------------------------------------------------------------------
 

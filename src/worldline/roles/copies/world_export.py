@@ -294,8 +294,9 @@ class _Building:
 
 def refs(raw: bytes) -> list[bytes]:
     """The blob that a stored input refers to. What cannot be decoded, or was cut, refers to none."""
-    carried = getattr(inboxes.item_of(raw), "payload", None)
-    return [carried.ref] if carried is not None and carried.ref is not None else []
+    item = inboxes.item_of(raw)
+    address = None if item is None else inboxes.item_refers_to(item)
+    return [] if address is None else [address]
 
 
 async def _items(engine: kv.Engine, between: tuple[bytes, bytes]) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -41,9 +41,9 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
         if worlds.is_deleted(read.value(0)):
             return transact.Done(False)
         world = worlds.decode(at, read.value(0))
-        pins = snapshots.decode_pins(at, read.page(7))
-        if pins:
-            raise await _needed(engine, world, [ids.Address(at.universe, fork) for fork, _ in pins])
+        forks = forks_of(at, read.page(7))
+        if forks:
+            raise await _needed(engine, world, forks)
         batch = kv.Batch()
         deletion.begin(
             batch, world, leases.decode(at, read.value(1), read.value(2), read.value(3)),
@@ -58,7 +58,11 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
 
 async def pinned_by(engine: kv.Engine, at: ids.Address, *, count_max: int = NAMED_MAX) -> list[ids.Address]:
     """Forks that have no state of their own yet, and need what this world has."""
-    page = (await engine.read(snapshots.pins_range(at, count_max=count_max))).page(0)
+    return forks_of(at, (await engine.read(snapshots.pins_range(at, count_max=count_max))).page(0))
+
+
+def forks_of(at: ids.Address, page: kv.Page) -> list[ids.Address]:
+    """The forks that these pins are for."""
     return [ids.Address(at.universe, fork) for fork, _ in snapshots.decode_pins(at, page)]
 
 

@@ -19,6 +19,7 @@ from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
+from worldline.layers import universes
 from worldline.layers.upkeep import quotas
 from worldline.model import ids
 from worldline.model import world as model
@@ -95,8 +96,8 @@ def _object_bytes(raw: bytes) -> int:
     """The size of a blob's body, if that is an object."""
     try:
         found = cas_keys.BLOB.unpack(raw)
-    except errors.Corrupt:
-        return 0  # `worldline doctor` reports it
+    except errors.Error:
+        return 0  # damaged, which `worldline doctor` reports; or its key is not at hand
     return 0 if found.object is None else found.size
 
 
@@ -105,6 +106,10 @@ async def publish(
 ) -> None:
     """Say what was counted, unless another process has said something since `before` was read."""
     batch = kv.Batch()
+    meta_raw = (await engine.read(universes.get_meta(universe))).value(0)
+    if universes.is_closed(meta_raw):
+        return  # nothing is written in a universe that is being deleted
+    universes.expect_there(batch, universe, meta_raw)
     quotas.publish(batch, universe, before, counted)
     await transact.commit(engine, env, batch)
 

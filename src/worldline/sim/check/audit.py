@@ -24,7 +24,7 @@ from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import handover
-from worldline.sim.check import work_moves
+from worldline.sim.check import deletions, work_moves
 from worldline.sim.load.programs import Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
@@ -106,6 +106,8 @@ class Audit:
         ):
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
+        for each in deletions.deleted_by(applied):  # no rules hold any more but those of that file
+            self._life(each).status = Status.DELETED
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
             self._changed(applied, key, old, entries)
@@ -128,6 +130,8 @@ class Audit:
         where = keyspaces.place(key)
         put = applied.batch.puts.get(key)
         new = None if put is None else put.value
+        if new is None and where.what != "epoch" and where.at and self._life(where.at).status is Status.DELETED:
+            return  # it is being removed
         match where.what:
             case "epoch":
                 self._epoch(applied, where, new)

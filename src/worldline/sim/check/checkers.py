@@ -92,6 +92,7 @@ INVARIANTS = {
     "W3": Held("end", "at rest, whatever a fork has inherited has ended or is parked"),
     "W4": Held("audit", "making a fork writes pins of its parent and nothing else; R4 proves the parent"),
     "W5": Held("end", "every world is restored from its first snapshot on"),
+    "GONE": Held("audit", "nothing of a deleted world is written any more, and at the end nothing of it is left"),
     "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
     "C2": Held("end", "follows from C1: a blob is its digest"),
     "C3": Held("end", "everything the replay needs is readable, and so is whatever a record or a blob refers to"),

@@ -75,7 +75,7 @@ class Forks:
                 self._is_born(applied, where.at)
         for key in applied.batch.deletes:
             where = keyspaces.place(key)
-            if where.what == "retain" and applied.before[key] is not None:
+            if where.what == "retain" and len(where.rest) > 1 and applied.before[key] is not None:
                 assert where.at is not None
                 self._unpinned(applied, where.at, lineage_keys.pin_fork(where.at, key))
 
@@ -118,8 +118,10 @@ class Forks:
         at = ids.Address(owner.universe, world)
         born = self.born[at]
         self._is_counted(applied, owner, born.meta.name)
+        if self.is_deleted(at):
+            return
         baseline = snapshot_keys.BASELINE.unpack(self._contents()[snapshot_keys.baseline_key(at)])
-        if baseline.height <= born.lineage.height and not self.is_deleted(at):
+        if baseline.height <= born.lineage.height:
             self._broken("FORK", f"the pin of {born.meta.name} is gone, and it has no state of its own")
 
     def _is_counted(self, applied: Applied, owner: ids.Address, name: str) -> None:
@@ -156,8 +158,10 @@ class Forks:
                 await self._scripted(universe, born)
 
     async def _same_past(self, universe: Connection, born: Born) -> None:
-        """W1: entry for entry, and row for row."""
+        """W1: entry for entry, and row for row. What stood in worlds that are deleted has gone with them."""
         engine, height = universe.store.engine, born.lineage.height
+        if self.is_deleted(born.parent) or (await reader.kept(engine, born.at)).above:
+            return
         mine = await restore.read_entries(engine, universe.blobs, born.at, above=0, up_to=height)
         theirs = await restore.read_entries(engine, universe.blobs, born.parent, above=0, up_to=height)
         if [structs.encode(each) for each in mine] != [structs.encode(each) for each in theirs]:
@@ -238,6 +242,8 @@ class Forks:
         if status == ReceiptStatus.CANCELLED:
             return
         owner = ids.Address(born.at.universe, ids.WorldId(wanted["world"]))
+        if self.is_deleted(owner):
+            return
         for entry in await _entries(universe, owner, above=wanted["above"]):
             theirs = _receipt_of(entry)
             if theirs is not None and theirs.intent == wanted["intent"]:

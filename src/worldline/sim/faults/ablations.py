@@ -179,6 +179,10 @@ GUARDS = {
         "a segment is read back and checked before its frames are deleted", ("R3", "R4", "C3", "W1", "BUG", "V1"),
         "bodies=500,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0," + COMPACTING,
     ),
+    "delete-fence": Guard(
+        "the batch that deletes a world takes the lease from its holder", ("L3", "GONE", "BUG"),
+        "kinds=doom,crash=0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
+    ),
     "generation": Guard(
         "a batch that publishes a reference expects the generation", ("C3", "E2", "R3", "V1", "BUG"),
         COLLECTING,

@@ -20,11 +20,13 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "begin": ("B15 before a fork's first step", "B15 after a fork's first step"),
     "lean": ("B15 before a fork's first own state is recorded", "B15 after a fork's first own state"),
     "compact": ("B11 after segment, before index", "B12 after index and deletes"),
+    "delete": ("B13 before a world is deleted", "B13 after a world is deleted"),
+    "remove": ("B13 between delete batches, before one", "B13 between delete batches, after one"),
     "deliver": ("B20 before a message is enqueued elsewhere", "B20 between message and sender's receipt"),
     "enqueue": ("ingress before enqueue", "ingress after enqueue"),
     "read": ("B18 before read", "B18 after read"),
     "condemn": ("B14 before condemn", "B14 after condemn, before sweep"),
-    "sweep": ("B13 before a delete batch", "B13 between delete batches"),
+    "sweep": ("B22 before a sweep deletes", "B22 between deletes of a sweep"),
     "cold": ("B21 before a cell is fetched", "B21 after a cell is fetched"),  # a step waits for it
 }
 READS = ("read", "cold")
@@ -46,6 +48,7 @@ RARE = [
 ]  # kinds of commits that there are few of
 FORKING = ("fork", "begin", "lean")  # those of forks, which only some seeds have
 COMPACTING = ("compact",)  # likewise
+DELETING = ("delete", "remove")  # likewise
 SENDING = ("deliver",)  # likewise
 COLLECTING = ("condemn", "sweep")  # likewise
 FAULTS = ("crash", "pause", "unknown", "partition")

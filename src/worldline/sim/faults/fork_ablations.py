@@ -14,6 +14,7 @@ from worldline.kernel.rows.records import Outcome
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.roles.compaction import writing
 from worldline.roles.effects import share
@@ -41,6 +42,9 @@ def patched(without: str) -> Iterator[None]:
                 yield
         case "read-back":
             with mock.patch.object(writing.Writer, "check", _nothing):
+                yield
+        case "delete-fence":
+            with mock.patch.object(deletion, "fence", return_value=None):
                 yield
         case "script-position":
             with mock.patch.object(Branch, "answer", _unnoted):

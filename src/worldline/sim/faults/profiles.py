@@ -21,13 +21,14 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, FORKING, RARE, READS, SENDING
+from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
 
 CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
 
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
-APART = (*READS, *FORKING, *COMPACTING, *SENDING, *COLLECTING)  # boundaries that are looked at in other ways
+# Boundaries that are looked at in other ways.
+APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING, *COLLECTING)
 COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
 COLLECT_MS_MAX = 10_000  # between two collections that are often
 COLLECTED = 0.2  # of the seeds collect garbage all the time

@@ -30,6 +30,8 @@ POLICIES = ("drop", "reissue", "share", "script")
 GONE = "gone"  # the world that an operation is about is deleted
 MARK_SECONDS = 2.0
 HUSH_SECONDS = 2.0
+PRUNE_SECONDS = 0.5
+PRUNES_MAX = 20
 SINGERS = limits.STEP_EFFECTS_MAX + 6
 FIRST_TIMES = 2  # how often the first rule of a script answers
 FIRST, REST = "scripted first", "scripted later"
@@ -114,7 +116,7 @@ def is_whole(id: str, said: list[str]) -> bool:
 
 
 def felled(lot: str) -> str:
-    """The world of a lot that is deleted while its forks lean on it."""
+    """The world of a lot that is deleted as soon as no fork leans on it."""
     return f"felled-{lot}"
 
 
@@ -195,8 +197,7 @@ async def do(universe: Connection, op: Op, told: History) -> object:
                 await (await world.attach(op.to)).cancel("the simulation says so")
                 return "cancelled"
             case "prune":
-                await world.delete()
-                return "deleted"
+                return await _prune(world)
             case _:
                 await _hush(world)
                 return "hushed"
@@ -211,6 +212,16 @@ async def _fork(universe: Connection, op: Op, told: History) -> str:
     script = rules() if policy == "script" or op.amount // 12 % 2 else None
     await wl.World(universe, op.world).fork(op.to, at=at, effects=policy, live=live, script=script)  # type: ignore[arg-type]
     return op.to
+
+
+async def _prune(world: wl.World) -> str:
+    """Delete a world, as soon as no fork leans on it."""
+    for _ in range(PRUNES_MAX):
+        with contextlib.suppress(wl.InUse):
+            await world.delete()
+            return "deleted"
+        await asyncio.sleep(PRUNE_SECONDS)
+    return "kept"
 
 
 async def _revert(universe: Connection, op: Op, told: History) -> str:

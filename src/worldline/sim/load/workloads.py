@@ -343,7 +343,7 @@ async def doom(world: wl.World, op: Op) -> str:
     try:
         _ = await world.start(programs.fulfil(op.id, op.amount), id=op.id)
         await asyncio.sleep(op.amount / 30)
-        await world.change(status=Status.DELETED)
+        await world.delete()
     except wl.NotFound:
         return "gone already"
     return "gone"

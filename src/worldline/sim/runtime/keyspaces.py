@@ -89,6 +89,8 @@ def about(batch: kv.Batch) -> str:
     written = [place(key).what for key in batch.puts]
     if "lineage" in written:
         return "fork"
+    if "deletion" in written:
+        return "delete" if "meta" in written else "remove"
     if "meta" in written:
         return "create"
     for key, put in batch.puts.items():

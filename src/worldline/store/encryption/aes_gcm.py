@@ -53,11 +53,16 @@ class AesCipher:
 def wrap(master: bytes, place: bytes, key: bytes, *, nonce: bytes) -> bytes:
     """A data key, sealed under a master key. `nonce`: random, for this once."""
     assert len(nonce) == NONCE_BYTES
-    return nonce + AESGCM(master).encrypt(nonce, key, place)
+    return nonce + _wrapping(master).encrypt(nonce, key, place)
 
 
 def unwrap(master: bytes, place: bytes, wrapped: bytes) -> bytes:
-    return _open(AESGCM(master), place, wrapped)
+    return _open(_wrapping(master), place, wrapped)
+
+
+def _wrapping(master: bytes) -> AESGCM:
+    """A master key has other uses (`AesGcm.check`), each by a key of its own."""
+    return AESGCM(hmac.digest(master, b"worldline: wraps", "sha256"))
 
 
 def _open(aes: AESGCM, place: bytes, sealed: bytes) -> bytes:

@@ -168,7 +168,10 @@ class SealedEngine:
             waiting = [n for n in waiting if outcomes[n] is None]
             found = await self.inner.commit(*sealed) if sealed else []
             for n, outcome in zip(waiting, found, strict=True):
-                outcomes[n] = self._settled(batches[n], outcome, forms) if isinstance(outcome, kv.Conflict) else outcome
+                if isinstance(outcome, kv.Conflict):
+                    outcomes[n] = await self._settled(plans[n], outcome, openers, forms)
+                else:
+                    outcomes[n] = outcome
             if None not in outcomes:
                 return [outcome for outcome in outcomes if outcome is not None]
             probes.hit("encryption.translated-again")
@@ -266,15 +269,22 @@ class SealedEngine:
                     forms[key, value] = stored
         return forms
 
-    def _settled(self, batch: kv.Batch, outcome: kv.Conflict, forms: _Forms) -> kv.Conflict | None:
+    async def _settled(
+        self, plan: _Plan, outcome: kv.Conflict, openers: dict[bytes, _Opener], forms: _Forms
+    ) -> kv.Conflict | None:  # fmt: skip
         """The conflict in plain values; None if there is none: a record or a form was not what it had seemed."""
+        expects, scopes = plan.batch.expects, plan.scopes
+        unknown = dict.fromkeys(
+            scope for key, _ in outcome.found if (scope := scopes.get(key)) and scope not in openers
+        )
+        known = openers | await self._openers(list(unknown)) if unknown else openers
         real: list[tuple[bytes, bytes | None]] = []
         for key, stored in outcome.found:
-            if key not in batch.expects:  # the record of a data key
+            if key not in expects:  # the record of a data key
                 self._known.pop(key, None)
                 continue
-            value = None if stored is None else self._open(key, stored, self._known)
-            if stored is not None and value is not None and _is_same(value, batch.expects[key]):
+            value = None if stored is None else self._open(key, stored, known)
+            if stored is not None and value is not None and _is_same(value, expects[key]):
                 forms[key, value] = stored
             else:
                 real.append((key, value))
