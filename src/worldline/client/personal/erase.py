@@ -40,6 +40,8 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class _Wanted(msgspec.Struct, frozen=True):
+    """Of one subject: all values, or a part of those that a payload has, as many as one input names."""
+
     subject: bytes
     values: list[bytes] | None  # None: all
     there: int  # of these
@@ -62,7 +64,8 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
             if meta.status in world_model.TAKES_INPUT:
                 for each in done:
                     await _tell(universe, place, each)
-    return Erasure(sum(each.there for each in wanted), len(wanted), names, untold)
+    subjects = len(dict.fromkeys(each.subject for each in wanted))
+    return Erasure(sum(each.there for each in wanted), subjects, names, untold)
 
 
 async def _of_subject(world: Handle, root: ids.Address, key: str) -> _Wanted:
@@ -96,9 +99,12 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     by_subject: dict[bytes, list[bytes]] = {}
     for each in found:
         by_subject.setdefault(each.subject, []).append(each.value)
-    return [
-        _Wanted(subject, numbers, sum(there[number] for number in numbers)) for subject, numbers in by_subject.items()
+    parts = [
+        (subject, numbers[start : start + PAGE])
+        for subject, numbers in by_subject.items()
+        for start in range(0, len(numbers), PAGE)
     ]
+    return [_Wanted(subject, part, sum(there[number] for number in part)) for subject, part in parts]
 
 
 async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
@@ -117,7 +123,16 @@ async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.A
 
 
 async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> int:
-    """Erase what is there of it. Returns the number of the last erasure."""
+    """Erase what is there of it. Returns the number of the last erasure.
+
+    A value that is written at the same time may survive the delete of a range. It is there when that has returned, and
+    whatever is written later expects that it is known: so a second look finds all there can be.
+    """
+    await _erase_once(universe, root, wanted)
+    return (await _erase_once(universe, root, wanted)).number
+
+
+async def _erase_once(universe: Connection, root: ids.Address, wanted: _Wanted) -> Erasures:
     engine = universe.store.engine
 
     async def attempt() -> transact.Done[Erasures] | transact.Write[Erasures]:
@@ -139,7 +154,7 @@ async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> in
             made = sealed.erase_values(batch, root, was, wanted.values, time_us=read.time_us)
         return transact.Write(batch, lambda _: made)
 
-    return (await transact.run(engine, universe.store.env, attempt)).number
+    return await transact.run(engine, universe.store.env, attempt)
 
 
 async def _tell(universe: Connection, at: ids.Address, erased: Erase) -> None:

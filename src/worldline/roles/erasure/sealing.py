@@ -106,7 +106,7 @@ async def keep(
         if not missing:
             return transact.Done(replaced)
         batch = kv.Batch()
-        sealed.keep_first(batch, root, missing)
+        sealed.keep(batch, root, missing)
         sealed.unchanged(batch, root, found)
         return transact.Write(batch, lambda _: replaced)
 
