@@ -249,7 +249,7 @@ async def test_a_parent_that_is_deleted_while_its_journal_is_read_is_gone(memory
     _, process, world, _ = await family(memory_kit)
     at, connection = await world._handle.address(), process.universe._connection
     engine = Before(process.engine, lambda: world.delete(wait=True))
-    shared = share.share(engine, connection.blobs, at.universe)
+    shared = share.share(engine, lambda _: connection.blobs, lambda: at.universe)
     said = await shared.function(at.world, bytes(16), 0, [], [])
     assert "the world that it was shared with is deleted" in str(said)
     await process.close()

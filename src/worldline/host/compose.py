@@ -28,6 +28,7 @@ from worldline.host.encryption import opening
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
+from worldline.store import hints as wake_ups
 from worldline.store import kv, memory
 from worldline.store.encryption import engine as sealed_engine
 from worldline.store.encryption import objects as sealed_objects
@@ -61,6 +62,7 @@ class Store(msgspec.Struct, frozen=True):
     codec: opening.AnyCodec | None = None  # what users' data is encoded with
     vault: Vault | None = None  # and what seals with it
     patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
+    hints: wake_ups.Hints | None = None  # what the engine hears of as written, if this process may listen to all of it
 
     async def close(self) -> None:
         await self.objects.close()
@@ -101,9 +103,23 @@ async def open_store(
         await engine.close()
         raise
     opened = Store(
-        url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder", codec, vault, patience
+        url,
+        engine,
+        bodies,
+        used,
+        cached,
+        in_store_bytes_max,
+        scheme(where) or "folder",
+        codec,
+        vault,
+        patience,
+        hints_of(engine),
     )
     return opened if vault is None else _sealed(opened, vault)
+
+
+def hints_of(engine: kv.Engine) -> wake_ups.Hints | None:
+    return engine.hints if isinstance(engine, wake_ups.Hinting) else None
 
 
 def _sealed(store: Store, vault: Vault) -> Store:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
@@ -37,6 +37,9 @@ from worldline.store.objects import interface as objects
 
 READS_MAX = 3  # of an object that is missing, or whose bytes are wrong, before it is called corrupt
 MISSING_FIRST_MS, MISSING_MOST_MS = 50, 500  # the pauses between reads of one that is missing
+
+
+Of = Callable[[ids.UniverseId], "Blobs"]  # the blobs of a universe, for what serves many
 
 
 class BadBlob(errors.Corrupt):
