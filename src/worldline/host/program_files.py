@@ -55,6 +55,13 @@ def load(target: str) -> Loaded:
     return Loaded(path, programs, [path, *_neighbours(path)], _egress(path, module))
 
 
+def load_member(path: Path, name: str) -> object | None:
+    """Import a file, which need not declare a program, and give what it calls by this name, if anything."""
+    if not path.is_file():
+        raise errors.BadInput(f"there is no file {path}")
+    return getattr(_import(path.resolve()), name, None)
+
+
 def load_all(targets: Sequence[str]) -> list[Program]:
     """The programs of several files, each once."""
     found: list[Program] = []
