@@ -167,6 +167,8 @@ async def test_universes_come_and_go_while_it_runs(kit: Kit, all_of_it: bool) ->
             return [each.at.universe for each in here.host.worlds.held] == [stays._connection.id]
 
         await aio.until(gone)
+        if all_of_it:
+            assert await left_of(here.host._store.engine, leaves._connection.id) == 0, "nothing was written there since"
         assert here.hosting.universes == ["named", "t-stays"]
         with pytest.raises(wl.NotFound, match="no universe 't-leaves'"):
             await here.hosting.universe("t-leaves")

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from worldline.base import errors, probes
+from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.roles import wakeup
 from worldline.roles.universes.served import Universes
+from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
 
@@ -42,7 +44,9 @@ class Tenants:
     def __init__(
         self, universes: Universes, forget: Callable[[ids.Address], Awaitable[None]], *, hints: Hints, worlds: Worlds,
         watch: wakeup.Watch, changed: Callable[[], None], start: Callable[[str, Coroutine[Any, Any, None]], None],
+        engine: kv.Engine,
     ) -> None:  # fmt: skip
+        self._engine = engine
         self._universes = universes
         self._forget = forget
         self._hints = hints
@@ -72,9 +76,14 @@ class Tenants:
         leaving = [at for at in self._worlds.addresses() if at.universe == universe]
         if leaving:
             probes.hit("worker.universe-gone")
-            self._start(f"leaving {universe.hex()}", self._leave(leaving))
+            self._start(f"leaving {universe.hex()}", self._leave(universe, leaving))
 
-    async def _leave(self, leaving: Sequence[ids.Address]) -> None:
+    async def _leave(self, universe: ids.UniverseId, leaving: Sequence[ids.Address]) -> None:
+        """Save and release its worlds; or, of one that was deleted, write nothing there any more."""
+        if layer.is_closed((await self._engine.read(layer.get_meta(universe))).value(0)):
+            for at in leaving:
+                self._worlds.discard(at)
+            return
         for start in range(0, len(leaving), AT_ONCE):
             await asyncio.gather(*(self._let_go(at) for at in leaving[start : start + AT_ONCE]))
 

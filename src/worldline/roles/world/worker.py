@@ -124,7 +124,7 @@ class WorldWorker:
         )  # fmt: skip
         tenants.Tenants(
             universes, self.forget, hints=hints, worlds=worlds, watch=self._watch, changed=self._heartbeat.changed,
-            start=self._tasks.start,
+            start=self._tasks.start, engine=engine,
         )  # fmt: skip
         self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
