@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from worldline.kernel.flow import validation
 from worldline.kernel.flow.authoring import domains
 from worldline.kernel.flow.compiled import Compiled
 
-HELP = "order.json, shop.py:Order or package.module:Order"
+NAMED = "order.json, shop.py:Order or package.module:Order"
 
 
 def document(target: str) -> Any:
@@ -23,7 +21,8 @@ def document(target: str) -> Any:
     path, name = program_files.split(target)
     if not name:
         return read(path)
-    found = program_files.load_member(path, name) if path.suffix == ".py" or path.is_file() else _member(path, name)
+    in_file = path.suffix == ".py" or path.is_file()
+    found = program_files.load_member(path, name) if in_file else program_files.import_member(str(path), name)
     if not isinstance(found, type) or not issubclass(found, domains.Domain):
         raise errors.BadInput(f"{target} is no class that derives from flow.Domain")
     return found.document()
@@ -39,21 +38,6 @@ def read(path: Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise errors.BadInput(f"{path} cannot be read: {error.strerror}; name a domain as {HELP}") from error
+        raise errors.BadInput(f"{path} cannot be read: {error.strerror}; name a domain as {NAMED}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.BadInput(f"{path} is no JSON: {error}") from error
-
-
-def _member(module: Path, name: str) -> object:
-    """What a module on the path of Python, or in this folder, calls by a name."""
-    if not all(part.isidentifier() for part in str(module).split(".")):
-        raise errors.BadInput(f"there is no file {module}, and no module is called so; name a domain as {HELP}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = importlib.import_module(str(module))
-    except ModuleNotFoundError as error:
-        raise errors.BadInput(f"{module} cannot be imported: {error}; name a domain as {HELP}") from error
-    except Exception as error:
-        raise errors.BadInput(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
-    return getattr(found, name, None)
