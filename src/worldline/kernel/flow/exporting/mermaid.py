@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from worldline.kernel.flow import paths, schema, validation
-from worldline.kernel.flow.exporting import reads
+from worldline.kernel.flow.analysis import reads
 
 _SHAPES: Final = {"field": "[{}]", "computed": "([{}])", "action": "[[{}]]", "effect": "{{{{{}}}}}"}
 

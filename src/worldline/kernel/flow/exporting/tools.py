@@ -23,8 +23,9 @@ import msgspec
 
 from worldline.base import errors
 from worldline.kernel.flow import core, schema, snapshots, validation, values
+from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.compiled import Compiled
-from worldline.kernel.flow.exporting import json_schema, reads
+from worldline.kernel.flow.exporting import json_schema
 
 Shape = Literal["openai", "anthropic", "mcp"]
 SHAPES: Final[tuple[Shape, ...]] = ("openai", "anthropic", "mcp")
