@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.cli.cli_kit import run, spawn
-from tests.flow.documents import COUNTER, HALT, document, get, put
+from tests.flow.documents import COUNTER, HALT, document, effect, get, lit, op, put, seq
 from worldline.cli import output
 from worldline.kernel.flow import schema
 
@@ -189,3 +189,29 @@ def test_data_that_does_not_fit_is_refused(folder: Path, data: Any) -> None:
     assert run("domain", "export", "counter.json", "--data", file, cwd=folder).err.startswith(
         "error: --shape and --data"
     )
+
+
+def test_check_knows_documents_and_classes(folder: Path) -> None:
+    twice = seq(put("count", lit(1)), put("count", get("computed.doubled")), effect("ask", into=lit("count")))
+    equal = {"flow": HALT, "available": op("eq", get("count"), lit([]))}
+    save(folder / "slips.json", document({"go": twice, "same": equal}))
+    said = run("check", "slips.json", cwd=folder)
+    assert (said.code, said.err) == (output.NEGATIVE, "")
+    assert [line.partition(": ")[2].partition(": ")[0] for line in said.out.splitlines()] == [
+        "actions.go.flow.steps[1].value", "actions.go.flow.steps[2]", "actions.same.available",
+    ]  # fmt: skip
+    as_json = run("check", "slips.json", "counter.json", "--json", cwd=folder)
+    assert [(each["file"], each["rule"]) for each in as_json.lines] == [
+        ("slips.json", "stale"), ("slips.json", "unguarded"), ("slips.json", "containers"),
+    ]  # fmt: skip
+    good = run("check", "shop_of_domains.py:Order", "counter.json", cwd=folder)
+    assert (good.code, good.out, good.err) == (0, "", "nothing found\n")
+
+
+def test_check_says_what_is_invalid_and_how_to_check_a_class(folder: Path) -> None:
+    circle = run("check", "shop_of_domains.py:Circle", cwd=folder)
+    assert (circle.code, circle.out.count("calls itself, directly or through others")) == (output.NEGATIVE, 2)
+    source = run("check", "shop_of_domains.py", cwd=folder)
+    assert (source.code, source.out) == (0, "")
+    assert "Order is a flow domain: `worldline check shop_of_domains.py:Order` imports and checks it" in source.err
+    assert run("check", "missing.json", cwd=folder).code == output.USAGE
