@@ -20,6 +20,7 @@ from worldline.model import ids
 from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
+from worldline.sim.check import checkers, forks
 from worldline.sim.load import programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
@@ -166,5 +167,27 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         await close(universe.world("counter-0"), status)
         read = await store.engine.read(*leases.reads(at))
         assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None
+
+    kit.calmly(scenario, hosts=1)
+
+
+def test_a_fork_that_nobody_has_begun_is_left_to_do() -> None:
+    """What a fork has inherited stands in no queue: a run whose worker died before a fork's first step was called over,
+    and the fork unsettled.
+    """
+
+    async def scenario(calm: kit.Calm) -> None:
+        cluster = calm.cluster
+        born = forks.Forks(calm.audit.broken, calm.audit.asked_by, lambda: cluster.truth.copy)
+        cluster.truth.audit.append(born.look)
+        calm.kill("host-0")
+        await calm.universe.world("counter-0").fork("fork")
+        reader = checkers.reader(cluster, cluster.calm())
+        assert cluster.left() == []
+        [left] = await born.unsettled(reader)
+        assert born.are_concerned([left])
+        cluster.start(cluster.members[0])
+        while await born.unsettled(reader):  # noqa: ASYNC110 - what is waited for happens on other hosts
+            await asyncio.sleep(0.1)
 
     kit.calmly(scenario, hosts=1)

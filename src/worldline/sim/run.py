@@ -6,6 +6,7 @@ over every read, commit and crash with its virtual time, host and task: equal tr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import hashlib
@@ -18,11 +19,22 @@ import msgspec
 from worldline.base import errors
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.sim.check import abroad, aftermath, checkers, deletions, forks, lateness, messages, segments, trials
+from worldline.sim.check import (
+    abroad,
+    aftermath,
+    checkers,
+    deletions,
+    forks,
+    garbage,
+    lateness,
+    messages,
+    segments,
+    trials,
+)
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
-from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.hosts.cluster import LOOK_SECONDS, Cluster
 from worldline.sim.hosts.rogue import Rogue
 from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
@@ -102,7 +114,7 @@ def run(
 def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
-        fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad,
+        fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad, sketches=profile.sketches,
         timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
@@ -123,8 +135,10 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
     elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
+    swept = garbage.Sweeps(audit.broken, lambda: cluster.truth.copy)
     await cluster.boot(
-        [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look],
+        [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look]
+        + ([swept.look] if cluster.profile.collects else []),
         [sent.look, other.look, elsewhere.look],
     )
     sent.know(cluster.truths())
@@ -133,7 +147,7 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()
-    left = await cluster.quiesce()
+    left = await _rest(cluster, born)
     if not left:
         await lateness.on_time(cluster, checkers.reader(cluster, cluster.calm()), audit)
         left = await cluster.catch_up()
@@ -146,6 +160,19 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     await checkers.at_end(cluster, audit, left, born)
     await abroad.at_end(cluster, audit, sent, left)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
+
+
+async def _rest(cluster: Cluster, born: forks.Forks) -> list[str]:
+    """Wait until nothing is left to do, and every fork has begun. Returns what is left, if that takes too long."""
+    ends_us = cluster.loop.now_us + int(cluster.quiet_after_seconds() * 1_000_000)
+    while True:
+        left = await cluster.quiesce()
+        beginning = [] if left else await born.unsettled(checkers.reader(cluster, cluster.calm()))
+        if not beginning:
+            return left
+        if cluster.loop.now_us > ends_us:
+            return beginning
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 @contextlib.contextmanager

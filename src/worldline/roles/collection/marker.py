@@ -36,7 +36,7 @@ class Unreadable(errors.Corrupt):
     code = "unreadable"
 
 
-_READERS: Final[dict[Kind, Callable[[bytes], Iterator[Reference]]]] = {
+READERS: Final[dict[Kind, Callable[[bytes], Iterator[Reference]]]] = {
     Kind.STATE: roots.of_state,
     Kind.CHANGES: roots.of_changes,
     Kind.INPUT: roots.of_input,
@@ -162,7 +162,7 @@ class Marker:
         try:
             bodies = await self._blobs.get_many([each.address for each in some])
             for each in some:
-                self._found(at, _READERS[each.kind](bodies[each.address]))
+                self._found(at, READERS[each.kind](bodies[each.address]))
         except errors.Corrupt as error:
             raise Unreadable(f"a part of a saved state, a large input, or what a step changed: {error}") from error
 

@@ -29,7 +29,7 @@ from worldline.roles import restore
 from worldline.sim.check import forks, garbage, lateness
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
+from worldline.sim.load import fragile, hostile, programs, scenarios, sketches, workloads
 from worldline.sim.load.history import Outcome
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.env import SimEnv
@@ -95,8 +95,8 @@ INVARIANTS = {
     "GONE": Held("audit", "nothing of a deleted world is written any more, and at the end nothing of it is left"),
     "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
     "C2": Held("end", "follows from C1: a blob is its digest"),
-    "C3": Held("end", "everything the replay needs is readable, and so is whatever a record or a blob refers to"),
-    "C4": Held("end", "what was put again while it was swept is readable: C3 finds what is not"),
+    "C3": Held("audit", "what a batch refers to is there, what is referred to is not swept; at the end all is read"),
+    "C4": Held("audit", "a blob is swept as it was condemned: one that was put again since stays"),
     "C5": Held("end", "a collection without a grace leaves nothing that is not referred to"),
     "R1": Held("audit", "with every segment, each height is in one segment or frame; at the end all are read"),
     "R2": Held("end", "segments that are damaged before they are stored are never indexed: all are read (R3)"),
@@ -272,7 +272,17 @@ async def promises(universe: Connection, kept: Kept, audit: Audit) -> None:
     for op in kept.ops:
         if op.id not in kept.answered:
             audit.broken("J1", f"operation {op.id} was never answered")
+    await _drawn(universe, kept, audit)
     _queue_is_derived(kept, audit)
+
+
+async def _drawn(universe: Connection, kept: Kept, audit: Audit) -> None:
+    """Sketches that were kept hold their text."""
+    for op in kept.ops:
+        if op.kind == "sketch" and op.to == sketches.KEPT:
+            sketch = await World(universe, op.world).state(sketches.Sketch)
+            if sketch.text != sketches.text(sketches.second(op)):
+                audit.broken("PROGRAM", f"{op.world} does not hold its text")
 
 
 async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:

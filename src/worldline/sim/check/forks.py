@@ -6,6 +6,7 @@ records. Nothing here uses what the roles know.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -146,6 +147,20 @@ class Forks:
         """Whether some of what is left to do is a fork's."""
         names = [at.world.hex()[-8:] for at in self.born]
         return any(each.endswith(name) for each in left for name in names)
+
+    async def unsettled(self, universe: Connection) -> list[str]:
+        """The forks that have not settled what they have inherited: that stands in no queue, and a worker that has such
+        a fork may be dead. One that cannot be read is for the end.
+        """
+        found = []
+        for born in self.born.values():
+            if not self.is_deleted(born.at):
+                with contextlib.suppress(errors.Error):
+                    machine = await self._restored(universe, born)
+                    if machine.branch is None or machine.branch.unsettled:
+                        found.append(f"the beginning of {born.at.world.hex()[-8:]}")
+                    machine.close()
+        return found
 
     async def at_end(self, universe: Connection) -> None:
         for born in self.born.values():

@@ -36,6 +36,9 @@ ABROAD = 0.12  # of the seeds have another store that messages go to
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
 LEAN = 0.3  # of the seeds that look at forks look most at their first own states,
 LEAN_FORKS = 3  # with so many clients that fork
+LOUD = ("crash", "pause", "partition", "slow", "late", "unavailable", "conflict")  # what keeps all from getting far
+SKETCHED = 0.6  # of the seeds that collect garbage put the same bytes again and again,
+SKETCHES = 3  # with so many clients
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ class Profile(msgspec.Struct, frozen=True):
     crash_budget: int = 3  # of the hosts that have that program
     forks: int = 0  # so many clients that fork worlds, and forks, and delete them
     abroad: int = 0  # so many clients whose worlds send to other universes, in this store and another
+    sketches: int = 0  # so many clients that put the same few large texts again and again, and drop them
     window_ms: int = 0  # of the ids that are remembered; 0: as settings have it
     hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
@@ -166,7 +170,7 @@ def _looking_at_forks(profile: Profile, seed: int) -> Profile:
     focus = draws.choice([FORKING[0]] * 4 + [profile.focus])
     if focus != FORKING[0] or draws.random() >= LEAN:
         return msgspec.structs.replace(profile, focus=focus)
-    calm = dict.fromkeys(("crash", "pause", "partition", "slow", "late", "unavailable", "conflict"), 0)
+    calm = dict.fromkeys(LOUD, 0)
     return msgspec.structs.replace(profile, **calm, focus=FORKING[-1], forks=LEAN_FORKS, chaos_seconds=20)
 
 
@@ -222,7 +226,21 @@ def _draw_collection(seed: int, profile: Profile) -> Profile:
     )
     settings = msgspec.structs.replace(profile.settings, janitor=janitor, worker=worker)
     focus = draws.choice([*COLLECTING, profile.focus])
-    return msgspec.structs.replace(profile, focus=focus, janitors=draws.choice([1, 2]), settings=settings)
+    found = msgspec.structs.replace(profile, focus=focus, janitors=draws.choice([1, 2]), settings=settings)
+    return _sketched(found, draws) if draws.random() < SKETCHED else found
+
+
+def _sketched(profile: Profile, draws: random.Random) -> Profile:
+    """Collections follow each other, and little goes wrong but with them and with deletions: who has condemned some
+    bytes, or is about to delete them, is stopped, and meanwhile they are put again.
+    """
+    janitor = msgspec.structs.replace(profile.settings.janitor, turn_ms=100, round_ms=300, collect_ms=200)
+    settings = msgspec.structs.replace(profile.settings, janitor=janitor)
+    calm = dict.fromkeys((*LOUD, "overtaken"), 0)
+    return msgspec.structs.replace(
+        profile, **calm, focus=draws.choice(COLLECTING), latency_us=draws.choice([500, 5_000]),
+        sketches=SKETCHES, chaos_seconds=20, settings=settings,
+    )  # fmt: skip
 
 
 def _draw_abroad(seed: int, profile: Profile) -> Profile:

@@ -32,7 +32,7 @@ from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts import backlog, doors, elsewhere, fragile_hosts, remaining
 from worldline.sim.hosts.machines import Away, Member
 from worldline.sim.hosts.mishaps import Mishaps
-from worldline.sim.load import forks, fragile, history, hostile, offices, programs, scenarios, workloads
+from worldline.sim.load import forks, fragile, history, hostile, offices, programs, scenarios, sketches, workloads
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Trace, Truth
@@ -58,7 +58,7 @@ class Cluster:
         self.profile = profile
         self.plan = plan
         self.programs = (
-            [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices]
+            [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
             if scenario is None
             else scenario.programs
         )
@@ -94,7 +94,7 @@ class Cluster:
     # --- Boot -----------------------------------------------------------------------------------------------
 
     async def boot(
-        self, audit: list[Callable[[Applied], None]], other: Sequence[Callable[[Applied], None]] = ()
+        self, audit: Sequence[Callable[[Applied], None]], other: Sequence[Callable[[Applied], None]] = ()
     ) -> None:
         """A store with its worlds, made in calm, and every member started. `other`: who audits the other store."""
         self.faults.settle()
@@ -104,7 +104,7 @@ class Cluster:
         if self.profile.excursion:
             self.truth.audit.append(self.excursions.look)
         self.remaining = remaining.Remaining(
-            self.truth, self.history, self.members, self.addresses,
+            self.truth, self.history, self.members,
             excursions=self.excursions if self.profile.excursion else None, own=self.driven is not None,
         )  # fmt: skip
         self.bodies = await compose.open_objects("memory://", self.env, create=True)

@@ -125,5 +125,5 @@ class Elsewhere:
 
     def left(self, history: History) -> list[str]:
         """What is still to be done in the other store."""
-        remaining = Remaining(self.truth, history, [], {}, excursions=None, own=False)
+        remaining = Remaining(self.truth, history, [], excursions=None, own=False)
         return [f"{each} abroad" for each in remaining.left()]

@@ -15,7 +15,7 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids
 from worldline.model.work import Work, WorkKind, WorkState
-from worldline.model.world import Status
+from worldline.model.world import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
 from worldline.sim.hosts.machines import Member
 from worldline.sim.load.history import History
@@ -27,13 +27,11 @@ class Remaining:
     """`excursions`: those of the store's clock, if it makes any. `own`: worlds of a user's scenario are run."""
 
     def __init__(
-        self, truth: Truth, history: History, members: Sequence[Member], addresses: dict[str, ids.Address], *,
-        excursions: Excursions | None, own: bool,
+        self, truth: Truth, history: History, members: Sequence[Member], *, excursions: Excursions | None, own: bool
     ) -> None:  # fmt: skip
         self._truth = truth
         self._history = history
         self._members = members
-        self._addresses = addresses
         self._excursions = excursions
         self._own = own
 
@@ -64,12 +62,15 @@ class Remaining:
         """Whether a client waits for one of these worlds."""
         if not waiting:
             return False
-        at = [self._addresses.get(op.world) for op in self._history.under_way(client)]
-        return any(each is not None and each in waiting for each in at)
+        wanted = [op.world for op in self._history.under_way(client)]
+        return any(self._meta(at).name in wanted for at in waiting)
+
+    def _meta(self, at: ids.Address) -> WorldMeta:
+        return world_keys.META.unpack(self._truth.copy[world_keys.meta_key(at)])
 
     def _is_dry(self, at: ids.Address | None) -> bool:
         assert at is not None
-        return world_keys.META.unpack(self._truth.copy[world_keys.meta_key(at)]).dry
+        return self._meta(at).dry
 
     def _is_of_dry(self, at: ids.Address | None, work: Work) -> bool:
         """Whether the answer of a dry fork is waited for."""

@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import forks, fragile, hostile, offices, programs
+from worldline.sim.load import forks, fragile, hostile, offices, programs, sketches
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -90,6 +90,7 @@ class Wanted(msgspec.Struct, frozen=True):
     fragile: int = 0
     forks: int = 0
     abroad: int = 0
+    sketches: int = 0
     timed: int = 0
     runs: int = 0
 
@@ -136,6 +137,8 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
     for number in range(wanted.abroad):
         worlds.update(offices.worlds())
         ops.append(offices.plan(f"abroad-{number}", random.Random(f"{seed}:offices:{number}")))
+    for number in range(wanted.sketches):
+        ops.append(sketches.plan(f"sketches-{number}", random.Random(f"{seed}:sketches:{number}")))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -233,6 +236,8 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             return "sent"
         case "fork" | "seed" | "errand" | "choir" | "cancel" | "mark" | "prune" | "hush" | "revert":
             return await forks.do(universe, op, told)
+        case "sketch":
+            return await sketches.do(universe, op)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":
