@@ -23,6 +23,7 @@ from worldline.kernel.flow.authoring.domains import (
     update,
     when,
 )
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.exporting import input_schema, json_schema
 from worldline.kernel.flow.authoring.terms import BadDomain
 from worldline.kernel.flow.core import Core
@@ -40,6 +41,7 @@ __all__ = [
     "BadDomain",
     "BadPatch",
     "Core",
+    "Document",
     "Domain",
     "EffectCall",
     "Error",
