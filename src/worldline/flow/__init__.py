@@ -4,6 +4,7 @@ from worldline.flow.effects import EffectCall, Handler, answering
 from worldline.flow.events import Event, replay
 from worldline.flow.host import Host, KeyFatal, Result
 from worldline.kernel.flow.authoring import ops as x
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import (
     Act,
     Action,
@@ -23,7 +24,6 @@ from worldline.kernel.flow.authoring.domains import (
     update,
     when,
 )
-from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.exporting import input_schema, json_schema
 from worldline.kernel.flow.authoring.terms import BadDomain
 from worldline.kernel.flow.core import Core

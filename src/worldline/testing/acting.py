@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from worldline.base import errors
 from worldline.client import answers
 from worldline.client.flow import looking
@@ -15,7 +13,7 @@ from worldline.client.flow.tools import Tools
 from worldline.codec import structs
 from worldline.kernel.domains import acting, turn
 from worldline.kernel.events import Answer
-from worldline.kernel.flow import snapshots
+from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.patches import Patch
@@ -87,7 +85,7 @@ class Acting:
 
     def patch(self, domain: Any, given: Sequence[Patch], /, *, key: str = "", source: str = "patch") -> None:
         """Change the data of a domain from outside."""
-        plain = [msgspec.to_builtins(each) for each in given]
+        plain = snapshots.plain_list(jobs.from_handler(given))
         self.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
 
     def env(self, env: Mapping[str, Any], /) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.flow import looking
@@ -18,7 +16,7 @@ from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
 from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.domains import acting, kept, turn
-from worldline.kernel.flow import snapshots
+from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.patches import Patch
@@ -85,7 +83,7 @@ class Acts:
         """Change the data of a domain from outside, as a job of its own. What does not fit is an error in the
         snapshot; `flow.BadPatch` for what is no patch.
         """
-        plain = [msgspec.to_builtins(each) for each in given]
+        plain = snapshots.plain_list(jobs.from_handler(given))
         await self._handle.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
 
     async def env(self, env: Mapping[str, Any], /) -> None:

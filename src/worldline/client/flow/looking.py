@@ -94,7 +94,7 @@ def tools(machine: Machine, domain: Any, key: str, *, now_us: int) -> Tools:
     document = document_of(machine, name)
     available, unavailable = [], {}
     for action in document.schema.actions:
-        made = Action(_nothing)
+        made: Action[Any, ...] = Action(_nothing)
         made.__set_name__(domain, action)
         found = explain(machine, made, key, now_us=now_us)
         if found.available:

@@ -41,9 +41,8 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
     name = ids.check_name(name or (documents.name_of(what) if is_class else _name(given)), "a flow domain's name")
     if "." in name:
         raise errors.BadInput(f"a flow domain's name has no dot: {name!r}; give it another with name=")
-    if is_class:
-        if what.__flow__.setdefault("name", name) != name:
-            raise errors.BadInput(f"{what.__name__} is declared as {what.__flow__['name']!r} already")
+    if is_class and what.__flow__.setdefault("name", name) != name:
+        raise errors.BadInput(f"{what.__name__} is declared as {what.__flow__['name']!r} already")
     raw = hashing.canonical(given).encode()
     made = Declared(name, schema.hash, keyed, parallel, sorted(schema.schema.actions), raw)
     return made, what if is_class else Document(name, given)

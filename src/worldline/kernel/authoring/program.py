@@ -1,7 +1,8 @@
 """Programs: the code of a world, as its author declares it.
 
-A `Program` collects effects, workflows, reducers and flow domains under names, checks what can be checked at declaration, and knows
-its own hash. It holds no state and touches nothing; the same object serves hosts, clients, tests and simulation.
+A `Program` collects effects, workflows, reducers and flow domains under names, checks what can be checked at
+declaration, and knows its own hash. It holds no state and touches nothing; the same object serves hosts, clients, tests
+and simulation.
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ class Program:
 
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:
-            raise errors.BadInput(f"program {self.name!r} already has a {type(made).__name__.lower()} named {name!r}")
+            kind = "flow domain" if table is self.domains else type(made).__name__.lower()
+            raise errors.BadInput(f"program {self.name!r} already has a {kind} named {name!r}")
         self._hash = self._routes = None
         self._interests = {}
         table[name] = made

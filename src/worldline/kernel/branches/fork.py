@@ -136,7 +136,7 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
 
 
 def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> None:
-    """What a flow domain requires. Whatever the policy, it gets an outcome, or is asked for under a name of the fork."""
+    """What a flow domain requires gets an outcome, or is asked for under a name of the fork."""
     outcome: Outcome | None = None
     if branch.policy is Policy.REISSUE:
         due_us = machine.now.context.store_us

@@ -274,8 +274,11 @@ class Turn:
     def _fits(self) -> bool:
         """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
         current = self.machine.domains.current.get(self.domain)
-        if current is None or current.hash == self.head.meta.schema_hash:
-            return current is not None
+        if current is None:
+            return False
+        if current.hash == self.head.meta.schema_hash:
+            self._unblock()
+            return True
         document = compiled(self.machine.domains.documents[current.hash].raw)
         data = {**schema.defaults(document.schema), **self.head.data}
         wrong = misfit(document, data)
@@ -291,9 +294,13 @@ class Turn:
         meta = msgspec.structs.replace(self.head.meta, schema_hash=current.hash)
         moved = msgspec.structs.replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
-        self._kept.blocked = ""
-        self.machine.domains.unblock(self.domain, self.key)
+        self._unblock()
         return True
+
+    def _unblock(self) -> None:
+        if self._kept.blocked:
+            self._kept.blocked = ""
+            self.machine.domains.unblock(self.domain, self.key)
 
     def _created(self) -> snapshots.Snapshot:
         found = self.machine.domains.current.get(self.domain)

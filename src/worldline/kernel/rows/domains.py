@@ -70,7 +70,7 @@ class Domains:
     def load(self, *, alone: bool, deadlines: dict[str, int], env: dict[str, Any], blocked: list[list[str]]) -> None:
         """What the row says."""
         self.had, self.alone, self.deadlines, self.env = True, alone, deadlines, env
-        self.blocked = {(domain, key): None for domain, key in blocked}
+        self.blocked = dict.fromkeys((domain, key) for domain, key in blocked)
 
     def load_domain(self, name: str, domain: Domain) -> None:
         self.current[name] = domain
