@@ -1,4 +1,4 @@
-"""A program of flow domains alone, as tests of worlds use it: orders that are paid by an effect, and a to-do document."""
+"""A program of flow domains alone, for tests of worlds: orders that are paid by an effect, and a to-do document."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ async def test_apply_patches_is_a_job_of_its_own(open_desk: Desks) -> None:
     assert [each.code for each in snapshot.system.errors] == [faults.PATH_NOT_FOUND]
     for given in ([flow.set("system.status", "x")], [flow.set("$host.x", 1)], [get("count")]):
         with pytest.raises(patches.BadPatch):
-            await desk.patch(given)  # type: ignore[arg-type]
+            await desk.patch(given)
 
 
 # --- 8. liveness -----------------------------------------------------------------------------------------

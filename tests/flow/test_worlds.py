@@ -80,7 +80,7 @@ def test_clashes_and_wrong_documents_are_refused() -> None:
         app.domain(keyed=True)(Order)
     with pytest.raises(flow.SchemaRefused):
         app.domain({**TODOS, "actions": {}})
-    with pytest.raises(wl.BadInput, match="derives from flow.Domain, or a document"):
+    with pytest.raises(wl.BadInput, match="or a document"):
         app.domain(7)  # type: ignore[call-overload]
     with pytest.raises(wl.BadInput, match="has no dot"):
         app.domain(TODOS, name="a.b")
@@ -325,7 +325,7 @@ def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkey
         assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"
 
 
-@pytest.mark.probe("domains.cell-unstorable")
+@pytest.mark.probe("domains.unstorable")
 def test_what_a_cell_cannot_hold_ends_the_intent_that_would_put_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
     shop = Shop()
@@ -401,7 +401,7 @@ def test_a_domain_that_the_program_has_no_more_takes_nothing() -> None:
         world.adopt(less)
         with pytest.raises(errors.Error, match="nothing here takes"):
             world.act(Order.fill(1), key="o")
-        assert world.machine.cells["Order", "o"]
+        assert ("Order", "o") in world.machine.cells
         with pytest.raises(wl.NotFound, match="no flow domain 'Order'"):
             world.tools(Order, key="o")
 

@@ -161,7 +161,7 @@ def types_of(node: Any) -> list[str]:
 
 
 def answer_of(requirement: snapshots.Requirement, given: Any) -> Any:
-    """What a handler of the suite gives, as an effect answers it: a value where `into` names its place, else patches."""
+    """What a handler of the suite gives, as an effect answers it: a value if `into` names its place, else patches."""
     if "into" in requirement.params:
         (patch,) = given
         assert patch.path == requirement.params["into"]

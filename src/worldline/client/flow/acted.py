@@ -11,9 +11,8 @@ from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel.domains import acting, turn
 from worldline.kernel.flow import snapshots
-from worldline.kernel.flow.authoring.documents import name_of
+from worldline.kernel.flow.authoring.documents import name_of, schema_of
 from worldline.kernel.flow.authoring.domains import Act
-from worldline.kernel.rows.domains import schema_of
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)

@@ -13,7 +13,6 @@ from worldline.kernel.flow import hashing, validation
 from worldline.kernel.flow.authoring import documents
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
-from worldline.kernel.rows import domains as rows
 from worldline.model import ids
 
 
@@ -26,9 +25,6 @@ class Declared(msgspec.Struct, frozen=True):
     parallel: bool
     actions: list[str]
     raw: bytes
-
-    def row(self) -> rows.Domain:
-        return rows.Domain(self.hash, self.keyed, self.parallel, self.actions)
 
 
 def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Declared, Any]:
@@ -56,7 +52,7 @@ def check(
         if domain.name in known:
             raise errors.BadInput(f"program {program!r} has both a reducer and a flow domain named {domain.name!r}")
         for action in domain.actions:
-            schema = rows.schema_of(domain.name, action)
+            schema = documents.schema_of(domain.name, action)
             if schema in routes.types or schema in routes.handlers:
                 raise errors.BadInput(f"program {program!r}: an event is named {schema!r}, as the flow domain's action")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.domains.acting import Declared
+from worldline.kernel.rows.domains import Domain
 from worldline.kernel.state import Machine
 
 
@@ -13,7 +14,9 @@ def news(machine: Machine, program: Program) -> Declared | None:
     if not program.domains and not known.had:
         return None
     made = Declared(
-        {name: each.row() for name, each in program.domains.items()},
+        {
+            name: Domain(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()
+        },
         {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
         alone=not program.workflows and not program.reducers,
         deadlines={

@@ -57,7 +57,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     error: dict[str, Any] | None
 
 
-class Kept(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """All of a cell. `named`: the bodies of intents under way whose ids their callers chose."""
 
     snapshot: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
 from worldline.codec import structs
@@ -86,8 +87,7 @@ class Turn:
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
-            kept, self.head = self._cell.value
-            self._kept = msgspec.structs.replace(kept)
+            self._kept, self.head = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
         self._asked: list[snapshots.Requirement] = []
         self._ends: list[tuple[str, Answer]] = []
@@ -116,25 +116,26 @@ class Turn:
         body, before = cells_of.body_of(wanted.action, wanted.input), self._body(wanted.id)
         if before not in (None, body):
             raise errors.IdReused(wanted.id)
-        kept = msgspec.structs.replace(self._kept)
+        kept = self._kept
         if owed.waits:
-            kept.owed = {**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]}
+            kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
         done = next((each for each in kept.done if each.id == wanted.id), None)
         if done is not None:
             self._ends.append((wanted.id, self._answer(done.status, done.error)))
         elif before is None:
-            self._queue(kept, wanted)
+            kept = self._queued(kept, wanted)
             if wanted.named:
-                kept.named = {**kept.named, wanted.id: body}
+                kept = replace(kept, named={**kept.named, wanted.id: body})
         self._kept = kept
 
-    def _queue(self, kept: Kept, wanted: Waiting) -> None:
+    def _queued(self, kept: Kept, wanted: Waiting) -> Kept:
         if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
             name = row_keys.cell_name(self.domain, self.key)
             raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
-        kept.queue = [*kept.queue, wanted]
+        kept = replace(kept, queue=[*kept.queue, wanted])
         if len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head):
             cells_of.encode(kept, self.head)  # it waits there: what the cell cannot hold is refused now
+        return kept
 
     def enqueue(self, job: jobs.Job) -> None:
         self._jobs.append(job)
@@ -147,7 +148,7 @@ class Turn:
             waiting = next((each for each in self._kept.queue if each.id == intent_id), None)
             if waiting is None:
                 raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
-            self._kept.queue = [each for each in self._kept.queue if each is not waiting]
+            self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
@@ -167,11 +168,11 @@ class Turn:
     def finish(self) -> None:
         """Run the jobs, write the cell, and then do what follows: effects, answers."""
         before = self._jobs[0] if self._jobs else None
-        start = msgspec.structs.replace(self._kept), self.head
+        start = self._kept, self.head
         try:
             data = self._run()
         except (errors.TooLarge, errors.EncodeError) as error:
-            probes.hit("domains.cell-unstorable")
+            probes.hit("domains.unstorable")
             self._kept, self.head = start
             self._asked, self._ends, self._stale = [], [], []
             self._jobs.clear()
@@ -207,7 +208,8 @@ class Turn:
     def _closed(self) -> bytes:
         """The cell as bytes. Who waits for an intent that has ended is in it no more."""
         self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
-        self._kept.owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
+        owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
+        self._kept = replace(self._kept, owed=owed)
         return cells_of.encode(self._kept, self.head)
 
     def _next(self) -> jobs.Job | None:
@@ -220,7 +222,7 @@ class Turn:
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
             return None
         first, *others = self._kept.queue
-        self._kept.queue = others
+        self._kept = replace(self._kept, queue=others)
         return jobs.StartIntent(first.intent())
 
     def _settle(self, outcome: jobs.Outcome) -> None:
@@ -239,10 +241,9 @@ class Turn:
         self._ends.append((ended.intent_id, self._answer(status, error)))
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
-            self._kept.named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
-            self._kept.done = [*self._kept.done, Done(ended.intent_id, body, status, error)][
-                -limits.FLOW_DONE_KEPT_MAX :
-            ]
+            named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
+            done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
+            self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
     def _answer(self, status: str, error: dict[str, Any] | None) -> Answer:
         state = snapshots.plain(self.head)
@@ -256,7 +257,7 @@ class Turn:
         probes.hit("domains.fatal")
         said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
         self.machine.draft(Kind.HANDLER_FAILED, said)
-        self._kept.fatal, self._kept.queue = runs.storable(why), []
+        self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
         self._ends += [(each, Answer(False, said)) for each in self._kept.owed]
         self._jobs.clear()
 
@@ -288,18 +289,18 @@ class Turn:
                 name = row_keys.cell_name(self.domain, self.key)
                 why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
                 self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
-            self._kept.blocked = wrong
+            self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
-        meta = msgspec.structs.replace(self.head.meta, schema_hash=current.hash)
-        moved = msgspec.structs.replace(self.head, data=data, meta=meta)
+        meta = replace(self.head.meta, schema_hash=current.hash)
+        moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
         self._unblock()
         return True
 
     def _unblock(self) -> None:
         if self._kept.blocked:
-            self._kept.blocked = ""
+            self._kept = replace(self._kept, blocked="")
             self.machine.domains.unblock(self.domain, self.key)
 
     def _created(self) -> snapshots.Snapshot:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
+from worldline.kernel.flow.authoring.documents import schema_of
 from worldline.kernel.rows.ledger import Ledger, Write, Written
 from worldline.kernel.rows.records import Outcome
 from worldline.model import row_keys as keys
@@ -123,8 +124,3 @@ class Domains:
 
     def _note(self) -> None:
         self._rows.put(keys.DOMAINS, self.write)
-
-
-def schema_of(domain: str, action: str) -> str:
-    """The schema of the event that is an intent."""
-    return f"{domain}.{action}"

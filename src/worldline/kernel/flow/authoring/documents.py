@@ -45,3 +45,8 @@ def name_of(domain: Any) -> str:
     if isinstance(domain, Document):
         return domain.name
     return str(domain.__flow__.get("name") or domain.__name__)
+
+
+def schema_of(domain: str, action: str) -> str:
+    """The schema of the event that is an intent, by the names of both."""
+    return f"{domain}.{action}"
