@@ -45,7 +45,9 @@ def settings(each: int) -> Settings:
             snapshot_entries=each // 5, segment_entries=each // 3, segment_margin=each // 20,
             snapshots_kept=2, journal_kept_ms=2 * WINDOW_MS,
         ),
-        janitor=JanitorSettings(turn_ms=100, round_ms=2_000, prove_ms=0),
+        janitor=JanitorSettings(
+            turn_ms=100, round_ms=2_000, prove_ms=0, collect_ms=5_000, collect_grace_ms=0, collect_rest_ms=20
+        ),
     )  # fmt: skip
 
 

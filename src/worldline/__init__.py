@@ -31,6 +31,7 @@ _DECLARED = {
     "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.upkeep.universe_deletion": "delete_universe",
     "client.diff.result": "Diff",
+    "client.hosting.many": "Hosting serve",
     "client.effect": "OpenEffect",
     "client.listing": "DeadLetter",
     "client.open": "open",

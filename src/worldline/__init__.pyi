@@ -58,6 +58,7 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
+from worldline.client.hosting.many import Hosting, serve
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
@@ -159,6 +160,7 @@ __all__ = [
     "Fatal",
     "Garbage",
     "Head",
+    "Hosting",
     "IdReused",
     "InUse",
     "Journaled",
@@ -235,6 +237,7 @@ __all__ = [
     "scope",
     "send",
     "sender",
+    "serve",
     "sleep",
     "sleep_until",
     "start",

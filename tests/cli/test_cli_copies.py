@@ -45,6 +45,7 @@ def test_a_world_goes_through_a_file(store: Path, tmp_path: Path) -> None:
     assert (found["holds"], found["name"], found["height"]) == (True, "alice", 1)
     said = run("import", file, "--store", other)
     assert said.out.splitlines()[1] == f"it is archived: `worldline resume alice --store {other}` lets it go on"
+    assert "made of the file alice.world" in run("why", "alice", "--store", other).out
     assert run("import", file, "--store", other).code == 0, "the same import again is the same"
     again = run("import", file, "--as", "copy", "--effects", "reissue", "--dry", "--store", other, "--json").json
     assert (again["name"], again["height"], again["chain"]) == ("copy", 1, found["chain"])

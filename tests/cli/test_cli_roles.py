@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,36 @@ def test_a_pinned_world_runs_where_it_is_pinned(tmp_path: Path) -> None:
             assert greet(store, world, world) == f"HELLO {world.upper()}"
         assert _worlds(store) == {"a": ("alive", 1), "b": ("alive", 2)}
         assert "disk=fast" in run("worker", "list", "--store", store).out
+
+
+def test_a_process_that_serves_many_universes(url: str, app_file: Path, tmp_path: Path) -> None:
+    """Those that are named, those that fit a pattern, and those that come later."""
+    roles: list[list[object]] = [
+        ["worker", app_file, "--universe", "tenant-*", "--universe", "named"], ["adapter", app_file, "--all-universes"],
+        ["timer", "--all-universes"], ["orchestrator", "--universe", "*"], ["janitor", "--all-universes"],
+    ]  # fmt: skip
+    here = ["--store", url, "--json"]
+    with running(*([*words, "--store", url, "--scan", 1] if words[0] in ("worker", "adapter", "timer") else
+                   [*words, "--store", url] for words in roles), cwd=tmp_path) as started:  # fmt: skip
+        assert started[0].said["universes"] == ["tenant-*", "named"]
+        assert "universe" not in started[0].said
+        for name in ("tenant-a", "tenant-b", "other"):
+            assert run("universe", "create", name, *here).code == 0
+        for name in ("tenant-a", "tenant-b", "named"):
+            there = [*here, "--universe", name]
+            assert run("create", "w", "--app", app_file, *there).code == 0
+            assert run("run", "w", "relay", "turns=3", "--app", app_file, "--timeout", 60, *there).json["result"] == 8
+            cli_kit.until(functools.partial(has_worker, there, started[0].said["worker"]), "its worker")
+        assert run("worker", "list", *here, "--universe", "other").lines == []
+        assert all(role.end() == 0 for role in started)
+
+
+def has_worker(there: Sequence[object], worker: str) -> bool:
+    return [each["id"] for each in run("worker", "list", *there).lines] == [worker]
+
+
+def test_universes_that_cannot_be_served(tmp_path: Path) -> None:
+    here = ["--store", tmp_path / "store", "--json"]
+    both = run("timer", "--all-universes", "--universe", "a", *here)
+    assert (both.code, both.error["code"]) == (2, "bad_input")
+    assert run("timer", "--universe", "", "--universe", "b", *here).code == 2

@@ -74,6 +74,7 @@ class Facade:
     def __init__(self, engine: memory.MemoryEngine) -> None:
         self._engine = engine
         self._closed = False
+        self.hints = engine.hints
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         await asyncio.sleep(0)
@@ -101,7 +102,7 @@ class Facade:
 
     async def close(self) -> None:
         self._closed = True
-        self._engine._hints.note(None)
+        self._engine.hints.note(None)
 
     def _open(self) -> memory.MemoryEngine:
         if self._closed:

@@ -13,7 +13,7 @@ from tests.flow.documents import COUNTER, HALT, document, effect, field, get, li
 from tests.flow.hosts import KEY, VirtualEnv, said, settled, types
 from tests.flow.test_contract import CHAIN, FETCH, INCREMENT, gives, idle_data, made, pending, raising
 from worldline import flow
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.kernel.flow import core, jobs, patches, schema, snapshots
 
 GUARDED = when(op("isNull", get("$host.lastError")), effect("http"))
@@ -199,6 +199,20 @@ async def test_retries(open_desk: Desks, retries: int, succeeds_at: int, attempt
     assert ((await idle_data(desk))["response"] == {"ok": True}) is ok
 
 
+async def test_a_result_that_is_no_patches_is_not_tried_again(open_desk: Desks) -> None:
+    called: list[int] = []
+
+    def wrong(call: flow.EffectCall) -> Any:
+        called.append(1)
+        return {"not": "patches"}
+
+    desk = open_desk(made(go=GUARDED), {"http": wrong}, handling={"retries": 3})
+    await desk.submit("go")
+    await desk.idle()
+    await desk.advance(10_000)
+    assert (len(called), (await idle_data(desk))["$host"]["lastError"]["code"]) == (1, jobs.EFFECT_APPLY_FAILED)
+
+
 def test_another_handler_for_the_same_effect_is_refused() -> None:
     host = flow.Host(schema.sealed(COUNTER), env=VirtualEnv())
     host.register("io", lambda call: [])
@@ -381,6 +395,43 @@ async def test_a_snapshot_in_the_middle_of_system_get_goes_on(open_desk: Desks) 
     await other.seed(heads[0])
     await other.idle()
     assert (await idle_data(other))["note"] == expected
+
+
+async def test_an_outcome_that_waits_in_a_snapshot_is_not_performed_again(open_desk: Desks) -> None:
+    flow_ = seq(once("a", "ea"), once("b", "eb"))
+    desk = open_desk(made(go=flow_), perform=False, effects="parallel")
+    await desk.submit("go", id="i")
+    await desk.idle()
+    await desk.inject((await pending(desk))[1], [flow.set("b", 7)])
+    await desk.idle()
+    other = open_desk(made(go=flow_), {"ea": gives("a", 1), "eb": gives("b", 2)}, effects="parallel")
+    await other.seed(await desk.snapshot())
+    await other.idle()
+    data = await idle_data(other)
+    assert (data["a"], data["b"], types(other).count("effect:fulfill:drop")) == (1, 7, 0)
+
+
+async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_desk: Desks) -> None:
+    class Forgetful(core.Core):
+        def apply(self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any) -> snapshots.Snapshot:
+            return super().apply(schema, snapshot, [each for each in given if "intentSlots" not in each.path], context)
+
+    desk = open_desk(made(go=INCREMENT), core=Forgetful())
+    result = await desk.act("go")
+    assert result.error is not None
+    assert (result.error.message, (await desk.snapshot()).data["count"]) == (
+        "RuntimeError: Core did not apply the slot of the intent", 0,
+    )  # fmt: skip
+
+
+async def test_results_of_the_last_intents_are_kept(open_desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_RESULTS_KEPT_MAX", 2)
+    desk = open_desk(made(go=INCREMENT))
+    for id_ in ("1", "2", "3", "4"):
+        await desk.act("go", id=id_)
+    assert (await desk.host.result("3", key=KEY)).status == "complete"
+    with pytest.raises(errors.NotFound):
+        await desk.host.result("1", key=KEY)
 
 
 async def test_an_id_is_reused_only_with_the_same_input(open_desk: Desks) -> None:

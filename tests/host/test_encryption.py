@@ -12,6 +12,7 @@ import pytest
 import worldline as wl
 from tests.host import encrypted
 from tests.host.encrypted import SECRET, Note, Notes, app, codec, live, opened
+from tests.roles import people as people_program
 from worldline.base import errors, limits
 from worldline.client.upkeep import deletion, destruction
 from worldline.host import compose
@@ -23,6 +24,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import space
 from worldline.keys.upkeep import data_keys, encryption
+from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import data_keys as data_key_layer
 from worldline.model import ids
 from worldline.store import encryption as store_encryption
@@ -388,6 +390,22 @@ async def test_destroying_the_key_of_a_world_makes_its_data_unreadable_and_no_ot
         assert len((await universe.world("spared").state(Notes)).texts) == 3
         with pytest.raises(errors.KeyDestroyed, match="erased: the key of world"):
             await universe.world("doomed").state(Notes)
+
+
+async def test_personal_values_go_with_the_key_of_the_last_world_that_has_them(tmp_path: Path) -> None:
+    people, _ = people_program.program()
+    async with opened(tmp_path, host=people) as universe:
+        world = await universe.ensure("w", people)
+        await (await world.send(people_program.ada())).applied()
+        fork = await world.fork("fork")
+        await (await fork.send(people_program.Renamed("ada", "Ada"))).applied()
+        await fork.snapshot()
+        link, engine = universe._connection, universe._connection.store.engine
+        begin, end = sealed_keys.lineages(link.id)
+        assert await destruction.destroy_key(link, await world._handle.address())
+        assert (await fork.state())["Person"]["ada"]["mail"] == people_program.SECRET
+        assert await destruction.destroy_key(link, await fork._handle.address())
+        assert (await engine.read(kv.Range(begin, end))).page(0).items == []
 
 
 def _readable(at: ids.Address, page: kv.Page) -> bool:

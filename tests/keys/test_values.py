@@ -348,6 +348,11 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
         height = sections[-1].height
         origins = sorted((each for each in drawn["origins"] if each.height <= height), key=lambda each: each.height)
         drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": height, "origins": origins}
+    if kind.__name__ == "Segment":
+        first_step, first_height = sorted((drawn["first_step"] // 2 | 1, drawn["first_height"] // 2 | 1))
+        more_steps, more = sorted((drawn["last_step"], drawn["last_height"]))
+        drawn |= {"first_step": first_step, "last_step": first_step + more_steps // 4, "first_height": first_height,
+                  "last_height": first_height + more // 4, "size": drawn["size"] | 1}  # fmt: skip
     if kind.__name__ in ("Copying", "Collection"):
         drawn |= dict.fromkeys({"token", "collector"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ in ("Named", "UniverseName"):

@@ -11,6 +11,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.host.process import Host, Role
 from worldline.model.settings import Settings
+from worldline.roles.universes.served import Universes
 
 
 @asynccontextmanager
@@ -22,9 +23,9 @@ async def host(
     universe = process.universe
     made = Host(
         universe._connection.store,
-        universe._connection.id,
+        Universes.only(universe._connection.id),
         programs,
-        blobs=universe._connection.blobs,
+        blobs=lambda _: universe._connection.blobs,
         settings=settings,
         roles=roles,
     )

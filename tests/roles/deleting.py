@@ -90,7 +90,7 @@ class Vault:
         @app.workflow(name="talk")
         async def talk(text: str) -> str:
             said = await echo(f"{SECRET}-params {text}")
-            await wl.send("friend", Note("k", f"hello {len(said)}"), headers={"h": f"{SECRET}-header"})
+            await wl.send("friend", Note("k", f"{SECRET}-message {len(said)}"), headers={"h": f"{SECRET}-header"})
             return said
 
         @app.workflow(name="wait")
@@ -110,10 +110,10 @@ class Vault:
         self.talk, self.wait, self.nap, self.back = talk, wait, nap, back
 
 
-# Every place that one was put into. Those of messages to other worlds stay there: they are theirs.
+# Every place that one was put into. Those of messages are in the world that was sent them, too.
 WORDS = (
     "event", "large", "cell-key", "cell-value", "arguments", "params", "result", "open", "label", "name", "alias",
-    "traceback", "dead", "seen", "inbox",
+    "traceback", "dead", "seen", "inbox", "header", "message",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from worldline.model.journal import Kind
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
 from worldline.observe import sinks
 from worldline.roles import hint_scan, restore
+from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 from worldline.store.objects import folder as objects_folder
 from worldline.store.objects import interface as objects
@@ -352,7 +353,7 @@ async def hints(engine: kv.Engine, at: ids.Address) -> list[ready.Hint]:
 
 def scan(universe: Universe) -> hint_scan.HintScan:
     return hint_scan.HintScan(
-        universe._connection.store.engine, universe._connection.store.env, universe._connection.id
+        universe._connection.store.engine, universe._connection.store.env, Universes.only(universe._connection.id)
     )
 
 

@@ -81,6 +81,17 @@ def program() -> tuple[wl.Program, dict[str, Any]]:
         await wl.wait(Go)
         return wl.Personal(said.value + "!", of=user)
 
+    @app.effect
+    async def make(user: str, count: int) -> list[wl.Personal[int]]:
+        return [wl.Personal(number, of=user) for number in range(count)]
+
+    @app.workflow
+    async def hoard(user: str, count: int) -> list[wl.Personal[int]]:
+        found: list[wl.Personal[int]] = []
+        while len(found) < count:
+            found += await make(user, min(500, count - len(found)))
+        return found
+
     @app.workflow
     async def pass_on(world: str, user: str, mail: wl.Personal[str]) -> None:
         await wl.send(world, Joined(user, mail))
@@ -92,7 +103,7 @@ def program() -> tuple[wl.Program, dict[str, Any]]:
         assert found is not None
         return f"{len(found.value)} characters"
 
-    return app, {"Person": Person, "greet": greet, "tell": tell, "deliver": deliver}
+    return app, {"Person": Person, "greet": greet, "hoard": hoard, "tell": tell, "pass_on": pass_on, "deliver": deliver}
 
 
 def ada(mail: str = SECRET) -> Joined:

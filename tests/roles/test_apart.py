@@ -21,6 +21,7 @@ from worldline.host.process import ALL, EMBEDDED, Host, Role
 from worldline.keys import inbox as inbox_keys
 from worldline.model.settings import JanitorSettings
 from worldline.model.work import WorkKind, WorkState
+from worldline.roles.universes.served import Universes
 from worldline.store import kv
 
 WORLDS, ADAPTER, TIMERS = Role.WORLDS, Role.ADAPTER, Role.TIMERS
@@ -141,9 +142,9 @@ async def test_two_programs_of_one_name_are_refused(memory_kit: Kit) -> None:
     with pytest.raises(errors.BadInput, match="two programs are named 'apart'"):
         Host(
             universe._connection.store,
-            universe._connection.id,
+            Universes.only(universe._connection.id),
             [program(), program()],
-            blobs=universe._connection.blobs,
+            blobs=lambda _: universe._connection.blobs,
             settings=kits.SETTINGS,
         )
 

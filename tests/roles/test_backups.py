@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,22 @@ async def test_backups_share_blobs_and_each_is_whole(tmp_path: Path) -> None:
         await release.release_all(copy.universe._connection)
         assert await copy.universe.world("w0").ask(Total(), timeout=20) == 7
         assert await copy.universe.world("w2").ask(Total(), timeout=20) == 2
+
+
+async def test_blobs_whose_file_is_gone_are_copied_again(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        await filled(here, worlds=1)
+        first = await backups.backup(await bare(here), str(folder))
+        shutil.rmtree(folder / "blobs")
+        second = await backups.backup(await bare(here), str(folder))
+        assert second.new_blobs == first.blobs
+        await backups.restore(str(folder), await bare(there), id=second.id)
+        index = next(each for each in sorted((folder / "index").rglob("*")) if each.is_file())
+        index.unlink()
+        index.write_bytes(b"damaged")
+        with pytest.raises(errors.BadCopy, match="can be deleted"):
+            await backups.backup(await bare(here), str(folder))
 
 
 async def test_what_is_damaged_is_found_and_nothing_is_made_of_it(tmp_path: Path) -> None:

@@ -22,14 +22,17 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.cli.commands import work as work_commands
 from worldline.client import listing
+from worldline.client.connection import Connection
 from worldline.host.process import Host, Role
 from worldline.inspect import doctor, verify
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
 from worldline.keys import work as work_keys
+from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.roles.collection.collector import _Phase
+from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
 LARGE = "x" * 40_000
@@ -232,13 +235,17 @@ async def _answer_handed_over(scene: Scene) -> None:
     assert await world.run(scene.app.workflows["answered"](40_000), timeout=20) == 40_000
 
 
+def of(connection: Connection) -> blob_layer.Of:
+    return lambda _: connection.blobs
+
+
 async def _answer_through_the_inbox(scene: Scene) -> None:
     """Worlds and effects are run by different processes."""
     await scene.made()
     worlds = (await scene.kit.process()).universe._connection
     effects = (await scene.process()).universe._connection
     hosts = [
-        Host(each.store, each.id, [scene.app], blobs=each.blobs, settings=kits.SETTINGS, roles=[role])
+        Host(each.store, Universes.only(each.id), [scene.app], blobs=of(each), settings=kits.SETTINGS, roles=[role])
         for each, role in ((worlds, Role.WORLDS), (effects, Role.ADAPTER))
     ]
     scene.gate.clear()

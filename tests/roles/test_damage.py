@@ -24,6 +24,7 @@ from worldline.keys import worlds as world_keys
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.roles.cluster import placement
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import refusals
 from worldline.store import kv
 
@@ -164,7 +165,12 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         roles = (processes.Role.ORCHESTRATOR, processes.Role.JANITOR)
         opened = process.universe._connection
         beside = processes.Host(
-            opened.store, opened.id, [app.program], blobs=opened.blobs, settings=kits.SETTINGS, roles=roles
+            opened.store,
+            Universes.only(opened.id),
+            [app.program],
+            blobs=lambda _: opened.blobs,
+            settings=kits.SETTINGS,
+            roles=roles,
         )
         beside.start()
         for number in (0, 2, 3):

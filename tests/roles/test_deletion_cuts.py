@@ -100,6 +100,31 @@ async def test_any_number_may_do_it_at_once(kit: Kit, monkeypatch: pytest.Monkey
     await kit.aclose()
 
 
+async def begin_mark(engine: kv.Engine, kit: Kit, universe: ids.UniverseId) -> None:
+    read = await engine.read(*collection.reads(universe))
+    batch = kv.Batch()
+    state = collection.decode(universe, read.value(0), read.value(1))
+    collection.begin(batch, state, bytes(16), time_us=read.time_us)
+    await transact.commit(engine, kit.env, batch)
+
+
+async def test_a_mark_that_begins_meanwhile_keeps_what_would_be_removed(memory_kit: Kit) -> None:
+    """It began when there was no mark, and there is one when it commits."""
+    vault = Vault()
+    process = await memory_kit.process(settings=deleting.settings())
+    world = await process.universe.ensure("w", vault.program)
+    at = await world._handle.address()
+    await world.delete()
+    before = await deleting.left(process.engine, at)
+    late = Late(process.engine, 0)
+    late.at, late.do = at, lambda: begin_mark(process.engine, memory_kit, at.universe)
+    removal = deletions.Removal(late, memory_kit.env, at.universe)
+    assert (await removal.turn(), removal.is_held_up) == (False, True)
+    assert await deleting.left(process.engine, at) == before
+    await process.close()
+    await memory_kit.aclose()
+
+
 @pytest.mark.probe("deletion.mark-left-behind")
 async def test_nothing_is_removed_while_a_collection_marks(memory_kit: Kit) -> None:
     """Until its collector has said nothing for long: then its mark is given up."""
@@ -107,11 +132,7 @@ async def test_nothing_is_removed_while_a_collection_marks(memory_kit: Kit) -> N
     process = await memory_kit.process(vault.program, settings=deleting.settings())
     world = await process.universe.ensure("w", vault.program)
     at = await world._handle.address()
-    read = await process.engine.read(*collection.reads(at.universe))
-    batch = kv.Batch()
-    state = collection.decode(at.universe, read.value(0), read.value(1))
-    collection.begin(batch, state, bytes(16), time_us=read.time_us)
-    await transact.commit(process.engine, memory_kit.env, batch)
+    await begin_mark(process.engine, memory_kit, at.universe)
     await world.delete()
     before = await deleting.left(process.engine, at)
     removal = deletions.Removal(process.engine, memory_kit.env, at.universe)

@@ -19,6 +19,8 @@ from worldline.inspect import doctor, prove, verify
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import space
 from worldline.layers import snapshots
+from worldline.roles.cluster import operations
+from worldline.roles.deletion import worlds as deletions
 from worldline.roles.effects import share
 from worldline.store import kv, transact
 
@@ -247,8 +249,92 @@ async def test_a_parent_that_is_deleted_while_its_journal_is_read_is_gone(memory
     _, process, world, _ = await family(memory_kit)
     at, connection = await world._handle.address(), process.universe._connection
     engine = Before(process.engine, lambda: world.delete(wait=True))
-    shared = share.share(engine, connection.blobs, at.universe)
+    shared = share.share(engine, lambda _: connection.blobs, lambda: at.universe)
     said = await shared.function(at.world, bytes(16), 0, [], [])
     assert "the world that it was shared with is deleted" in str(said)
     await process.close()
+    await memory_kit.aclose()
+
+
+class Meanwhile(kits.Around):
+    """Right before the first commit, something is done."""
+
+    def __init__(self, engine: kv.Engine, do: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(engine)
+        self._do: Callable[[], Awaitable[object]] | None = do
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        do, self._do = self._do, None
+        if do is not None:
+            await do()
+        return await super().commit(*batches)
+
+
+async def test_a_fork_that_comes_first_keeps_the_world(memory_kit: Kit) -> None:
+    """Its pin moves the count that the deletion expects, also if it is the first there ever was."""
+    vault = Vault()
+    process = await memory_kit.process(settings=deleting.settings())
+    world = await process.universe.ensure("w", vault.program)
+    at = await world._handle.address()
+    engine = Meanwhile(process.engine, lambda: world.fork("f"))
+    with pytest.raises(errors.InUse, match="'f'"):
+        await deletions.begin(engine, memory_kit.env, at)
+    assert (await world.describe()).name == "w"
+    await process.close()
+    await memory_kit.aclose()
+
+
+async def test_a_fork_does_not_pin_a_grandparent_that_is_deleted_meanwhile(memory_kit: Kit) -> None:
+    """It has read what it needs there, of a world that no other fork pins any more."""
+    vault = Vault()
+    process = await memory_kit.process(settings=deleting.settings())
+    world = await process.universe.ensure("w", vault.program)
+    parent = await world.fork("f")
+    at, of = await world._handle.address(), await parent._handle.address()
+
+    async def delete() -> None:
+        lineage = await parent.lineage()
+        assert lineage is not None
+        batch = kv.Batch()
+        key = lineage_keys.pin_key(at, of.world)
+        batch.expect(key, (await process.engine.read(kv.Get(key))).value(0) or b"")
+        snapshots.unpin(batch, of, lineage, height=0)
+        await transact.commit(process.engine, memory_kit.env, batch)
+        assert await deletions.begin(process.engine, memory_kit.env, at)
+
+    client = await memory_kit.process(settings=deleting.settings(), wrap=lambda engine: Meanwhile(engine, delete))
+    with pytest.raises(errors.NotFound):
+        await client.universe.world("f").fork("g")
+    await deletions.Removal(process.engine, memory_kit.env, at.universe).run()
+    assert await deleting.left(process.engine, at) == []
+    for one in (process, client):
+        await one.close()
+    await memory_kit.aclose()
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+async def test_a_deleted_world_is_not_assigned(memory_kit: Kit, assigned: bool) -> None:
+    """Placement has read its lease, and writes where it is wanted: nothing, if it was deleted meanwhile."""
+    vault = Vault()
+    process = await memory_kit.process(vault.program, settings=deleting.settings())
+    world = await process.universe.ensure("w", vault.program)
+    at, worker = await world._handle.address(), process.host.worker
+    await world.send(Note("k", "1"))
+    if assigned:
+        await operations.assign_world(process.engine, memory_kit.env, at, worker)
+    client = await memory_kit.process(settings=deleting.settings())
+
+    async def delete() -> None:
+        await deletions.begin(client.engine, memory_kit.env, at)
+        await deletions.Removal(client.engine, memory_kit.env, at.universe).run()
+
+    engine = Meanwhile(client.engine, delete)
+    if assigned:
+        await operations.unassign_world(engine, memory_kit.env, at)
+    else:
+        with pytest.raises(errors.NotFound, match="is deleted"):
+            await operations.assign_world(engine, memory_kit.env, at, worker)
+    assert await deleting.left(client.engine, at) == []
+    for one in (process, client):
+        await one.close()
     await memory_kit.aclose()

@@ -18,13 +18,17 @@ from tests.roles import people, secrets
 from tests.roles.crashing import DEATHS, Crashing, Fate
 from tests.roles.kit import Kit
 from tests.roles.people import LOUD, SECRET, Joined, MailOf, Renamed, Shouted
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import sealed
 from worldline.inspect import inclusion, prove, state_proof, verify
 from worldline.keys.upkeep import sealed as sealed_keys
+from worldline.layers.upkeep import imports
+from worldline.layers.upkeep import sealed as sealed_layer
+from worldline.model import ids
 from worldline.model.journal import Kind
-from worldline.model.upkeep.sealed import Kept
+from worldline.model.upkeep.sealed import Kept, New
 from worldline.roles.deletion.worlds import Removal
+from worldline.roles.erasure import leftover
 from worldline.store import kv
 
 SECRETS = (SECRET, LOUD)
@@ -217,6 +221,41 @@ async def test_a_world_that_no_process_runs(kit: Kit) -> None:
     assert (await again.state())["Person"]["ada"]["mail"] == "erased"
 
 
+async def test_a_world_that_is_taken_back_to_before_it(memory_kit: Kit) -> None:
+    """The state is that of then, and the value is not."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    height = await applied(world, people.ada())
+    await applied(world, Renamed("ada", "Ada"))
+    await world.erase(key="ada")
+    await told(world)
+    await world.revert(height)
+    person: Any = await world.state(names["Person"], "ada")
+    assert (person.name, person.mail.erased) == ("", True)
+    await verified(world)
+    assert (await prove.prove(world._handle)).holds
+    found = await world.diff(at=height)
+    assert SECRET not in str(found)
+
+
+async def test_very_many_values(memory_kit: Kit) -> None:
+    """More than are read together; more than can be written at once are refused, and nothing is kept."""
+    app, names = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    many = tuple(wl.Personal({"n": str(n)}, of="ada") for n in range(limits.PERSONAL_STEP_MAX - 1))
+    height = await applied(world, Joined("ada", wl.Personal(SECRET, of="ada"), many))
+    found = await world.erase(height=height, dry_run=True)
+    assert found.values == limits.PERSONAL_STEP_MAX
+    with pytest.raises(errors.EncodeError, match="can be written at once"):
+        await world.send(Joined("ada", wl.Personal(LOUD, of="ada"), (*many, *many)))
+    assert await secrets.places(memory_kit, LOUD) == []
+    call = names["hoard"]("ada", 2 * limits.PERSONAL_PAGE)
+    assert len(await world.run(call, timeout=30)) == 2 * limits.PERSONAL_PAGE
+    assert (await verified(world)).personal == 3 * limits.PERSONAL_PAGE
+    assert (await world.erase(height=(await world.head()).height)).values == 2 * limits.PERSONAL_PAGE
+    assert (await verified(world)).erased == 2 * limits.PERSONAL_PAGE
+
+
 async def test_messages_take_their_values_along(kit: Kit) -> None:
     """Each world erases what it has, whoever sent it."""
     app, names = people.program()
@@ -275,25 +314,90 @@ async def test_a_step_that_read_a_value_does_not_keep_it_behind_its_erasure(memo
     assert (person.erased, person.loud) == (1, [])
 
 
+async def test_a_message_does_not_take_along_what_was_erased(memory_kit: Kit) -> None:
+    """Between the read of a value and the commit of the message that has it, it is erased, and arrives as that."""
+    app, names = people.program()
+    client = (await memory_kit.process()).universe
+    between = Between()
+    universe = (await memory_kit.process(app, wrap=between.around)).universe
+    near, far = await universe.ensure("near", app), await universe.ensure("far", app)
+    between.erases(client.world("near"), behind=1)  # the first one is the client's, of the argument
+    await near.run(names["pass_on"]("far", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
+    assert between.done
+    await applied(far, Renamed("ada", "Ada"))
+    assert (await far.state())["Person"]["ada"]["mail"] == "erased"
+    assert await secrets.places(memory_kit, *SECRETS) == []
+
+
+async def test_values_of_a_world_that_is_being_imported_stay(memory_kit: Kit) -> None:
+    """When what is left of deleted worlds is removed: the world is not there yet, and its values are."""
+    universe = (await memory_kit.process()).universe._connection
+    engine, env = universe.store.engine, memory_kit.env
+    lost, coming = (ids.Address(universe.id, ids.WorldId(bytes([n]) * 16)) for n in (1, 2))
+    batch = kv.Batch()
+    imports.begin(batch, coming, token=bytes(16), source="a file", time_us=0)
+    await engine.commit(batch)
+    for root in (lost, coming):
+        batch = kv.Batch()
+        sealed_layer.keep(batch, root, [New(bytes(16), bytes(16), Kept(bytes(32), SECRET.encode()))])
+        await engine.commit(batch)
+    assert await leftover.sweep(engine, env, universe.id) == 1
+    [left] = (await engine.read(kv.Range(*sealed_keys.lineages(universe.id)))).page(0).items
+    assert sealed_keys.parse(universe.id, left[0])[0] == coming
+
+
+async def test_what_is_written_at_the_same_time_is_erased_too(memory_kit: Kit) -> None:
+    """A delete of a range may miss a key that is committed meanwhile."""
+    app, _ = people.program()
+    world = await (await memory_kit.process(app)).universe.ensure("w", app)
+    await applied(world, people.ada())
+    root = await world._handle.address()
+    client = (await memory_kit.process(wrap=lambda engine: Surviving(engine, root))).universe
+    await client.world("w").erase(key="ada")
+    assert await secrets.places(memory_kit, *SECRETS) == []
+
+
+class Surviving(kits.Around):
+    """The first commit that erases a subject misses a value."""
+
+    def __init__(self, engine: kv.Engine, root: ids.Address) -> None:
+        super().__init__(engine)
+        self._root: ids.Address | None = root
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        outcomes = await super().commit(*batches)
+        root = self._root
+        if root is not None and any(batch.ranges for batch in batches):
+            self._root = None
+            missed = kv.Batch()
+            new = New(sealed.subject_of("ada"), bytes(16), Kept(bytes(32), LOUD.encode()))
+            sealed_layer.keep(missed, root, [new])
+            assert isinstance((await super().commit(missed))[0], kv.Ok)
+        return outcomes
+
+
 class Between(kits.Around):
-    """Has a world's values erased right before the next commit that keeps some."""
+    """Has a world's values erased right before a commit that keeps some: the next, or that `behind` so many others."""
 
     def __init__(self) -> None:
         self._world: wl.World | None = None
+        self._behind = 0
         self.done = False
 
     def around(self, engine: kv.Engine) -> Between:
         super().__init__(engine)
         return self
 
-    def erases(self, world: wl.World) -> None:
-        self._world = world
+    def erases(self, world: wl.World, *, behind: int = 0) -> None:
+        self._world, self._behind = world, behind
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         world = self._world
         if world is not None and any(_keeps(batch) for batch in batches):
-            self._world, self.done = None, True
-            await world.erase(key="ada")
+            self._behind -= 1
+            if self._behind < 0:
+                self._world, self.done = None, True
+                await world.erase(key="ada")
         return await super().commit(*batches)
 
 

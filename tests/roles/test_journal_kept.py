@@ -392,7 +392,7 @@ async def test_a_parent_that_has_dropped_what_a_fork_shares(memory_kit: Kit) -> 
     process = await hosting(memory_kit, app)
     world, gone = await aged(memory_kit, process, app)
     connection, at = process.universe._connection, await world._handle.address()
-    effect = sharing.share(connection.store.engine, connection.blobs, at.universe)
+    effect = sharing.share(connection.store.engine, lambda _: connection.blobs, lambda: at.universe)
     found = await effect.function(at.world, bytes(16), 1, [], [])
     assert "not kept any more" in str(found)
     await process.close()

@@ -194,7 +194,7 @@ async def test_a_hint_that_a_slow_producer_commits_late_is_found(postgres_kit: K
         """Nothing older can come, when the transactions of other tests on the same server have ended, too."""
         await other.send(Add(1))
         await scan.read()
-        return scan._marks[ready.NORMAL] > last
+        return scan._marks[client.universe._connection.id, ready.NORMAL] > last
 
     await aio.until(behind)
 
@@ -211,7 +211,8 @@ async def test_a_scan_of_hints_reads_what_is_new(kit: Kit) -> None:
     async def behind() -> bool:
         """When the transactions of other tests on the same server have ended."""
         await scan.read()
-        return scan._marks[ready.NORMAL] > max(hint.stamp for at in addresses[:2] for hint in scan._known[at].values())
+        mark = scan._marks[client._connection.id, ready.NORMAL]
+        return mark > max(hint.stamp for at in addresses[:2] for hint in scan._known[at].values())
 
     await aio.until(behind)
     await kits.leave_hint(client, addresses[2], priority=ready.URGENT)

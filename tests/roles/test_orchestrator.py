@@ -23,6 +23,7 @@ from worldline.roles import telemetry
 from worldline.roles.cluster import operations, placement
 from worldline.roles.cluster import orchestrator as orchestrators
 from worldline.roles.cluster.orchestrator import Orchestrator
+from worldline.roles.universes.served import Universes
 
 REAPED = ("worldline_reaped_workers_total", "worldline_reaped_leases_total")
 LEASE_TTL_MS = 60_000  # no worker is to be taken for dead because the machine is busy
@@ -40,8 +41,8 @@ def orchestrator(
 ) -> Orchestrator:  # fmt: skip
     universe = process.universe
     return Orchestrator(
-        universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
-        settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
+        universe._connection.store.engine, universe._connection.store.env,
+        Universes.only(universe._connection.id), settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
         telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
 

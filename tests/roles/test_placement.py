@@ -28,8 +28,13 @@ def address(number: int) -> ids.Address:
     return ids.Address(U, ids.WorldId(digest.sha256(b"world %d" % number)[:16]))
 
 
+def site_of(number: int, capacity: int, labels: dict[str, str]) -> Site:
+    """A worker that serves all universes."""
+    return Site(worker(number), capacity, {"universe": "*", **labels})
+
+
 def sites(count: int, *, capacity: int = 10_000, labels: dict[str, str] | None = None) -> list[Site]:
-    return [Site(worker(number), capacity, labels or {}) for number in range(count)]
+    return [site_of(number, capacity, labels or {}) for number in range(count)]
 
 
 def worlds(count: int, *, holder: int | None = None, assigned: int | None = None) -> list[Active]:
@@ -162,7 +167,7 @@ def test_what_a_world_needs(world: WorldMeta, labels: dict[str, str], unmet: str
 
 
 def test_labels_of_a_worker() -> None:
-    said = placement.labels_of({"zone": "eu"}, universe=U, programs={"a": b"\x01" * 32, "b": b"\x02" * 32})
+    said = placement.labels_of({"zone": "eu"}, universes=U.hex(), programs={"a": b"\x01" * 32, "b": b"\x02" * 32})
     assert said == {"zone": "eu", "universe": U.hex(), "program:a": "01" * 8, "program:b": "02" * 8}
     assert list(placement.programs_of(said)) == ["a", "b"]
     assert [name for name in said if placement.reserved(name)] == ["universe", "program:a", "program:b"]
@@ -181,7 +186,7 @@ async def test_a_worker_with_too_many_programs_is_refused_at_its_start() -> None
 
 
 def test_a_world_whose_needs_have_changed_moves_to_one_that_meets_them() -> None:
-    where = [Site(worker(0), 10, {"zone": "eu"}), Site(worker(1), 10, {"zone": "us"})]
+    where = [site_of(0, 10, {"zone": "eu"}), site_of(1, 10, {"zone": "us"})]
     world = Active(address(0), {"zone": "us"}, worker(0), worker(0))
     assert placement.choose([world], where, moves_max=0) == [Choice(address(0), worker(1), "moved")]
     assert placement.choose([world], where[:1], moves_max=0) == [Choice(address(0), None, "nowhere to go")]
@@ -219,7 +224,7 @@ def test_a_world_that_is_on_its_way_is_left_alone() -> None:
 
 
 def test_shares_follow_capacity() -> None:
-    where = [Site(worker(0), 300, {}), Site(worker(1), 100, {})]
+    where = [site_of(0, 300, {}), site_of(1, 100, {})]
     placed, _ = settle(worlds(200, holder=1, assigned=1), where)
     assert Counter(each.assigned for each in placed)[worker(1)] < 100
     assert placement.choose(worlds(3, holder=0, assigned=0), where, moves_max=100) == [], "three of 300 are few"
@@ -228,7 +233,7 @@ def test_shares_follow_capacity() -> None:
 def test_for_balance_a_world_moves_only_to_the_same_code() -> None:
     needs = {"program:p": ""}
     active = [msgspec.structs.replace(each, needs=needs) for each in worlds(20, holder=0, assigned=0)]
-    old, same, new = [Site(worker(n), 100, {"program:p": code}) for n, code in enumerate(["1", "1", "2"])]
+    old, same, new = [site_of(n, 100, {"program:p": code}) for n, code in enumerate(["1", "1", "2"])]
     assert placement.choose(active, [old, new], moves_max=100) == []
     assert {choice.to for choice in placement.choose(active, [old, same], moves_max=100)} == {same.worker}
     gone = placement.choose(active, [new], moves_max=0)
@@ -245,7 +250,7 @@ def test_it_always_settles_within_capacity(
     said: list[tuple[int, int, bool]], capacities: list[int], moves_max: int
 ) -> None:
     """Whatever it begins with: after a while nothing changes, and nobody was given more than it had room for."""
-    where = [Site(worker(number), capacity, {}) for number, capacity in enumerate(capacities)]
+    where = [site_of(number, capacity, {}) for number, capacity in enumerate(capacities)]
     active = [
         Active(address(number), {}, worker(held) if held < 4 else None, None if to < 0 else worker(to), quiet)
         for number, (held, to, quiet) in enumerate(said)
@@ -265,6 +270,18 @@ def _home(each: Active, where: list[Site]) -> ids.WorkerId | None:
 def test_a_world_goes_to_its_own_code_while_a_worker_has_it() -> None:
     needs = {"program:p": ""}
     active = [msgspec.structs.replace(each, needs=needs, code="1") for each in worlds(20)]
-    old, new = [Site(worker(n), 100, {"program:p": code}) for n, code in enumerate(["1", "2"])]
+    old, new = [site_of(n, 100, {"program:p": code}) for n, code in enumerate(["1", "2"])]
     assert {choice.to for choice in placement.choose(active, [old, new], moves_max=0)} == {old.worker}
     assert {choice.to for choice in placement.choose(active, [new], moves_max=0)} == {new.worker}
+
+
+def test_a_world_goes_only_to_workers_that_serve_its_universe() -> None:
+    other = ids.UniverseId(b"\x07" * 16)
+    both = f"{other.hex()},{U.hex()}"
+    where = [Site(worker(0), 100, {"universe": other.hex()}), Site(worker(1), 100, {"universe": both})]
+    choices = placement.choose(worlds(20), where, moves_max=100)
+    assert {choice.to for choice in choices} == {worker(1)}
+    assert placement.choose(worlds(3), where[:1], moves_max=100) == []
+    assert [placement.serves(each.labels, U) for each in where] == [False, True]
+    assert placement.serves({"universe": "*"}, other)
+    assert not placement.serves({}, U)

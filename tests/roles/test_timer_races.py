@@ -21,6 +21,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.journal import Kind
 from worldline.roles import timers as timer_worker
+from worldline.roles.universes.served import Universes
 from worldline.roles.world.handover import Handover, Superseded
 from worldline.store import kv
 
@@ -200,7 +201,7 @@ async def test_timers_keep_their_order_when_the_answer_to_their_firing_is_lost(k
         firing = timer_worker.TimerWorker(
             engines[0],
             kit.env,
-            client._connection.id,
+            Universes.only(client._connection.id),
             settings=kits.SETTINGS.timer,
             worker=ids.WorkerId(b"timers.........."),
         )

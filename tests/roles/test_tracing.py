@@ -19,6 +19,7 @@ from worldline.host import process as hosts
 from worldline.host.process import Role
 from worldline.observe import sinks, tracing
 from worldline.roles import telemetry
+from worldline.roles.universes.served import Universes
 
 # Quick to notice what others did; and nothing runs out on a machine that is slow for a moment.
 SETTINGS = kits.settings(
@@ -106,8 +107,9 @@ class Cluster:
     async def _run(self, role: Role, traced: Traced) -> None:
         universe = (await self._process(traced)).universe
         host = hosts.Host(
-            universe._connection.store, universe._connection.id, [self._app],
-            blobs=universe._connection.blobs, settings=SETTINGS, roles=[role], telemetry=universe._connection.telemetry,
+            universe._connection.store, Universes.only(universe._connection.id), [self._app],
+            blobs=lambda _: universe._connection.blobs, settings=SETTINGS, roles=[role],
+            telemetry=universe._connection.telemetry,
         )  # fmt: skip
         host.start()
         self._stack.push_async_callback(host.close)

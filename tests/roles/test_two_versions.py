@@ -20,6 +20,7 @@ from worldline.model.settings import OrchestratorSettings, Settings
 from worldline.roles import expiry
 from worldline.roles.cluster import operations, placement, versions
 from worldline.roles.cluster.orchestrator import Orchestrator
+from worldline.roles.universes.served import Universes
 
 LEASE_TTL_MS = 3_000
 
@@ -202,7 +203,10 @@ async def test_an_orchestrator_does_not_move_worlds_to_other_code(memory_kit: Ki
         await kits.leave_hint(first.universe, await world._handle.address())
     connection = first.universe._connection
     place = Orchestrator(
-        first.engine, memory_kit.env, connection.id, settings=OrchestratorSettings(turn_ms=20, moves_max=1_000)
+        first.engine,
+        memory_kit.env,
+        Universes.only(connection.id),
+        settings=OrchestratorSettings(turn_ms=20, moves_max=1_000),
     )
     choices = await place.turn()
     assert {choice.to for choice in choices} <= {first.host.worlds.worker}

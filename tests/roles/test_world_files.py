@@ -203,6 +203,19 @@ async def test_personal_values_go_along_unless_they_were_erased(tmp_path: Path) 
         assert not [key for key, raw in everything.items if people.SECRET.encode() in raw]
 
 
+async def test_a_quota_counts_what_is_imported(tmp_path: Path) -> None:
+    file = tmp_path / "alice.world"
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        await exported(here, file)
+        process = await there.process()
+        await process.universe.set_quota(worlds=1)
+        await process.universe.import_world(file)
+        before = await contents(process.engine, process.universe._connection.id)
+        with pytest.raises(wl.QuotaExceeded):
+            await process.universe.import_world(file, name="one more")
+        assert await contents(process.engine, process.universe._connection.id) == before
+
+
 # --- Files that are none ---------------------------------------------------------------------------------------------
 
 

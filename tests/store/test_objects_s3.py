@@ -154,15 +154,15 @@ async def proxied(faults: Plan, **changes: Any) -> AsyncIterator[tuple[objects_s
 @pytest.mark.parametrize(
     ("planned", "requests"),
     [
-        ([], ["PUT"]),
+        ([], ["PUT", "HEAD"]),
         ([LOST], ["PUT", "PUT", "HEAD"]),
         ([HALVED], ["PUT", "PUT", "HEAD"]),
-        ([NEVER_ARRIVES], ["PUT", "PUT"]),
+        ([NEVER_ARRIVES], ["PUT", "PUT", "HEAD"]),
         ([NEVER_ARRIVES, LOST], ["PUT", "PUT", "PUT", "HEAD"]),
-        ([BROKEN], ["PUT", "PUT"]),
-        ([SLOW_DOWN] * 2, ["PUT", "PUT", "PUT"]),
-        ([UNDECIDED], ["PUT", "HEAD", "PUT"]),
-        ([TOO_MANY], ["PUT", "PUT"]),
+        ([BROKEN], ["PUT", "PUT", "HEAD"]),
+        ([SLOW_DOWN] * 2, ["PUT", "PUT", "PUT", "HEAD"]),
+        ([UNDECIDED], ["PUT", "HEAD", "PUT", "HEAD"]),
+        ([TOO_MANY], ["PUT", "PUT", "HEAD"]),
     ],
 )
 async def test_a_put_whose_answer_is_lost_is_not_taken_for_anothers(planned: list[Fault], requests: list[str]) -> None:
@@ -237,7 +237,7 @@ async def test_a_put_carries_its_condition_its_checksum_and_its_token() -> None:
     async with proxied({}) as (store, proxy):
         await store.put("a/b", b"one")
         await store.put("a/c", b"one")
-    heads = [head.lower() for head in proxy.heads]
+    heads = [head.lower() for head in proxy.heads if head.startswith("PUT")]
     checksum = base64.b64encode(hashlib.sha256(b"one").digest()).decode()
     for head in heads:
         assert "\r\nif-none-match: *\r\n" in head

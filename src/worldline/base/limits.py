@@ -69,6 +69,8 @@ FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
 FAILURE_DATA_BYTES_MAX = 4 * KIB  # of all of them together
 PERSONAL_BYTES_MAX = 60 * KIB  # of a value that is kept apart, so that it can be erased
 PERSONAL_STEP_BYTES_MAX = 512 * KIB  # of all that one step keeps apart
+PERSONAL_STEP_MAX = 1_000  # values that one step keeps apart
+PERSONAL_PAGE = 1_000  # values that are read together
 ERASED_FORKS_MAX = 10_000  # worlds of one lineage that are told of an erasure
 STEP_EFFECTS_MAX = 64
 STEP_EVENTS_MAX = 256
@@ -119,6 +121,7 @@ OBJECT_LIST_MAX = 10_000
 OBJECT_THREADS_MAX = 8  # file work of one objects folder that may run at the same time
 OBJECT_FOLDERS_KNOWN_MAX = 4_096
 OBJECT_RETRIES_MAX = 100
+OBJECT_CLOSING_MS = 5_000  # how long calls of objects have left when a process begins to close
 OBJECT_BYTES_PER_SECOND_MIN = 1 * MIB  # a slower transfer counts as stuck
 CACHE_BYTES_MIN = 1 * MIB
 CACHE_BYTES_DEFAULT = 1024 * MIB
@@ -204,6 +207,10 @@ assert 64 * (INLINE_BYTES_MAX + KIB) <= BATCH_BYTES_MAX // 2, "the records of bl
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
 assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
+assert 2 * max(PERSONAL_STEP_MAX, PERSONAL_PAGE) < READ_REQUESTS_MAX, "values are read with their subjects"
+assert PERSONAL_STEP_BYTES_MAX + PERSONAL_STEP_MAX * KIB < BATCH_BYTES_MAX // 2, (
+    "values and their keys fit into one batch"
+)
 assert PERSONAL_BYTES_MAX + KIB < VALUE_BYTES_MAX, "a personal value, its salt and the envelope are one value"
 assert 256 * STEP_ENTRIES_MAX <= STEP_BYTES_MAX, "entries must fit into a step with their own overhead"
 assert FAILURE_DATA_BYTES_MAX <= INLINE_BYTES_MAX // 4, "a failure stands in an entry with its message"

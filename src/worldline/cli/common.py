@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from worldline.base import errors
 from worldline.cli import observe, output, places, suggest
@@ -186,10 +187,10 @@ async def _timed_out(world: Handle, timeout: float | None, option: str) -> Excep
 
 
 def command(
-    name: str, *, app: bool = False, many: bool = False, asks: bool = False
+    name: str, *, app: bool = False, many: bool = False, asks: bool = False, universes: bool = False
 ) -> Callable[[Function], click.Command]:
     """Make an async function a command. `app`: it can use the program; `many`: it answers with a list; `asks`: it asks
-    a person first.
+    a person first; `universes`: it may be about many universes.
     """
 
     def made(function: Function) -> click.Command:
@@ -205,15 +206,22 @@ def command(
             wrapped = click.option(
                 "--app", "apps", multiple=True, metavar="FILE[:NAME]", help="The file that declares the program."
             )(wrapped)
-        return click.command(name, help=function.__doc__)(shared(wrapped))
+        return click.command(name, help=function.__doc__)(shared(wrapped, universes=universes))
 
     return made
 
 
-def shared(function: Function) -> Function:
+def shared(function: Function, *, universes: bool = False) -> Function:
     """The options that everything has."""
     function = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(function)
-    function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
+    if universes:
+        function = click.option("--all-universes", is_flag=True, help="Serve every universe of the store.")(function)
+        function = click.option(
+            "--universe", metavar="NAME|PATTERN", multiple=True,
+            help="The universe within the store; several, or a pattern like 'tenant-*', to serve many.",
+        )(function)  # fmt: skip
+    else:
+        function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
     function = click.option(
         "--objects", metavar="URL",
         help="A folder or s3://bucket/prefix for large values; else worldline.toml, WORLDLINE_OBJECTS.",
@@ -231,28 +239,49 @@ def shared(function: Function) -> Function:
 def _wrapped(function: Function) -> Function:
     @functools.wraps(function)
     def run(
-        *, store: str | None, objects: str | None, keys: str | None, universe: str | None, as_json: bool, **given: Any
+        *,
+        store: str | None,
+        objects: str | None,
+        keys: str | None,
+        universe: str | tuple[str, ...] | None,
+        as_json: bool,
+        **given: Any,
     ) -> Any:
         context = click.get_current_context()
         root = context.find_root().params
         as_json = as_json or bool(root.get("as_json"))
         context.find_root().params["as_json"] = as_json
         flagged = _is_flag(context, "store") or _is_flag(context.find_root(), "store")
+        one, several = _universes(universe, every=bool(given.pop("all_universes", False)))
         place = places.choose(
             store=store if _is_flag(context, "store") else root.get("store") or store,
-            universe=universe or root.get("universe"),
+            universe=one or root.get("universe"),
             apps=given.pop("apps", ()),
             given=flagged,
             objects=objects or root.get("objects"),
             keys=keys if _is_flag(context, "keys") else root.get("keys") or keys,
             keys_given=_is_flag(context, "keys") or _is_flag(context.find_root(), "keys"),
         )
+        place = msgspec.structs.replace(place, universes=several)
         quiet = bool(given.pop("quiet", False))
         desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
         answer = function(desk, **given)
         return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
 
     return run
+
+
+def _universes(given: str | tuple[str, ...] | None, *, every: bool) -> tuple[str | None, list[str]]:
+    """The one universe that is meant; or those that are served, if there may be many."""
+    if not isinstance(given, tuple):
+        return given, []
+    if every and given:
+        raise errors.BadInput("give --universe or --all-universes, not both")
+    if every:
+        return None, [served.ALL]
+    if len(given) == 1 and not served.is_pattern(given[0]):
+        return given[0], []
+    return None, served.check_patterns(given) if given else []
 
 
 def _is_flag(context: click.Context, name: str) -> bool:

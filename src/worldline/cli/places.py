@@ -52,6 +52,7 @@ class Place(msgspec.Struct, frozen=True):
     peers: dict[str, str] = {}
     keys: str | None = None
     keys_given: bool = False
+    universes: list[str] = []  # names and patterns, of a process that serves many
 
     def codec(self) -> AesGcm | None:
         """What the store is encrypted with, by the key file that was named."""

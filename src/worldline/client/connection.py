@@ -20,7 +20,6 @@ from worldline.host import compose, ctrl_c, process
 from worldline.host import peers as peer_stores
 from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
-from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model import settings as settings_model
@@ -28,6 +27,7 @@ from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.roles import reader as readers
 from worldline.roles import telemetry, threads
+from worldline.roles.universes import served
 from worldline.roles.world.cycle import no_asyncio
 from worldline.store import kv, transact
 
@@ -40,12 +40,15 @@ class Connection:
         self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
-        peers: Mapping[str, str] | peer_stores.Peers | None = None,
+        peers: Mapping[str, str] | peer_stores.Peers | None = None, shared: process.Host | None = None,
     ) -> None:  # fmt: skip
+        """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
         self.name = name
         self.id = universe
         self.telemetry = telemetry.NOTHING if observed is None else observed.telemetry
-        self.store = store = compose.told(store, self.telemetry)
+        if shared is not None:
+            self.telemetry = shared.telemetry
+        self.store = store = store if shared is not None else compose.told(store, self.telemetry)
         self.pressure = backpressure.Pressure(
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
@@ -55,20 +58,20 @@ class Connection:
         self._began_wall_us = store.env.wall_us()
         self.levels_from(dict)
         self.settings = settings
-        self.blobs = blob_layer.Blobs(
-            store.engine, store.objects, store.env, universe,
-            cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
-        )  # fmt: skip
-        if isinstance(peers, peer_stores.Peers):
+        self.blobs = peer_stores.blobs_of(store, universe) if shared is None else shared.blobs(universe)
+        if shared is not None:
+            self.peers = shared.peers
+        elif isinstance(peers, peer_stores.Peers):
             self.peers = peers
         else:
             self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
-        self.host: process.Host | None = None
-        if programs:
+        self.host = shared
+        self._shares_host = shared is not None
+        if programs and shared is None:
             self.host = process.Host(
-                store, universe, programs,
-                blobs=self.blobs, settings=settings, egress=egress, peers=self.peers, telemetry=self.telemetry,
-                roles=roles, watchdog=watchdog, universe_name=name,
+                store, served.Universes.only(universe, name), programs,
+                blobs=lambda _: self.blobs, settings=settings, egress=egress, peers=self.peers,
+                telemetry=self.telemetry, roles=roles, watchdog=watchdog,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
@@ -82,25 +85,16 @@ class Connection:
     def levels_from(self, levels: Callable[[], dict[str, float]]) -> None:
         """Metrics report these gauges too, beside those of this connection's own host."""
         if self._observed is not None:
-            self._observed.levels_from(lambda: self._surroundings() | self._levels() | levels())
-
-    def _surroundings(self) -> dict[str, float]:
-        """Since when there is this process, and the room that its store has."""
-        found = {"worldline_process_start_timestamp_seconds": self._began_wall_us / 1_000_000}
-        room = compose.disk_room(self.store.url)
-        if room is not None:
-            found |= {"worldline_disk_free_bytes": room[0], "worldline_disk_bytes": room[1]}
-        return found
+            self._observed.levels_from(
+                lambda: surroundings(self.store, self._began_wall_us) | self._levels() | levels()
+            )
 
     def _levels(self) -> dict[str, float]:
         levels = {} if self.host is None else self.host.levels()
-        if self.store.cache is not None:
-            counted = self.store.cache.stats()
-            levels |= {"worldline_cache_hits": counted.hits, "worldline_cache_misses": counted.misses}
         return levels | {"worldline_inputs_waiting": self.pressure.waiting}
 
     def start(self) -> None:
-        if self.host is not None:
+        if self.host is not None and not self._shares_host:
             self.host.start()
 
     def wake(self) -> None:
@@ -110,10 +104,11 @@ class Connection:
 
     async def close(self) -> None:
         try:
-            if self.host is not None:
+            if self.host is not None and not self._shares_host:
                 await self.host.close()
         finally:
-            await self.peers.close()
+            if not self._shares_host:
+                await self.peers.close()
             for reader in self._warm.values():
                 reader.close()
             self.executor.shutdown(wait=True)
@@ -134,6 +129,18 @@ class Connection:
         return reader
 
 
+def surroundings(store: compose.Store, began_wall_us: int) -> dict[str, float]:
+    """Gauges of a process: since when there is this one, the room that its store has, how its cache does."""
+    found: dict[str, float] = {"worldline_process_start_timestamp_seconds": began_wall_us / 1_000_000}
+    room = compose.disk_room(store.url)
+    if room is not None:
+        found |= {"worldline_disk_free_bytes": room[0], "worldline_disk_bytes": room[1]}
+    if store.cache is not None:
+        counted = store.cache.stats()
+        found |= {"worldline_cache_hits": counted.hits, "worldline_cache_misses": counted.misses}
+    return found
+
+
 @asynccontextmanager
 async def open(
     url: str,
@@ -152,7 +159,7 @@ async def open(
     codec: opening.AnyCodec | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
-    hosted, known = _programs(host, "host"), _programs(programs, "programs")
+    hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
@@ -181,10 +188,11 @@ async def open(
                 try:
                     yield opened
                 finally:
+                    store.patience.end()
                     await opened.close()
 
 
-def _programs(given: Program | Sequence[Program], option: str) -> list[Program]:
+def programs_of(given: Program | Sequence[Program], option: str) -> list[Program]:
     """What was given, as a list."""
     if isinstance(given, Program):
         return [given]

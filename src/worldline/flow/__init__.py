@@ -24,9 +24,12 @@ from worldline.kernel.flow.authoring.domains import (
     update,
     when,
 )
-from worldline.kernel.flow.authoring.exporting import input_schema, json_schema
 from worldline.kernel.flow.authoring.terms import BadDomain
-from worldline.kernel.flow.core import Core
+from worldline.kernel.flow.core import Core, Refusal
+from worldline.kernel.flow.exporting.json_schema import input_schema, json_schema
+from worldline.kernel.flow.exporting.mermaid import mermaid
+from worldline.kernel.flow.exporting.openapi import openapi
+from worldline.kernel.flow.exporting.tools import Tool, Tools, Unavailable, tools
 from worldline.kernel.flow.faults import NotJson, Problem, SchemaRefused
 from worldline.kernel.flow.jobs import Failure
 from worldline.kernel.flow.patches import BadPatch, Patch, merge, unset
@@ -55,10 +58,14 @@ __all__ = [
     "NotJson",
     "Patch",
     "Problem",
+    "Refusal",
     "Requirement",
     "Result",
     "SchemaRefused",
     "Snapshot",
+    "Tool",
+    "Tools",
+    "Unavailable",
     "action",
     "answering",
     "ask",
@@ -72,12 +79,15 @@ __all__ = [
     "json_schema",
     "load",
     "merge",
+    "mermaid",
     "once",
+    "openapi",
     "otherwise",
     "perform",
     "replay",
     "sealed",
     "set",
+    "tools",
     "unset",
     "update",
     "validate",

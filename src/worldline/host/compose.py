@@ -28,6 +28,7 @@ from worldline.host.encryption import opening
 from worldline.layers import format as formats
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
+from worldline.store import hints as wake_ups
 from worldline.store import kv, memory
 from worldline.store.encryption import engine as sealed_engine
 from worldline.store.encryption import objects as sealed_objects
@@ -60,6 +61,8 @@ class Store(msgspec.Struct, frozen=True):
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
     codec: opening.AnyCodec | None = None  # what users' data is encoded with
     vault: Vault | None = None  # and what seals with it
+    patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
+    hints: wake_ups.Hints | None = None  # what the engine hears of as written, if this process may listen to all of it
 
     async def close(self) -> None:
         await self.objects.close()
@@ -94,12 +97,29 @@ async def open_store(
         where = named or _objects_beside(url)
         in_store_bytes_max = 0 if named and scheme(named) != "none" else limits.CHUNKED_BYTES_MAX
         cached = await _open_cache(where, used, cache or CacheSettings(), vault)
-        bodies = await open_objects(where, used, create=create)
+        patience = object_store.Patience()
+        bodies = await open_objects(where, used, create=create, patience=patience)
     except BaseException:
         await engine.close()
         raise
-    opened = Store(url, engine, bodies, used, cached, in_store_bytes_max, scheme(where) or "folder", codec, vault)
+    opened = Store(
+        url,
+        engine,
+        bodies,
+        used,
+        cached,
+        in_store_bytes_max,
+        scheme(where) or "folder",
+        codec,
+        vault,
+        patience,
+        hints_of(engine),
+    )
     return opened if vault is None else _sealed(opened, vault)
+
+
+def hints_of(engine: kv.Engine) -> wake_ups.Hints | None:
+    return engine.hints if isinstance(engine, wake_ups.Hinting) else None
 
 
 def _sealed(store: Store, vault: Vault) -> Store:
@@ -152,7 +172,9 @@ async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
             raise errors.BadUrl(f"no store is opened by {other}://; use a folder, postgresql://... or memory://")
 
 
-async def open_objects(url: str, env: envs.Env, *, create: bool) -> object_store.Objects:
+async def open_objects(
+    url: str, env: envs.Env, *, create: bool, patience: object_store.Patience | None = None
+) -> object_store.Objects:
     match scheme(url):
         case "":
             return await objects_folder.open(Path(url), create=create)
@@ -161,7 +183,7 @@ async def open_objects(url: str, env: envs.Env, *, create: bool) -> object_store
                 from worldline.store.objects import s3 as objects_s3  # noqa: PLC0415 - an extra, loaded when asked for
             except ImportError as error:
                 raise errors.BadUrl("S3 needs an extra: pip install 'worldline[s3]'") from error
-            return await objects_s3.open(url, objects_s3.Settings.of(os.environ), env)
+            return await objects_s3.open(url, objects_s3.Settings.of(os.environ), env, patience)
         case "memory":
             return objects_memory.MemoryObjects(env)
         case "none":
@@ -212,7 +234,8 @@ class NoObjects:
         raise _no_objects(f"{name} cannot be read")
 
     async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[object_store.Listed]:
-        raise _no_objects(f"{count_max} objects under {prefix!r} after {after!r} cannot be listed")
+        del prefix, after, count_max
+        return []  # of what this process can see, nothing is to be collected
 
     async def delete(self, name: str) -> None:
         raise _no_objects(f"{name} cannot be deleted")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,8 @@ from worldline.roles.deletion import universes as universe_deletions
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.quotas import usage
-from worldline.roles.universes import served
+from worldline.roles.universes import rounds, scan
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
 from worldline.roles.world.cycle import no_asyncio, step_batch
@@ -58,17 +59,16 @@ class Host:
     def __init__(
         self,
         store: compose.Store,
-        universe: ids.UniverseId,
+        universes: Universes,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         settings: Settings,
         egress: Egress | None = None,
         peers: peer_stores.Peers | None = None,
         roles: Sequence[Role] = EMBEDDED,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         watchdog: bool = False,
-        universe_name: str = "",
     ) -> None:
         names = [program.name for program in programs]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -78,15 +78,15 @@ class Host:
         self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
         self.live = hub.Hub()
         self._store = store
-        self._universe = universe
-        self._universe_name = universe_name or universe.hex()
+        self.universes = universes
         self._programs = programs
-        self._blobs = blobs
+        self.blobs = blobs
         self._settings = _labelled(settings, self.name, roles)
-        self._telemetry = telemetry
-        self._peers = peers or peer_stores.Peers(store)
+        self.telemetry = telemetry
+        self.peers = peers or peer_stores.Peers(store)
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
+        self._scan = self._make_scan() if universes.one is None else None
         self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
@@ -102,7 +102,7 @@ class Host:
         made = (
             ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
             ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
-            ("quotas", self._usage),
+            ("quotas", self._usage), ("universes", self._scan),
         )  # fmt: skip
         self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
@@ -134,60 +134,87 @@ class Host:
 
     def _make_adapter(self, egress: Egress) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
-            self._store.engine, self._store.env, self._universe, self._programs,
-            blobs=self._blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
+            self._store.engine, self._store.env, self.universes, self._programs,
+            blobs=self.blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
             builtins=[
-                builtin.http_request(egress), share.share(self._store.engine, self._blobs, self._universe),
+                builtin.http_request(egress), share.share(self._store.engine, self.blobs),
                 *deliver.effects(
-                    self._peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
+                    self.peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
                 ),
             ],
-            telemetry=self._telemetry,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_worlds(self) -> world_worker.WorldWorker:
         """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
         claims = step_batch.Claims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
-            self._store.engine, self._store.env, self._universe, self._programs,
-            blobs=self._blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
-            is_dead=self._is_dead(), telemetry=self._telemetry,
+            self._store.engine, self._store.env, self.universes, self._programs,
+            blobs=self.blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
+            is_dead=self._is_dead(), telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
-            self._store.engine, self._store.env, self._universe, settings=self._settings.timer, worker=self.worker,
-            telemetry=self._telemetry,
+            self._store.engine, self._store.env, self.universes, settings=self._settings.timer, worker=self.worker,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_orchestrator(self) -> orchestrator.Orchestrator:
         return orchestrator.Orchestrator(
-            self._store.engine, self._store.env, self._universe,
-            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self._telemetry,
+            self._store.engine, self._store.env, self.universes,
+            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self.telemetry,
         )  # fmt: skip
 
-    def _make_janitor(self) -> janitor.Janitor:
+    def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
+        settings = self._settings.janitor
+        if self.universes.one is not None:
+            return self._janitor_of(self.universes.one, self._remove_universes())
+        return rounds.Rounds(
+            self._store.engine, self.universes, self._janitor_of, turn_ms=settings.turn_ms, round_ms=settings.round_ms,
+            beside=self._remove_universes(),
+        )  # fmt: skip
+
+    def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
+        bodies = compose.bodies_of(self._store)
+        return universe_deletions.Removal(self._store.engine, self._store.env, bodies).turn
+
+    def _janitor_of(
+        self, universe: ids.UniverseId, remove: Callable[[], Awaitable[bool]] | None = None
+    ) -> janitor.Janitor:  # fmt: skip
         return janitor.Janitor(
-            self._store.engine, self._store.env, self._universe,
+            self._store.engine, self._store.env, universe,
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self._blobs, telemetry=self._telemetry,
-            remove_universes=universe_deletions.Removal(
-                self._store.engine, self._store.env, compose.bodies_of(self._store)
-            ).turn,
+            blobs=self.blobs(universe), telemetry=self.telemetry, remove_universes=remove,
         )  # fmt: skip
 
-    def _make_backlog(self) -> backlog.Backlog:
+    def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:
+        settings = self._settings.janitor
+        if self.universes.one is not None:
+            return self._backlog_of(self.universes.one)
+        return rounds.Rounds(
+            self._store.engine, self.universes, self._backlog_of, turn_ms=settings.turn_ms, round_ms=settings.backlog_ms
+        )
+
+    def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:
         return backlog.Backlog(
-            self._store.engine, self._store.env, self._universe, name=self._universe_name,
-            settings=self._settings.janitor, telemetry=self._telemetry, is_dead=self._is_dead(),
+            self._store.engine, self._store.env, universe, name=self.universes.name(universe),
+            settings=self._settings.janitor, telemetry=self.telemetry, is_dead=self._is_dead(),
         )  # fmt: skip
+
+    def _make_scan(self) -> scan.Scan:
+        settings = self._settings
+        scan_ms = min(settings.worker.scan_ms, settings.adapter.scan_ms, settings.timer.scan_ms)
+        made = scan.Scan(self._store.engine, self._store.env, self.universes, scan_ms=scan_ms)
+        if self._store.hints is not None:
+            self._store.hints.listeners.append(made.note)
+        return made
 
     def _make_usage(self) -> usage.UsageCounter:
-        universes = [served.Served(self._universe, self._universe_name)]
         return usage.UsageCounter(
-            self._store.engine, self._store.env, lambda: universes, settings=self._settings.janitor,
-            telemetry=self._telemetry,
+            self._store.engine, self._store.env, lambda: self.universes.all, settings=self._settings.janitor,
+            telemetry=self.telemetry,
         )  # fmt: skip
 
     def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
@@ -195,20 +222,20 @@ class Host:
         if not self._settings.janitor.prove_ms:
             return None
         made = proofs.Proofs(
-            self._store.engine, self._store.env, self._blobs, self._programs,
+            self._store.engine, self._store.env, self.blobs, self._programs,
             worlds=lambda: [_candidate(each) for each in worlds.held],
             busy=lambda: bool(worlds.under_way()),
             thread=threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
-            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self._telemetry,
+            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self.telemetry,
         )  # fmt: skip
         worlds.says.append(made.labels)
-        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self._telemetry))
+        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry))
         return made
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
         """A sink or a log reports cycles that hang."""
         watchdog = watchdogs.Watchdog(
-            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self._telemetry
+            self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self.telemetry
         )
         self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
 
@@ -218,6 +245,11 @@ class Host:
             self._store.env, worlds.look_for_hangs, step_timeout_ms=settings.worker.step_timeout_ms,
             hang_ms=settings.hang_ms, on_hang=settings.on_hang,
         )  # fmt: skip
+
+    async def look_for_universes(self) -> None:
+        """Know all universes that there are now, without waiting for the next scan."""
+        if self._scan is not None:
+            await self._scan.look_for_universes()
 
     def _is_dead(self) -> Callable[[ids.WorkerId], bool]:
         return self._presence.is_dead if self._presence is not None else lambda _: False
@@ -286,6 +318,8 @@ class Host:
                 await self._worlds.close(abandon=self._abandoned)
             tidy = not self._abandoned
         finally:
+            if self._scan is not None and self._store.hints is not None:
+                self._store.hints.listeners.remove(self._scan.note)
             if self._hangs is not None:
                 self._hangs.stop()
             if self._presence is not None:
@@ -296,8 +330,16 @@ class Host:
         """The roles whose work other processes may take over before the worlds here have ended."""
         if self._adapter is not None:
             await self._adapter.close(abandon=self._abandoned)
-        await self._peers.close()
-        for each in (self._timers, self._orchestrator, self._janitor, self._backlog, self._usage, self._proofs):
+        await self.peers.close()
+        for each in (
+            self._timers,
+            self._orchestrator,
+            self._janitor,
+            self._backlog,
+            self._usage,
+            self._scan,
+            self._proofs,
+        ):
             if each is not None:
                 await each.close()
 

@@ -36,6 +36,7 @@ from worldline.roles import hint_scan, reader, restore
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor
 from worldline.roles.deletion import worlds as deletions
+from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
 WORLD_PAGE = 500
@@ -105,7 +106,7 @@ class Doctor:
         self._universe = universe
         self._engine = universe.store.engine
         self._repair = repair
-        self._hints = hint_scan.HintScan(self._engine, universe.store.env, universe.id)
+        self._hints = hint_scan.HintScan(self._engine, universe.store.env, Universes.only(universe.id))
         self._pointers: dict[ids.IntentId, list[works.Found]] | None = None
         self.report = Report(universe.name, findings=[])
 

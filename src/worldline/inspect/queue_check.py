@@ -41,6 +41,7 @@ from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan
 from worldline.roles import lease as world_lease
+from worldline.roles.universes.served import Universes
 from worldline.roles.world.cycle import step_batch
 from worldline.store import kv, transact
 
@@ -250,7 +251,7 @@ async def repair(
         others = expiry.Witness(env, lambda other: holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
-            found = await faults(universe, at, program, hint_scan.HintScan(engine, env, universe.id))
+            found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))
             assert found is not None, "no other process steps a world whose lease we hold"
             left = [each for each in found if code is None and _needs_code(each)]
             mended = [each for each in found if each not in left]

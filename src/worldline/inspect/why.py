@@ -25,6 +25,7 @@ from worldline.kernel.rows.records import ENDED, Op, Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
+from worldline.layers.upkeep import held
 from worldline.model import ids
 from worldline.model.trace import Kept, Source
 from worldline.model.work import WorkKind, WorkState
@@ -168,7 +169,11 @@ async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reaso
     if deaths:
         what = f"it is quarantined: {world_lease.quarantine_reason(deaths)}; fix the cause, then resume it"
         return [Reason("quarantined", what, True, command=asking.command(f"resume {asking.name}"))]
-    return [Reason(name, f"it is {name}", True, command=asking.command(f"resume {asking.name}"))]
+    copy = held.decode((await asking.universe.store.engine.read(held.get(at))).value(0))
+    said = f"it is {name}"
+    if copy is not None:
+        said = f"it is a copy, made of {copy.source}, and does nothing until it is resumed: no other copy must run then"
+    return [Reason(name, said, True, command=asking.command(f"resume {asking.name}"))]
 
 
 async def _trial(asking: Asking, at: ids.Address) -> list[Reason]:

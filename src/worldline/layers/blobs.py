@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
@@ -35,7 +35,11 @@ from worldline.store import kv, transact
 from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import interface as objects
 
-READS_MAX = 3  # of an object whose bytes are wrong, before it is called corrupt
+READS_MAX = 3  # of an object that is missing, or whose bytes are wrong, before it is called corrupt
+MISSING_FIRST_MS, MISSING_MOST_MS = 50, 500  # the pauses between reads of one that is missing
+
+
+Of = Callable[[ids.UniverseId], "Blobs"]  # the blobs of a universe, for what serves many
 
 
 class BadBlob(errors.Corrupt):
@@ -307,7 +311,7 @@ class Blobs:
 
     async def _fetch(self, of: bytes, record: blob.Blob) -> bytes:
         """The blob's bytes, verified. One that was collected and put again meanwhile has another object."""
-        damaged = 0
+        damaged = missing = 0
         for _ in range(limits.TRANSACT_ATTEMPTS_MAX):
             if record.inline is not None:
                 return record.inline  # verified by `_find`
@@ -316,7 +320,12 @@ class Blobs:
             except errors.NotFound as error:
                 found = await self._find(of)
                 if (found.object, found.chunks) == (record.object, record.chunks):
-                    raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
+                    if found.object is None or missing == READS_MAX - 1:
+                        raise errors.Corrupt(f"blob {of.hex()}: {_place(record)} is gone") from error
+                    probes.hit("blobs.missing-for-now")
+                    await _pause(self._env, missing)
+                    missing += 1
+                    continue  # a server may not have heard of an object yet that another one has taken
                 probes.hit("blobs.replaced-while-read")
                 record = found
                 continue
@@ -335,18 +344,28 @@ class Blobs:
         """The bytes, as they are found. `NotFound` if they are not there, or not all of them."""
         if record.object is not None:
             return await self._objects.get(record.object)
-        assert record.chunks is not None
-        found: list[bytes] = []
-        more = True
-        while more:
-            wanted = chunks.read_range(self._universe, of, record.chunks, first=len(found))
-            page = (await self._engine.read(wanted)).page(0)
-            found += chunks.decode(self._universe, of, record.chunks, page, first=len(found))
-            more = page.more
-        body = b"".join(found)
-        if len(body) != record.size:
-            raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
-        return body
+        return await _joined(self._engine, self._universe, of, record)
+
+
+async def _joined(engine: kv.Engine, universe: ids.UniverseId, of: bytes, record: blob.Blob) -> bytes:
+    """The same of a blob in chunks."""
+    assert record.chunks is not None
+    found: list[bytes] = []
+    more = True
+    while more:
+        wanted = chunks.read_range(universe, of, record.chunks, first=len(found))
+        page = (await engine.read(wanted)).page(0)
+        found += chunks.decode(universe, of, record.chunks, page, first=len(found))
+        more = page.more
+    body = b"".join(found)
+    if len(body) != record.size:
+        raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
+    return body
+
+
+async def _pause(env: envs.Env, turn: int) -> None:
+    """Before an object that is missing is looked for again."""
+    await env.sleep(envs.backoff_ms(env, turn, first_ms=MISSING_FIRST_MS, most_ms=MISSING_MOST_MS) / 1000)
 
 
 def _groups(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.base import errors, limits
+from worldline.keys import ready as ready_keys
 from worldline.keys import universes as keys
+from worldline.keys import work as work_keys
 from worldline.model import blob, ids
 from worldline.model import world as model
 from worldline.store import kv
@@ -72,6 +74,16 @@ def decode_names(page: kv.Page) -> list[tuple[str, ids.UniverseId]]:
         except errors.Corrupt:
             continue
     return found
+
+
+def waiting_range(universe: ids.UniverseId) -> kv.Range:
+    """The first of the due queues' pointers and of the hints: whether anything waits in a universe."""
+    return kv.Range(work_keys.due_all(universe)[0], ready_keys.every_hint(universe)[1], count_max=1)
+
+
+def is_hint(universe: ids.UniverseId, key: bytes) -> bool:
+    """Whether such a key is a hint; else it is a pointer, and there may be hints behind it."""
+    return key >= ready_keys.every_hint(universe)[0]
 
 
 def create(batch: kv.Batch, universe: ids.UniverseId, *, name: str, time_us: int) -> None:

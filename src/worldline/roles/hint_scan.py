@@ -1,8 +1,9 @@
-"""The ready hints of a universe, as one role has seen them.
+"""The ready hints of one universe or of many, as one role has seen them.
 
 Hints are appended, so a scan reads on from where the last one ended: from its mark, which is never above `stable`. The
 hints found are remembered until they are known to be deleted: `check` reads them again by their keys. A scan costs what
-is new, however many hints were deleted before. `restart` forgets all of it, for the slow search through everything.
+is new, however many hints were deleted before. `restart` forgets all of it, for the slow search through everything. Of
+many universes only those are read in which there is said to be a hint.
 
 A world that cannot be run now collects one hint for each input. `compact` keeps the newest of them alone.
 """
@@ -16,22 +17,26 @@ from worldline.base import limits
 from worldline.codec import tuples
 from worldline.layers import ready
 from worldline.model import ids
+from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
 PAGE = 1_000
 CHECKED_AT_ONCE = 1_000
+UNIVERSES_AT_ONCE = 500
 COMPACT_ABOVE = 16  # hints of one world
 COMPACT_MAX = 1_000  # hints that one batch deletes
 
 assert CHECKED_AT_ONCE <= limits.READ_REQUESTS_MAX
+assert UNIVERSES_AT_ONCE * len(ready.PRIORITIES) <= limits.READ_REQUESTS_MAX
 
 
 class HintScan:
-    def __init__(self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> None:
+    def __init__(self, engine: kv.Engine, env: envs.Env, universes: Universes) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
-        self._marks: dict[int, bytes] = {}
+        self._universes = universes
+        self._touched: dict[ids.UniverseId, None] = {}  # of many: those with a hint that was not read yet
+        self._marks: dict[tuple[ids.UniverseId, int], bytes] = {}
         self._known: dict[ids.Address, dict[bytes, ready.Hint]] = {}
         self._fresh: dict[ids.Address, None] = {}
 
@@ -44,34 +49,65 @@ class HintScan:
         return at in self._known
 
     def restart(self) -> None:
-        """Read all hints again with the next scan."""
+        """Read all hints again with the next scan; of many universes, with the next after one is said to be there."""
+        self._touched |= {at.universe: None for at in self._known}
         self._marks.clear()
         self._known.clear()
 
+    def touch(self, universe: ids.UniverseId) -> None:
+        """There may be a new hint."""
+        self._touched[universe] = None
+
+    def forget(self, universe: ids.UniverseId) -> None:
+        """The universe is not served any more."""
+        self._touched.pop(universe, None)
+        for priority in ready.PRIORITIES:
+            self._marks.pop((universe, priority), None)
+        for at in [at for at in self._known if at.universe == universe]:
+            del self._known[at]
+
     async def read(self) -> kv.Snapshot:
         """Read the hints since the last scan, the most urgent priority first. Returns the first snapshot."""
-        first: kv.Snapshot | None = None
-        ranges = {
-            each: ready.read_range(self._universe, priority=each, start=self._marks.get(each, b""), count_max=PAGE)
-            for each in ready.PRIORITIES
-        }
-        marks: dict[int, bytes] = {}
-        while ranges:
-            read = await self._engine.read(*ranges.values())
-            first = first or read
-            for index, priority in enumerate(list(ranges)):
-                page = read.page(index)
-                marks.setdefault(priority, page.stable)  # what a later page has seen is above it
-                self._add(page, priority)
-                asked = ranges.pop(priority)
-                if page.more:
-                    ranges[priority] = kv.Range(tuples.successor(page.items[-1][0]), asked.end, count_max=PAGE)
-        self._marks = marks
+        one = self._universes.one
+        chosen = list(self._touched) if one is None else [one]
+        self._touched.clear()
+        try:
+            first = None if chosen else await self._engine.read()
+            for start in range(0, len(chosen), UNIVERSES_AT_ONCE):
+                read = await self._read(chosen[start : start + UNIVERSES_AT_ONCE])
+                first = first or read
+        except BaseException:
+            self._touched |= dict.fromkeys(chosen)
+            raise
         assert first is not None
         return first
 
-    def _add(self, page: kv.Page, priority: int) -> None:
-        for hint in ready.decode(self._universe, page, priority=priority):
+    async def _read(self, chosen: Sequence[ids.UniverseId]) -> kv.Snapshot:
+        first: kv.Snapshot | None = None
+        ranges = {
+            (universe, each): ready.read_range(
+                universe, priority=each, start=self._marks.get((universe, each), b""), count_max=PAGE
+            )
+            for each in ready.PRIORITIES
+            for universe in chosen
+        }
+        marks: dict[tuple[ids.UniverseId, int], bytes] = {}
+        while ranges:
+            read = await self._engine.read(*ranges.values())
+            first = first or read
+            for index, place in enumerate(list(ranges)):
+                page = read.page(index)
+                marks.setdefault(place, page.stable)  # what a later page has seen is above it
+                self._add(page, *place)
+                asked = ranges.pop(place)
+                if page.more:
+                    ranges[place] = kv.Range(tuples.successor(page.items[-1][0]), asked.end, count_max=PAGE)
+        self._marks |= marks
+        assert first is not None
+        return first
+
+    def _add(self, page: kv.Page, universe: ids.UniverseId, priority: int) -> None:
+        for hint in ready.decode(universe, page, priority=priority):
             known = self._known.setdefault(hint.at, {})
             if hint.key not in known:
                 known[hint.key] = hint

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
@@ -24,6 +25,8 @@ from worldline.model.settings import TimerSettings
 from worldline.model.work import WorkKind
 from worldline.roles import queue_names, telemetry, wakeup
 from worldline.roles.cluster import placement
+from worldline.roles.universes import looks
+from worldline.roles.universes.served import Universes
 from worldline.roles.world.cycle import step_batch
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import Handover
@@ -35,6 +38,7 @@ log = logging.getLogger("worldline.timers")
 
 GRACE_US = 1_000_000  # past its time, before a timer is fired past a living holder that should have done it
 ELSEWHERE_US = 250_000  # how long it is taken for granted that the holder of a world has not changed
+UNIVERSES_AT_ONCE = 1_000  # of many, looked at in one read
 AHEAD = 8  # pointers read at once, so that timers of others are not looked at one by one
 NEVER_US = 2**62
 FIRE_BYTES = 1_024  # about what a firing takes in a batch, besides its record before and after
@@ -44,11 +48,13 @@ CLOSED_PAUSE_US = 5_000_000  # how long a timer of an archived world is left alo
 
 
 class TimerWorker:
+    """The role: which universe has timers to fire, and when to look again."""
+
     def __init__(
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         *,
         settings: TimerSettings,
         worker: ids.WorkerId,
@@ -56,13 +62,127 @@ class TimerWorker:
     ) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
+        self._universes = universes
         self._settings = settings
         self._worker = worker
         self._telemetry = telemetry
         self._local: WorldWorker | None = None
-        prefix = works.next_range(universe, queue=queue_names.TIMER_QUEUE).begin
-        self._watch = wakeup.Watch(engine, [prefix])
+        one = universes.one
+        prefixes = [] if one is None else [works.next_range(one, queue=queue_names.TIMER_QUEUE).begin]
+        self._watch = wakeup.Watch(engine, prefixes)
+        self._looks = looks.Looks(env, scan_us=settings.scan_ms * 1000)
+        self._active: dict[ids.UniverseId, UniverseTimers] = {} if one is None else {one: self._timers_of(one)}
+        self._fired = 0  # in universes that are not active any more
+        universes.on_due.append(self._touched)
+        universes.on_gone.append(self._gone)
+
+    def _timers_of(self, universe: ids.UniverseId) -> UniverseTimers:
+        return UniverseTimers(
+            self._engine, self._env, universe, settings=self._settings, worker=self._worker, watch=self._watch,
+            looks=self._looks, local=self._local, telemetry=self._telemetry,
+        )  # fmt: skip
+
+    @property
+    def fired(self) -> int:
+        return self._fired + sum(each.fired for each in self._active.values())
+
+    def attach(self, local: WorldWorker) -> None:
+        self._local = local
+        for each in self._active.values():
+            each.attach(local)
+        local.on_act.append(self._on_act)
+
+    def wake(self) -> None:
+        self._watch.wake()
+
+    def _touched(self, universe: ids.UniverseId) -> None:
+        """A timer may be due there, now or soon."""
+        self._looks.soon(universe)
+        self._watch.wake()
+
+    def _gone(self, universe: ids.UniverseId) -> None:
+        self._looks.forget(universe)
+        self._forget(universe)
+
+    def _forget(self, universe: ids.UniverseId) -> None:
+        gone = self._active.pop(universe, None)
+        self._fired += 0 if gone is None else gone.fired
+
+    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
+        """A timer set in this process that is due before all we know of: do not oversleep it."""
+        del built
+        for wanted in done.wanted.values():
+            if wanted.kind is WorkKind.TIMER:
+                known = self._active.get(hosted.at.universe)
+                if known is None or known.is_before(wanted.due_us):
+                    self._touched(hosted.at.universe)
+
+    async def tick(self) -> None:
+        """One turn: fire what is due, or rest until the next timer."""
+        self._watch.clear()
+        one = self._universes.one
+        if one is not None:
+            rest_us = await self._active[one].turn()
+        else:
+            await self._look()
+            rest_us = self._looks.rest_us()
+        if rest_us > 0:
+            await self._watch.rest(max(1, rest_us // 1000))
+
+    async def _look(self) -> None:
+        """Fire what is due in the universes that may have something. One without a timer before the next scan is left
+        to the scan.
+        """
+        chosen = self._looks.take_due()
+        try:
+            for universe in await self._with_timers(chosen):
+                timers = self._active.get(universe) or self._timers_of(universe)
+                self._active[universe] = timers
+                rest_us = await timers.turn()
+                self._looks.looked(universe, rest_us=rest_us)
+                if rest_us >= self._settings.scan_ms * 1000 and not timers.is_firing:
+                    self._forget(universe)
+        except BaseException:
+            for universe in chosen:
+                self._looks.soon(universe)
+            raise
+
+    async def _with_timers(self, chosen: Sequence[ids.UniverseId]) -> list[ids.UniverseId]:
+        """Those of these universes that have a timer before the next scan, or had one just now."""
+        found: list[ids.UniverseId] = []
+        for start in range(0, len(chosen), UNIVERSES_AT_ONCE):
+            part = chosen[start : start + UNIVERSES_AT_ONCE]
+            read = await self._engine.read(*(works.next_range(each, queue=queue_names.TIMER_QUEUE) for each in part))
+            self._watch.looked(read.seen)
+            until_us = read.time_us + self._settings.scan_ms * 1000
+            for index, universe in enumerate(part):
+                pointers = [each.pointer for each in works.decode_due(universe, read.page(index))]
+                if universe in self._active or any(each.due_us <= until_us for each in pointers):
+                    found.append(universe)
+        return found
+
+    async def close(self) -> None:
+        await self._watch.close()
+        self._active.clear()
+
+
+class UniverseTimers:
+    """The timers of one universe."""
+
+    def __init__(
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, settings: TimerSettings,
+        worker: ids.WorkerId, watch: wakeup.Watch, looks: looks.Looks, local: WorldWorker | None,
+        telemetry: telemetry.Telemetry,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._env = env
+        self._universe = universe
+        self._settings = settings
+        self._worker = worker
+        self._watch = watch
+        self._looks = looks
+        self._local = local
+        self._telemetry = telemetry
         self._firing: dict[ids.IntentId, ids.Address] = {}  # handed over to a world here and not yet journaled
         self._elsewhere: dict[ids.Address, int] = {}  # worlds whose holders fire their timers, and until when we know
         self._damaged: dict[ids.IntentId, int] = {}  # cannot be read, and until when they are left alone
@@ -72,22 +192,19 @@ class TimerWorker:
 
     def attach(self, local: WorldWorker) -> None:
         self._local = local
-        local.on_act.append(self._on_act)
 
-    def wake(self) -> None:
-        self._watch.wake()
+    @property
+    def is_firing(self) -> bool:
+        return bool(self._firing)
 
-    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
-        """A timer set in this process that is due before all we know of: do not oversleep it."""
-        for wanted in done.wanted.values():
-            if wanted.kind is WorkKind.TIMER and wanted.due_us < self._next_us:
-                self._next_us = wanted.due_us
-                self._watch.wake()
-        del hosted, built
+    def is_before(self, due_us: int) -> bool:
+        """Whether this is before all we know of; from now on it is known."""
+        before = due_us < self._next_us
+        self._next_us = min(due_us, self._next_us)
+        return before
 
-    async def tick(self) -> None:
-        """One turn: fire what is due, or rest until the next timer."""
-        self._watch.clear()
+    async def turn(self) -> int:
+        """Fire what is due. Returns how long nothing is: 0 if there may be more now."""
         count_max = AHEAD + len(self._firing) + self._left + len(self._damaged)
         read = await self._engine.read(
             works.next_range(self._universe, queue=queue_names.TIMER_QUEUE, count_max=count_max),
@@ -103,11 +220,13 @@ class TimerWorker:
         self._next_us = others[0].due_us if others else NEVER_US
         if self._next_us <= read.time_us:
             await self._fire_due(read.time_us)
-        elif others or not read.page(0).more:
-            rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
-            if self._left:  # still there: their holders may be gone by the time that this is asked again
-                rest_us = min(rest_us, ELSEWHERE_US)
-            await self._watch.rest(max(1, rest_us // 1000))
+            return 0
+        if not others and read.page(0).more:
+            return 0
+        rest_us = min(self._settings.scan_ms * 1000, max(1_000, self._next_us - read.time_us))
+        if self._left:  # still there: their holders may be gone by the time that this is asked again
+            rest_us = min(rest_us, ELSEWHERE_US)
+        return rest_us
 
     def _is_left(self, at: ids.Address, due_us: int, now_us: int) -> bool:
         """Whether a timer of this world is due and left to the world's holder."""
@@ -197,7 +316,8 @@ class TimerWorker:
     def _journaled(self, timer: works.Open, now_us: int, done: asyncio.Future[object]) -> None:
         self._firing.pop(timer.intent, None)
         if done.cancelled() or done.exception() is not None:
-            self._watch.wake()  # the world left; the timer is still due
+            self._looks.soon(self._universe)  # the world left; the timer is still due
+            self._watch.wake()
         else:
             self._tell(timer, now_us)
 
@@ -256,7 +376,3 @@ class TimerWorker:
             size += 2 * len(timer.raw) + FIRE_BYTES
         ready.leave(batch, world.at, priority=ready.NORMAL)
         return fired_now
-
-    async def close(self) -> None:
-        await self._watch.close()
-        self._firing.clear()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Protocol, runtime_checkable
 
 from worldline.base import limits
 from worldline.store import kv
@@ -26,6 +27,8 @@ class Hints:
         self._count = 0
         self._ring: deque[Collection[bytes] | None] = deque(maxlen=limits.HINT_RING_MAX)
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        # Told of every note, at once: for what listens to so many prefixes that a wait for each would cost too much.
+        self.listeners: list[Callable[[Collection[bytes] | None], None]] = []
 
     @property
     def seen(self) -> int:
@@ -35,6 +38,8 @@ class Hints:
         """These keys were written. None: it is unknown which; all waiting callers look."""
         self._count += 1
         self._ring.append(keys)
+        for tell in self.listeners:
+            tell(keys)
         if not self._waiting:
             return
         if keys is None:
@@ -85,6 +90,13 @@ class Hints:
         waiters.remove(woken)
         if not waiters:
             del self._waiting[prefix]
+
+
+@runtime_checkable
+class Hinting(Protocol):
+    """An engine whose hints can be listened to."""
+
+    hints: Hints
 
 
 def written(batch: kv.Batch) -> list[bytes]:

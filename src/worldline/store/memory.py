@@ -22,7 +22,7 @@ class MemoryEngine:
         self._keys: list[bytes] = []
         self._version = 0
         self._appended = 1  # changes with every append
-        self._hints = hints.Hints()
+        self.hints = hints.Hints()
         self._closed = False
 
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
@@ -35,7 +35,7 @@ class MemoryEngine:
                 answers.append(self._values.get(request.key))
             else:
                 answers.append(self._page(request, stable))
-        return kv.Snapshot(answers, self._env.wall_us(), self._hints.seen, self._appended)
+        return kv.Snapshot(answers, self._env.wall_us(), self.hints.seen, self._appended)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         self._check_open()
@@ -51,12 +51,12 @@ class MemoryEngine:
                 continue
             outcomes.append(kv.Ok(self._apply(batch, ordinal)))
             ordinal += len(batch.appends)
-            self._hints.note(hints.written(batch))
+            self.hints.note(hints.written(batch))
         return outcomes
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         self._check_open()
-        return await self._hints.wait(prefix, seen, timeout_ms)
+        return await self.hints.wait(prefix, seen, timeout_ms)
 
     async def freeze(self) -> kv.Frozen:
         self._check_open()
@@ -74,7 +74,7 @@ class MemoryEngine:
 
     async def close(self) -> None:
         self._closed = True
-        self._hints.note(None)
+        self.hints.note(None)
 
     def _apply(self, batch: kv.Batch, ordinal: int) -> tuple[kv.Stamp, ...]:
         stamps = tuple(kv.stamp(self._version, ordinal + index) for index in range(len(batch.appends)))

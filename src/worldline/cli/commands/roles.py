@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from worldline.cli import common, observe, places, shutdown
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import connection
+from worldline.client.hosting import many
 from worldline.host import process as hosts
 from worldline.host import program_files
 from worldline.host.process import Role
@@ -29,6 +31,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import ON_HANG, Settings
 from worldline.roles.cluster import placement
+from worldline.roles.universes import served
 
 POLL_SECONDS = 0.25
 HEARTBEATS_PER_TTL = 4
@@ -100,7 +103,7 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 # --- Commands ------------------------------------------------------------------------------------------------------
 
 
-@common.command("start")
+@common.command("start", universes=True)
 @_files
 @_named
 @_capacity("Worlds in memory at most.")
@@ -117,7 +120,7 @@ async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> Non
     await _serve(desk, "worker", [Role.WORLDS], _settings(**options), _load(desk, targets))
 
 
-@common.command("adapter")
+@common.command("adapter", universes=True)
 @_files
 @_called
 @_capacity("Effects at once at most.")
@@ -137,16 +140,16 @@ async def adapter(
     await _serve(desk, "adapter", [Role.ADAPTER], settings, programs, egress=_egress(desk, targets, allow))
 
 
-@common.command("start")
+@common.command("start", universes=True)
 @_called
 @_scan
 @observe.options
 async def timer(desk: Desk, **options: Any) -> None:
-    """Fire timers when they are due, for all worlds of the universe."""
+    """Fire timers when they are due, for all worlds of the universe, or of many."""
     await _serve(desk, "timer", [Role.TIMERS], _settings(**options))
 
 
-@common.command("orchestrator")
+@common.command("orchestrator", universes=True)
 @_called
 @_seconds("--turn", "Between two turns.")
 @click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
@@ -159,7 +162,7 @@ async def orchestrator(desk: Desk, **options: Any) -> None:
     await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(**options))
 
 
-@common.command("janitor")
+@common.command("janitor", universes=True)
 @_called
 @_seconds("--turn", "Between two parts of a round.")
 @_seconds("--round", "Between two rounds.")
@@ -172,7 +175,7 @@ async def janitor(desk: Desk, **options: Any) -> None:
     await _serve(desk, "janitor", [Role.JANITOR], _settings(**options))
 
 
-@common.command("up")
+@common.command("up", universes=True)
 @_files
 @_named
 @_capacity("Worlds in memory at most.")
@@ -254,22 +257,12 @@ async def _serve(
     *, egress: Egress | None = None,
 ) -> None:  # fmt: skip
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
-    place = desk.place
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
-        opened = connection.open(
-            place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
-            peers=place.peers, codec=place.codec(),
-        )  # fmt: skip
-        async with opened as universe:
-            host = hosts.Host(
-                universe.store, universe.id, programs,
-                blobs=universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
-                telemetry=universe.telemetry, watchdog=True, universe_name=universe.name,
-            )  # fmt: skip
-            universe.levels_from(host.levels)
+        prepare = _many if desk.place.universes else _one
+        async with prepare(desk, roles, settings, programs, egress) as (host, metrics_port):
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
-            record = {"ready": what, "metrics_port": universe.metrics_port} if desk.watch.metrics else {"ready": what}
+            record = {"ready": what, "metrics_port": metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
             ending.watch(host.doing)
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, observe.dump, host)
@@ -281,6 +274,40 @@ async def _serve(
     left = shutdown.abandoned()
     desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
     shutdown.leave(0)
+
+
+@asynccontextmanager
+async def _one(
+    desk: Desk, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
+) -> AsyncIterator[tuple[hosts.Host, int | None]]:
+    """A host of one universe, which is made if there is none; and where its metrics are."""
+    place = desk.place
+    opened = connection.open(
+        place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
+        peers=place.peers, codec=place.codec(),
+    )  # fmt: skip
+    async with opened as universe:
+        host = hosts.Host(
+            universe.store, served.Universes.only(universe.id, universe.name), programs,
+            blobs=lambda _: universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
+            telemetry=universe.telemetry, watchdog=True,
+        )  # fmt: skip
+        universe.levels_from(host.levels)
+        yield host, universe.metrics_port
+
+
+@asynccontextmanager
+async def _many(
+    desk: Desk, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
+) -> AsyncIterator[tuple[hosts.Host, int | None]]:
+    """The same for many: those that are named are made if they are missing."""
+    place = desk.place
+    opened = many.prepared(
+        place.store, programs, universes=place.universes, roles=roles, settings=settings, objects=place.objects,
+        egress=egress, metrics=desk.watch.metrics, peers=place.peers, codec=place.codec(),
+    )  # fmt: skip
+    async with opened as hosting:
+        yield hosting.host, hosting.metrics_port
 
 
 def _say_ending(desk: Desk, what: str, detail: str) -> None:
@@ -308,8 +335,12 @@ def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: S
     names = [program.name for program in programs]
     record |= {
         "name": host.name, "worker": host.worker.hex(), "pid": os.getpid(), "programs": names,
-        "store": desk.place.store, "universe": desk.place.universe,
+        "store": desk.place.store,
     }  # fmt: skip
+    if desk.place.universes:
+        record |= {"universes": desk.place.universes, "served": len(host.universes.known)}
+    else:
+        record |= {"universe": desk.place.universe}
     of = f" for {', '.join(names)}" if names else ""
     desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.store}; Ctrl-C ends it"])
 

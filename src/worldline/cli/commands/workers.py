@@ -120,7 +120,7 @@ def _ids(lives: list[leases.Heartbeat]) -> list[ids.WorkerId]:
 
 async def _lives(universe: Connection) -> list[leases.Heartbeat]:
     found = await operations.list_workers(universe.store.engine)
-    return [life for life in found if life.sign.labels.get(placement.UNIVERSE) == universe.id.hex()]
+    return [life for life in found if placement.serves(life.sign.labels, universe.id)]
 
 
 def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:

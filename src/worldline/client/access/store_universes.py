@@ -8,6 +8,7 @@ from worldline.base import env as envs
 from worldline.client.access import quotas
 from worldline.client.access.quotas import QuotaUse
 from worldline.host import compose
+from worldline.host.encryption import opening
 from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.roles.universes import served
@@ -23,15 +24,19 @@ class UniverseInfo(msgspec.Struct, frozen=True):
     use: QuotaUse
 
 
-async def universes(url: str, /, *, objects: str | None = None) -> list[UniverseInfo]:
+async def universes(
+    url: str, /, *, objects: str | None = None, codec: opening.AnyCodec | None = None
+) -> list[UniverseInfo]:
     """The universes of a store, by name. `worldline.open` says what the URL can be."""
-    async with compose.store(url, create=False, objects=objects) as store:
+    async with compose.store(url, create=False, objects=objects, codec=codec) as store:
         return await listed(store)
 
 
-async def create_universe(url: str, name: str, /, *, objects: str | None = None) -> bool:
+async def create_universe(
+    url: str, name: str, /, *, objects: str | None = None, codec: opening.AnyCodec | None = None
+) -> bool:
     """Make a universe in a store. False if there is one of this name."""
-    async with compose.store(url, create=False, objects=objects) as store:
+    async with compose.store(url, create=False, objects=objects, codec=codec) as store:
         return await create(store, name)
 
 

@@ -22,7 +22,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model import world as world_model
 from worldline.model.upkeep.sealed import Erase, Erasures
 from worldline.roles import restore
-from worldline.roles.erasure import sealing
+from worldline.roles.erasure import checking, sealing
 from worldline.store import kv, transact
 
 PAGE = 500
@@ -40,6 +40,8 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class _Wanted(msgspec.Struct, frozen=True):
+    """Of one subject: all values, or a part of those that a payload has, as many as one input names."""
+
     subject: bytes
     values: list[bytes] | None  # None: all
     there: int  # of these
@@ -53,7 +55,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
     engine = universe.store.engine
     root = await sealing.root_of(engine, at)
     wanted = [await _of_subject(world, root, key)] if key is not None else await _at_height(world, root, height)
-    lineage = await _lineage(universe, root)
+    lineage = await worlds_of(universe, root)
     names = [meta.name for _, meta in lineage]
     untold = [meta.name for _, meta in lineage if meta.status not in world_model.TAKES_INPUT]
     if not dry_run:
@@ -62,7 +64,8 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
             if meta.status in world_model.TAKES_INPUT:
                 for each in done:
                     await _tell(universe, place, each)
-    return Erasure(sum(each.there for each in wanted), len(wanted), names, untold)
+    subjects = len(dict.fromkeys(each.subject for each in wanted))
+    return Erasure(sum(each.there for each in wanted), subjects, names, untold)
 
 
 async def _of_subject(world: Handle, root: ids.Address, key: str) -> _Wanted:
@@ -92,17 +95,19 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     found = tokens.find(b"".join([each.payload for each in entries] + list(loaded.values())))
     if not found:
         raise errors.NotFound(f"the payload at height {height} of world {world.name!r} has no personal value in it")
-    read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in found))
-    there = {each.value: read.value(index) is not None for index, each in enumerate(found)}
+    there = {each.value: raw is not None for each, raw in await checking.stored(engine, root, found)}
     by_subject: dict[bytes, list[bytes]] = {}
     for each in found:
         by_subject.setdefault(each.subject, []).append(each.value)
-    return [
-        _Wanted(subject, numbers, sum(there[number] for number in numbers)) for subject, numbers in by_subject.items()
+    parts = [
+        (subject, numbers[start : start + PAGE])
+        for subject, numbers in by_subject.items()
+        for start in range(0, len(numbers), PAGE)
     ]
+    return [_Wanted(subject, part, sum(there[number] for number in part)) for subject, part in parts]
 
 
-async def _lineage(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
+async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
     """The worlds whose histories have a common beginning, the oldest first."""
     every = [each async for each in listing.worlds_of(universe, listing.Filter())]
     every.reverse()
@@ -118,7 +123,16 @@ async def _lineage(universe: Connection, root: ids.Address) -> list[tuple[ids.Ad
 
 
 async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> int:
-    """Erase what is there of it. Returns the number of the last erasure."""
+    """Erase what is there of it. Returns the number of the last erasure.
+
+    A value that is written at the same time may survive the delete of a range. It is there when that has returned, and
+    whatever is written later expects that it is known: so a second look finds all there can be.
+    """
+    await _erase_once(universe, root, wanted)
+    return (await _erase_once(universe, root, wanted)).number
+
+
+async def _erase_once(universe: Connection, root: ids.Address, wanted: _Wanted) -> Erasures:
     engine = universe.store.engine
 
     async def attempt() -> transact.Done[Erasures] | transact.Write[Erasures]:
@@ -140,7 +154,7 @@ async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> in
             made = sealed.erase_values(batch, root, was, wanted.values, time_us=read.time_us)
         return transact.Write(batch, lambda _: made)
 
-    return (await transact.run(engine, universe.store.env, attempt)).number
+    return await transact.run(engine, universe.store.env, attempt)
 
 
 async def _tell(universe: Connection, at: ids.Address, erased: Erase) -> None:

@@ -3,7 +3,8 @@
 What was sealed with the key is unreadable from then on for every process, and in every copy of the store that was made
 since the key was last wrapped: journal, inbox, seen ids, dead letters, tracebacks, open work. What worlds share is not:
 meta and labels, and large values, saved states and segments, which are blobs under the key of the universe. Those that
-no other world needs go with the next garbage collection.
+no other world needs go with the next garbage collection. Personal values of a lineage are in one place, under that
+key, too: they are deleted, unless another world of the lineage is there.
 
 The world is archived first, so that no process runs it or sends to it; its meta stays and says that it is there.
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 from worldline.base import errors, limits
 from worldline.client import changes
 from worldline.client.connection import Connection
+from worldline.client.personal import erase
 from worldline.host.encryption import rotation
 from worldline.keys.upkeep import data_keys as keys
 from worldline.layers import snapshots, worlds
 from worldline.layers.stored import lines
-from worldline.layers.upkeep import data_keys
+from worldline.layers.upkeep import data_keys, sealed
 from worldline.model import ids
 from worldline.model.world import Status
+from worldline.roles.erasure import sealing
 from worldline.store import kv, transact
 
 
@@ -30,6 +33,10 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
     await _check_pins(universe, at, read.page(1))
     if worlds.decode(at, read.value(0)).meta.status is not Status.ARCHIVED:
         await changes.change(universe, at, status=Status.ARCHIVED)
+    root = await sealing.root_of(universe.store.engine, at)
+    others = [other for other, _ in await erase.worlds_of(universe, root) if other != at]
+    known = await universe.store.engine.read(*map(data_keys.get, others))
+    is_last = all(data_keys.is_destroyed(known.value(index)) for index in range(len(others)))
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
         read = await universe.store.engine.read(
@@ -40,6 +47,8 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
         batch = kv.Batch()
         if not data_keys.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):
             return transact.Done(False)
+        if is_last:
+            sealed.drop_lineage(batch, root)
         snapshots.expect_pins(batch, at, read.value(1))
         lineage = lines.decode_lineage(read.value(3))
         if lineage is not None:  # it needs nothing of others any more; where it leaned is unknown afterwards

@@ -35,6 +35,12 @@ def at(machine: Machine) -> Iterator[None]:
         personal.desk.reset(outside)
 
 
+TOO_MUCH = (
+    f"at most {limits.PERSONAL_STEP_MAX} personal values, of {limits.PERSONAL_STEP_BYTES_MAX} bytes in all, can be "
+    "written at once"
+)
+
+
 class StepDesk:
     """For one step, or for a run that is rebuilt outside of one."""
 
@@ -58,8 +64,8 @@ class StepDesk:
         now = machine.now
         sealing = now.with_personal()
         number = sealing.write(len(data))
-        if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX:
-            raise failures.LimitExceeded(f"a step may seal {limits.PERSONAL_STEP_BYTES_MAX} bytes of personal values")
+        if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX or sealing.count > limits.PERSONAL_STEP_MAX:
+            raise failures.LimitExceeded(TOO_MUCH)
         place = now.context.step.to_bytes(8, "big") + number.to_bytes(4, "big")
         value = digest.hash_parts(b"personal", now.context.address.world, place)[: limits.ID_BYTES]
         kept = self._kept(subject, value, data)

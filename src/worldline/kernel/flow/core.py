@@ -7,7 +7,7 @@ compute   one run of an action's flow over a snapshot, from its beginning. The s
 apply     concrete patches, one by one: one that is refused is skipped and becomes an error, the others are applied.
           Version + 1, also for no patch at all. Of `system`, only `pendingRequirements` can be written.
 abandon   ends an intent that cannot be gone on with: its requirements are cleared, its error is `lastError`.
-refusal   why an intent would be refused now, without running it.
+refusal   why an intent would be refused now, without running it; `unavailable` says it of all intents of an action.
 explain   a path's value, and how it came about.
 
 Errors are values in the snapshot. What is raised is the caller's fault: `patches.BadPatch`, `faults.NotJson`.
@@ -22,8 +22,8 @@ import msgspec
 
 from worldline.kernel.flow import computed, faults, fields, nodes, patches, paths, snapshots, tracing, values
 from worldline.kernel.flow.compiled import Compiled
-from worldline.kernel.flow.expressions import lookups, reasons
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions import compiler, lookups, reasons
+from worldline.kernel.flow.expressions.scope import Run, Scope
 from worldline.kernel.flow.schema import defaults
 
 Effects = Literal["serial", "parallel"]
@@ -82,8 +82,7 @@ class Core:
             action = _accepted(schema, snapshot, intent, meter, reentry=reentry)
         except (faults.Fault, computed.Failed) as refused:
             return self._refused(snapshot, intent, context, refused, closing)
-        scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
-        scope.begin_flow(intent.input, meter)
+        scope = _scope(snapshot, intent, meter)
         recorder = tracing.Recorder(context.now) if self._trace else None
         flow = nodes.FlowRun(scope, context, action=intent.type, parallel=self._parallel, recorder=recorder)
         try:
@@ -162,9 +161,34 @@ class Core:
             )
             if not isinstance(condition, dict):
                 return Refusal(fault.code, fault.message)
-            scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
-            scope.begin_flow(intent.input, values.Meter())
+            scope = _scope(snapshot, intent, values.Meter())
             return Refusal(fault.code, fault.message, reasons.why(condition, scope))
+        return None
+
+    def unavailable(self, schema: Compiled, snapshot: snapshots.Snapshot, action: str) -> Refusal | None:
+        """Why every intent of an action would be refused now, whatever its input; None if one might not.
+
+        Parts of its condition that read the intent, its input or its id, are left out: `refusal` decides them.
+        """
+        if action not in schema.schema.actions:
+            return Refusal(faults.UNKNOWN_ACTION, f"there is no action {action!r}")
+        meter = values.Meter()
+        condition = schema.schema.actions[action].available
+        known = reasons.without_intent(condition) if isinstance(condition, dict) else None
+        try:
+            snapshot = _with_computed(schema, snapshot, meter)
+            if known is not None:
+                scope = _scope(snapshot, snapshots.Intent(action, ""), meter)
+                run = schema.available(action) if known is condition else compiler.Compiler().one(known)
+                assert run is not None
+                _require(run, scope, action)
+        except computed.Failed as failed:
+            return Refusal(failed.fault.code, str(failed))
+        except faults.Fault as fault:
+            if fault.code != faults.ACTION_UNAVAILABLE or known is None:
+                return Refusal(fault.code, fault.message)
+            scope = _scope(snapshot, snapshots.Intent(action, ""), values.Meter())
+            return Refusal(fault.code, fault.message, reasons.why(known, scope))
         return None
 
     def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
@@ -244,16 +268,24 @@ def _accepted(
         raise faults.Fault(faults.INVALID_INPUT, wrong)
     condition = None if reentry else schema.available(intent.type)
     if condition is not None:
-        scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
-        scope.begin_flow(intent.input, meter)
-        found = condition(scope)
-        if found is not True and found is not False:
-            raise faults.Fault(
-                faults.TYPE_MISMATCH, f"available of {intent.type!r} is {values.kind_of(found)}, not a boolean"
-            )
-        if not found:
-            raise faults.Fault(faults.ACTION_UNAVAILABLE, f"the action {intent.type!r} is not available now")
+        _require(condition, _scope(snapshot, intent, meter), intent.type)
     return action
+
+
+def _scope(snapshot: snapshots.Snapshot, intent: snapshots.Intent, meter: values.Meter) -> Scope:
+    """What the expressions of an intent read."""
+    scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
+    scope.begin_flow(intent.input, meter)
+    return scope
+
+
+def _require(condition: Run, scope: Scope, action: str) -> None:
+    """An action's condition holds. Raises a fault."""
+    found = condition(scope)
+    if found is not True and found is not False:
+        raise faults.Fault(faults.TYPE_MISMATCH, f"available of {action!r} is {values.kind_of(found)}, not a boolean")
+    if not found:
+        raise faults.Fault(faults.ACTION_UNAVAILABLE, f"the action {action!r} is not available now")
 
 
 def _system(

@@ -57,8 +57,12 @@ class State(msgspec.Struct, frozen=True):
     last_raw: bytes | None
 
     def is_marking(self, time_us: int) -> bool:
-        """Whether a collector is at work. One that has said nothing for long does not count: it may be ended."""
-        return self.generation.marking and self.last is not None and time_us - self.last.renewed_us < MARK_MS * 1000
+        """Whether a collector is at work. One that has said nothing for long does not count: it may be ended. So does
+        one that spoke long ahead of now: the store's clock was set back since.
+        """
+        return (
+            self.generation.marking and self.last is not None and abs(time_us - self.last.renewed_us) < MARK_MS * 1000
+        )
 
 
 def reads(universe: ids.UniverseId) -> tuple[kv.Get, kv.Get]:
@@ -85,8 +89,8 @@ def renew(batch: kv.Batch, state: State, *, time_us: int) -> State:
     assert state.last is not None
     assert state.generation_raw is not None
     batch.expect(universe_keys.generation_key(state.universe), state.generation_raw)
-    later_us = max(time_us, state.last.renewed_us + 1)
-    return _write(batch, state, state.generation, msgspec.structs.replace(state.last, renewed_us=later_us))
+    renewed_us = time_us if time_us != state.last.renewed_us else time_us + 1
+    return _write(batch, state, state.generation, msgspec.structs.replace(state.last, renewed_us=renewed_us))
 
 
 def end(batch: kv.Batch, state: State, *, time_us: int, above: bytes) -> State:

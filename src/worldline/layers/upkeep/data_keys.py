@@ -33,6 +33,11 @@ def checked(key: bytes, raw: bytes | None) -> DataKey:
     return found
 
 
+def is_destroyed(raw: bytes | None) -> bool:
+    found = decode(raw)
+    return found is not None and not found.wrapped
+
+
 def check_kept(at: ids.Address, raw: bytes | None) -> None:
     """`KeyDestroyed` if the key of a world was destroyed. A world of a plain store has none."""
     if raw is not None:

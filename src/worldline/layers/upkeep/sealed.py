@@ -36,13 +36,7 @@ def root_of(line: Line) -> ids.Address:
 
 
 def keep(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
-    """Write values. Guard: the caller's; the number of a value is used once."""
-    for each in new:
-        batch.put(sealed.value_key(root, each.subject, each.value), sealed.KEPT.pack(each.kept))
-
-
-def keep_first(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
-    """Write values that nothing refers to yet. Guard: none of them is there."""
+    """Write values: before what refers to them, or with it. Guard: none of them is there."""
     for each in new:
         key = sealed.value_key(root, each.subject, each.value)
         batch.absent(key)
@@ -112,7 +106,9 @@ def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: b
 
 
 def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:
-    """Delete all values of a subject. Guard: its record, as it was read."""
+    """Delete all values of a subject. Guard: its record, as it was read. What is written at the same time may survive
+    (`store/kv.py`): the caller looks again.
+    """
     batch.delete_range(*sealed.values(root, was.subject))
     return _count(batch, root, was, time_us=time_us)
 

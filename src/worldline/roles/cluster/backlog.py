@@ -93,8 +93,17 @@ class Backlog:
         left_ms = max(0, min(self._rests_until_us) - now_us) // 1000
         await self._watch.rest(max(self._settings.turn_ms, min(left_ms, MARK_MS)))
 
-    async def turn(self) -> None:
-        """A part of each walk that does not rest."""
+    @property
+    def within_ms(self) -> int:
+        """The rest between two turns."""
+        return self._settings.turn_ms
+
+    async def remove(self) -> bool:
+        """Nothing is ever removed here. Returns whether that was all."""
+        return True
+
+    async def turn(self) -> bool:
+        """A part of each walk that does not rest. Returns whether all rest now."""
         # Any range will do: what is stable is said of the whole store.
         page = (await self._engine.read(kv.Range(b"\x00", b"\x01", count_max=1))).page(0)
         self._ages.mark(page.stable, now_us=self._env.monotonic_us())
@@ -105,6 +114,7 @@ class Backlog:
             if counted is not None:
                 self._rests_until_us[index] = self._env.monotonic_us() + self._settings.backlog_ms * 1000
                 self._telemetry.tell(counted)
+        return min(self._rests_until_us) > self._env.monotonic_us()
 
 
 class WorldsWalk:

@@ -74,7 +74,7 @@ class Janitor:
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
         self._telemetry = telemetry
-        self._freer = reap.Freer(engine, env, universe, expiry.Witness(env, is_dead), telemetry)
+        self._freer = reap.Freer(engine, env, lambda each: each == universe, expiry.Witness(env, is_dead), telemetry)
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
@@ -90,7 +90,7 @@ class Janitor:
         self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
         self._worlds_done = self._pointers_done = self._rest_done = False
-        self._began_us = env.monotonic_us()  # this round
+        self._began_us = 0  # this round; 0: it has not begun
         self.rounds = 0
         self.cleared = 0
 
@@ -110,15 +110,13 @@ class Janitor:
         removed = await self.remove()
         if self._env.monotonic_us() >= self._next_us:
             over = await self.turn()
-            pause_ms = self._settings.round_ms if over else self._within_ms
+            pause_ms = self._settings.round_ms if over else self.within_ms
             self._next_us = self._env.monotonic_us() + pause_ms * 1000
-            if over:
-                self._began_us = self._next_us
         rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
         await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
 
     @property
-    def _within_ms(self) -> int:
+    def within_ms(self) -> int:
         """The rest between two turns of a round."""
         collecting = self._collecting is not None and self._collecting.is_under_way
         return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
@@ -137,6 +135,7 @@ class Janitor:
         """One part of a round. Returns whether that was the last."""
         if await self._is_gone():
             return True
+        self._began_us = self._began_us or self._env.monotonic_us()
         if not self._worlds_done:
             self._worlds_done = await self._forget_ids()
             return False
@@ -151,6 +150,7 @@ class Janitor:
         self._worlds_done = self._pointers_done = self._rest_done = False
         self.rounds += 1
         self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
+        self._began_us = 0
         return True
 
     async def _clear_rest(self) -> None:

@@ -28,6 +28,7 @@ from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles.cluster import placement, reap
+from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.orchestrator")
@@ -50,7 +51,7 @@ class Orchestrator:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         *,
         settings: OrchestratorSettings,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
@@ -58,12 +59,14 @@ class Orchestrator:
     ) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
+        self._universes = universes
         self._settings = settings
         self._others = expiry.Witness(env, is_dead)
         self._telemetry = telemetry
-        self._freer = reap.Freer(engine, env, universe, self._others, telemetry)
-        self._hints = hint_scan.HintScan(engine, env, universe)
+        self._freer = reap.Freer(engine, env, universes.serves, self._others, telemetry)
+        self._hints = hint_scan.HintScan(engine, env, universes)
+        universes.on_hint.append(self._hints.touch)
+        universes.on_gone.append(self._hints.forget)
         self._watch = wakeup.Watch(engine, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
@@ -90,7 +93,8 @@ class Orchestrator:
         sites = [
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
             for life in alive
-            if not life.sign.draining and life.sign.labels.get(placement.UNIVERSE) == self._universe.hex()
+            if not life.sign.draining
+            and any(placement.serves(life.sign.labels, each) for each in self._universes.known)
         ]
         held = await self._held(lives)
         wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
@@ -118,7 +122,7 @@ class Orchestrator:
             while True:
                 read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
                 page = leases.decode_held(life.worker, read.page(0))
-                found += [at for at, _ in page if at.universe == self._universe]
+                found += [at for at, _ in page if self._universes.serves(at.universe)]
                 if not read.page(0).more:
                     break
                 after = page[-1][0]

@@ -35,6 +35,7 @@ from worldline.model import world as world_model
 
 NAME = "name"
 UNIVERSE = "universe"
+EVERY = "*"  # said of universes: all of the store
 TIMERS = "role:timers"  # it fires the timers of its worlds itself
 PIN = "pin"
 REFUSED = "refused:"  # and a world: the worker cannot run it, and why
@@ -85,15 +86,26 @@ def reserved(label: str) -> bool:
     return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED, DIVERGED))
 
 
-def labels_of(labels: Mapping[str, str], *, universe: ids.UniverseId, programs: Mapping[str, bytes]) -> dict[str, str]:
-    """All that a worker says about itself: its own labels, where it works, what it can run and which code that is."""
+def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[str, bytes]) -> dict[str, str]:
+    """All that a worker says about itself: its own labels, where it works, what it can run and which code that is.
+    `universes`: the ids of those it serves, with commas between them; `*` for all of the store.
+    """
     code = {program_label(name): code_of(whole) for name, whole in programs.items()}
-    said = {**labels, UNIVERSE: universe.hex(), **code}
+    said = {**labels, UNIVERSE: universes, **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
-        what = f"what a heartbeat says of {len(programs)} programs"
-        raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX)
+        what, advice = f"what a heartbeat says of {len(programs)} programs", ""
+        if "," in universes:
+            what += f" and {1 + universes.count(',')} universes"
+            advice = "serve all universes of the store, or fewer"
+        raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX, advice=advice)
     return said
+
+
+def serves(labels: Mapping[str, str], universe: ids.UniverseId) -> bool:
+    """Whether a worker with these labels runs worlds of a universe."""
+    said = labels.get(UNIVERSE, "")
+    return said == EVERY or universe.hex() in said.split(",")
 
 
 def program_label(program: str) -> str:
@@ -176,7 +188,7 @@ class _Plan:
         """The worker that it is assigned to, else the one that has it, if it may stay there."""
         for worker in (world.assigned, world.holder):
             site = None if worker is None else self._sites.get(worker)
-            if site is not None and unmet(world.needs, site.labels) is None:
+            if site is not None and _fits(world, site):
                 return site.worker
         return None
 
@@ -187,7 +199,7 @@ class _Plan:
     def _winner(self, world: Active) -> Site | None:
         """Of the workers that fit and have room, the one it belongs to. Where it is already, there is room."""
         place = self._place.get(world.at)
-        able = [site for site in self._sites.values() if unmet(world.needs, site.labels) is None]
+        able = [site for site in self._sites.values() if _fits(world, site)]
         able = [site for site in able if _has_code(world, site)] or able
         fitting = [site for site in able if site.worker == place or self._loads[site.worker] < site.capacity]
         return max(fitting, key=lambda site: score(site.worker, world.at.world), default=None)
@@ -242,6 +254,10 @@ class _Plan:
         here = self._loads[than.worker] * max(1, to.capacity)
         there = (self._loads[to.worker] + 1) * max(1, than.capacity)
         return here * 100 > there * (100 + SLACK_PERCENT)
+
+
+def _fits(world: Active, site: Site) -> bool:
+    return unmet(world.needs, site.labels) is None and serves(site.labels, world.at.universe)
 
 
 def _has_code(world: Active, site: Site) -> bool:

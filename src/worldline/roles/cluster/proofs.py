@@ -122,7 +122,7 @@ class Proofs:
     """A role of its own. `worlds`: those that are held here; `busy`: whether cycles are under way."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, programs: Sequence[Program], *,
+        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Of, programs: Sequence[Program], *,
         worlds: Callable[[], Sequence[Candidate]], busy: Callable[[], bool], thread: Executor, prove_ms: int,
         hang_ms: int, telemetry: telemetry.Telemetry,
     ) -> None:  # fmt: skip
@@ -250,20 +250,21 @@ class Proofs:
         if each.height - saved.height > BACKLOG_MAX or dropped:
             saved = await reader.saved_below(self._engine, line, each.height - 1)
         first = max(saved.height, self._proved.get(each.at, 0))
-        base = await saved_state.load(self._blobs, saved.root, cells_max=CELLS_BYTES_MAX)
+        blobs = self._blobs(each.at.universe)
+        base = await saved_state.load(blobs, saved.root, cells_max=CELLS_BYTES_MAX)
         head, rows = await self._run(restore.standing, saved, base)
-        cold = self._cold(base) if base.cold else None
-        pages = journal_pages.Pages(self._engine, self._blobs, line, above=head.height)
+        cold = self._cold(blobs, base) if base.cold else None
+        pages = journal_pages.Pages(self._engine, blobs, line, above=head.height)
         vault = await vaults.vault_of(self._engine, self._env, line)
         sealed = Sealed(vault, await vault.has_erased())
         prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
         return _Visit(each, pages, prover)
 
-    def _cold(self, base: saved_state.Loaded) -> Cold:
+    def _cold(self, blobs: blob_layer.Blobs, base: saved_state.Loaded) -> Cold:
         """The cells of a large world stay where they are, save those that its steps reach."""
         unsaved = Unsaved(base.header)
         unsaved.track()
-        fetch = ColdCells(asyncio.get_running_loop(), self._blobs, unsaved)
+        fetch = ColdCells(asyncio.get_running_loop(), blobs, unsaved)
         return Cold(fetch, unsaved, CELLS_BYTES_MAX)
 
     async def _go_on(self, visit: _Visit) -> None:
@@ -274,8 +275,9 @@ class Proofs:
                 return
             steps, entries = await self._run(visit.decode, items)
             loaded: dict[bytes, bytes] = {}
-            steps = await restore.load_changes(self._blobs, steps, loaded)
-            visit.read(steps, loaded | await restore.load_referenced(self._blobs, entries))
+            blobs = self._blobs(visit.at.universe)
+            steps = await restore.load_changes(blobs, steps, loaded)
+            visit.read(steps, loaded | await restore.load_referenced(blobs, entries))
         prover, proved, spent_us = visit.prover, visit.prover.proved, self._spent_us
         visit.took(await self._run(self._take, visit))
         self._telemetry.tell(telemetry.Proved(visit.at, prover.proved - proved, self._spent_us - spent_us))

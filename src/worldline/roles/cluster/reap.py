@@ -29,13 +29,15 @@ AT_ONCE = 16
 
 
 class Freer:
+    """`serves`: whether worlds of a universe are this process's concern. Those of others are left alone."""
+
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, others: expiry.Witness,
+        self, engine: kv.Engine, env: envs.Env, serves: Callable[[ids.UniverseId], bool], others: expiry.Witness,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
-        self._universe = universe
+        self._serves = serves
         self._others = others
         self._telemetry = telemetry
 
@@ -67,7 +69,7 @@ class Freer:
         while True:
             read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
             found = leases.decode_held(life.worker, read.page(0))
-            ours = {at: epoch for at, epoch in found if at.universe == self._universe}
+            ours = {at: epoch for at, epoch in found if self._serves(at.universe)}
             strangers = strangers or len(ours) < len(found)
             if proven:
                 await each(list(ours), self._take_back, at_once=AT_ONCE)

@@ -83,7 +83,7 @@ def has_code(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
 def may_run(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
     """The same, whichever version of the program it has."""
     labels = life.sign.labels
-    here = labels.get(placement.UNIVERSE) == world.at.universe.hex()
+    here = placement.serves(labels, world.at.universe)
     return here and life.stands(now_us) and placement.unmet(placement.needs_of(world.meta), labels) is None
 
 

@@ -107,8 +107,12 @@ class Orphans:
         return [
             each
             for index, (each, _) in enumerate(ours)
-            if each.modified_us <= read.time_us - self._grace_us and not _names(read.value(index), each.name)
+            if self._is_old(each, read.time_us) and not _names(read.value(index), each.name)
         ]
+
+    def _is_old(self, each: objects.Listed, time_us: int) -> bool:
+        """Without a grace, whatever the clocks say."""
+        return not self._grace_us or each.modified_us <= time_us - self._grace_us
 
 
 def _names(raw: bytes | None, name: str) -> bool:
@@ -230,7 +234,7 @@ class Deleting:
             if raw is None or record is None or record.generation != each.record.generation:
                 self._swept.spared.add(each.address.hex(), 0 if record is None else record.size)
                 spared.append(each)
-            elif each.record.since_us > time_us - self._grace_us:
+            elif self._grace_us and each.record.since_us > time_us - self._grace_us:
                 self._swept.waiting.add(each.address.hex(), record.size)
             else:
                 ripe.append((each, raw))

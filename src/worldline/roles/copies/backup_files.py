@@ -104,15 +104,18 @@ class Folder:
         await self._put(_index_name(file), b"".join(data))
 
     async def index(self, universe: bytes, shard: int) -> dict[bytes, BackupFile]:
-        """Where the blobs of a shard are that were backed up before."""
+        """Where the blobs of a shard are that were backed up before, and still are."""
         found: dict[bytes, BackupFile] = {}
+        there = dict.fromkeys(await self.names(f"blobs/{universe.hex()}/{shard:x}/"))
         for name in await self.names(f"index/{universe.hex()}/{shard:x}/"):
-            with bad(f"the index {name}"):
+            with bad(f"the file {name}, which can be deleted: its blobs are copied anew then"):
                 records = pack.of_bytes(pack.Kind.INDEX, await self._bodies.get(name))
                 _, data = next(records, (0, b""))
                 file = structs.decode(BackupFile, data)
                 if _index_name(file) != name:
                     raise errors.DecodeError("it is that of another file")
+                if _name(file, "") not in there:
+                    continue
                 for address in addresses_of(records):
                     found[address] = file
         return found

@@ -33,6 +33,7 @@ from worldline.model import world as model
 from worldline.model.upkeep import copies
 from worldline.roles.copies import check, world_export, world_file
 from worldline.roles.copies.world_file import Tag
+from worldline.roles.quotas import admission
 from worldline.store import kv, transact
 
 T = TypeVar("T")
@@ -265,8 +266,10 @@ class Importer:
                 self._request, origins=list(world.origins),
             )  # fmt: skip
             batch = kv.Batch()
-            meta_raw = (await self._engine.read(universes.get_meta(self._at.universe))).value(0)
-            universes.expect_there(batch, self._at.universe, meta_raw)
+            universe = self._at.universe
+            read = await self._engine.read(universes.get_meta(universe), *admission.reads(universe))
+            universes.expect_there(batch, universe, read.value(0))
+            await admission.check(self._engine, batch, universe, read.value(1), read.value(2))
             imports.finish(
                 batch, under_way, meta=meta, lineage=lineage, head=world.head, baseline=baseline,
                 source=self._asked.source[:256], time_us=time_us, generation_raw=generation_raw,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from worldline.base import env as envs
 
@@ -27,6 +28,11 @@ class Limit:
         self._next_us = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def most(self) -> int | None:
+        """How many slots there are; None: without bound."""
+        return self._most
+
     def room(self) -> int:
         """How many more slots could be taken now."""
         free = 2**31 if self._most is None else self._most - self._taken
@@ -41,9 +47,10 @@ class Limit:
             return None
         return max(1, self._next_us - AHEAD_US - self._env.monotonic_us())
 
-    def take(self) -> Slot:
+    def take(self, closed: Callable[[], None] | None = None) -> Slot:
+        """A slot. `closed` is called when it is free again."""
         self._taken += 1
-        return Slot(self)
+        return Slot(self, closed)
 
     def try_enter(self) -> bool:
         """Whether there was a permit at once."""
@@ -91,8 +98,9 @@ class Limit:
 class Slot:
     """A place for one attempt."""
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: Limit, closed: Callable[[], None] | None = None) -> None:
         self._limit = limit
+        self._on_close = closed
         self._entered = False
         self._closed = False
 
@@ -117,3 +125,5 @@ class Slot:
         self._limit.give_up()
         if self._entered:
             self._limit.leave()
+        if self._on_close is not None:
+            self._on_close()

@@ -114,13 +114,12 @@ class Performer:
         engine: kv.Engine,
         env: envs.Env,
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         live: hub.Hub,
         settings: AdapterSettings,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine = engine
-        self._env = env
+        self._engine, self._env = engine, env
         self._blobs = blobs
         self._hub = live
         self._settings = settings
@@ -153,7 +152,7 @@ class Performer:
                 if ended.sealed:
                     ended = await answers.kept_apart(self._env, self._engine, effect, held.claim, ended, desk=held.desk)
                 if ended.ok and not cas.is_small(ended.data):
-                    ended = await answers.stored(self._env, self._blobs, effect, held.claim, ended)
+                    ended = await answers.stored(self._env, self._blobs(claim.at.universe), effect, held.claim, ended)
             finally:
                 await held.stop()
                 del self._held[claim.intent]
@@ -246,7 +245,7 @@ class Performer:
         work = claim.work
         try:
             arguments, options = kernel_work.unpack_effect(
-                await self._blobs.load(work.params) if params is None else params
+                await self._blobs(claim.at.universe).load(work.params) if params is None else params
             )
         except (errors.NotFound, errors.Corrupt) as error:
             message = f"the parameters of {effect.name}() cannot be read: {error}"
@@ -383,6 +382,7 @@ class Performer:
         """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit.
         `large`: what the item refers to.
         """
+        blobs = self._blobs(claim.at.universe)
 
         async def attempt() -> transact.Done[None] | transact.Write[None]:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
@@ -396,8 +396,8 @@ class Performer:
                 )
                 return transact.Write(batch, lambda _: None)
             if large is not None:
-                generation = await self._blobs.generation()
-                await self._blobs.put(large)
+                generation = await blobs.generation()
+                await blobs.put(large)
                 generation.expect(batch)
             parking.tell(batch, world, change(batch))
             return transact.Write(batch, lambda _: None)

@@ -7,7 +7,7 @@ first of these decides: the answer, that the parent has given the work up, that 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from worldline.base import errors, probes
@@ -20,6 +20,7 @@ from worldline.layers import worlds
 from worldline.layers.stored import journal_pages, lines
 from worldline.model import ids, journal
 from worldline.roles import restore
+from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import shared_answers
 from worldline.store import kv
 
@@ -35,12 +36,22 @@ class NotYet(errors.Error):
     code = "not_yet"
 
 
-def share(engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId) -> Effect[..., list[Any]]:
-    """`fork.SHARE`, performed by reading the parent's journal."""
+def _asking() -> ids.UniverseId:
+    """The universe of the fork that asks, which is its parent's too."""
+    claim = attempts.attempt().claim
+    assert isinstance(claim, works.Open), "answers are shared under a claim"
+    return claim.at.universe
+
+
+def share(
+    engine: kv.Engine, blobs_of: blob_layer.Of, asking: Callable[[], ids.UniverseId] = _asking
+) -> Effect[..., list[Any]]:
+    """`fork.SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
     looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
 
     async def look(shared: shared_answers.Shared, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
         """The answer, if it is among these entries. None too if the world is deleted while they are read."""
+        blobs = blobs_of(at.universe)
         try:
             for step in _by_step(await restore.read_entries(engine, blobs, at, above=above, up_to=up_to)):
                 loaded = await restore.load_referenced(blobs, step)
@@ -56,7 +67,7 @@ def share(engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId) 
 
     async def answer(world: bytes, intent: bytes, above: int, given_up: list[Any], by_hand: list[Any]) -> list[Any]:
         shared = shared_answers.Shared(world, intent, above, given_up, by_hand)
-        at = ids.Address(universe, ids.WorldId(world))
+        at = ids.Address(asking(), ids.WorldId(world))
         height = max(above, looked.get(intent, 0))
         for _ in range(LOOKS_MAX):
             read = await engine.read(journals.get_head(at), worlds.get(at))

@@ -15,8 +15,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.kernel.authoring.calls import Effect
@@ -29,6 +27,10 @@ from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
 from worldline.roles import hub, queue_names, telemetry, wakeup
 from worldline.roles.effects import limiter, perform
+from worldline.roles.effects import room as rooms
+from worldline.roles.effects.room import Kind
+from worldline.roles.universes import fair, looks
+from worldline.roles.universes.served import Universes
 from worldline.roles.world.cycle import step_batch
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.held_world import HeldWorld
@@ -38,15 +40,8 @@ from worldline.store import kv, transact
 log = logging.getLogger("worldline.adapter")
 
 _EFFECT = WorkKind.EFFECT
+PLACES_AT_ONCE = 1_000  # queues looked at in one read
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind of effect that this process performs, with its limits and its queue."""
-
-    queue: str
-    effect: Effect[..., Any]
-    limit: limiter.Limit
 
 
 class AdapterWorker(step_batch.Claims):
@@ -54,10 +49,10 @@ class AdapterWorker(step_batch.Claims):
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         live: hub.Hub,
         settings: AdapterSettings,
         worker: ids.WorkerId,
@@ -66,7 +61,7 @@ class AdapterWorker(step_batch.Claims):
     ) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
+        self._universes = universes
         self._settings = settings
         self._worker = worker
         self._telemetry = telemetry
@@ -74,14 +69,26 @@ class AdapterWorker(step_batch.Claims):
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
         self._closing = False
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
-        self._starved = False
+        self._looks = looks.Looks(env, scan_us=settings.scan_ms * 1000)
         self._kinds: dict[str, Kind] = {}
         for program in programs:
             for effect in [*program.effects.values(), *builtins]:
                 queue = queue_names.effect_queue(program, effect.queue, effect.name)
-                self._kinds[queue] = Kind(queue, effect, limiter.Limit(env, effect.concurrency, effect.rate))
-        prefixes = dict.fromkeys(works.queues_prefix(universe, queue_names.queue_prefix(each)) for each in programs)
+                self._kinds[queue] = Kind(
+                    queue, effect, limiter.Limit(env, effect.concurrency, effect.rate), fair.Shares()
+                )
+        many = universes.one is None
+        self._room = rooms.Room(settings, self._kinds.values(), self._busy, many=many)
+        prefixes: dict[bytes, None] = {}
+        if universes.one is not None:
+            beginnings = [queue_names.queue_prefix(each) for each in programs]
+            prefixes = dict.fromkeys(works.queues_prefix(universes.one, each) for each in beginnings)
         self._watch = wakeup.Watch(engine, list(prefixes))
+        universes.on_due.append(self._touched)
+        universes.on_gone.append(self._gone)
+
+    def _busy(self) -> int:
+        return len(self._tasks) + len(self._promised)
 
     @property
     def performed(self) -> int:
@@ -103,15 +110,15 @@ class AdapterWorker(step_batch.Claims):
 
     # --- Short cuts within the process -------------------------------------------------------------------------
 
-    def claim(self, work: Work, time_us: int) -> commit.Claim | None:
+    def claim(self, at: ids.Address, work: Work, time_us: int) -> commit.Claim | None:
         kind = self._kinds.get(work.queue)
         if kind is None or work.kind is not _EFFECT or self._closing:
             return None
-        if not self._room(kind):
-            self._starved = True
+        if not self._room.of(kind, at.universe):
+            self._room.starve(kind, at.universe)
             return None
         token = ids.Token(self._env.random_bytes(limits.ID_BYTES))
-        self._promised[token] = kind.limit.take()
+        self._promised[token] = self._room.take(kind, at.universe)
         return commit.Claim(self._worker, token, time_us + self._settings.claim_ttl_ms * 1000)
 
     def give_back(self, tokens: Sequence[bytes]) -> None:
@@ -119,7 +126,7 @@ class AdapterWorker(step_batch.Claims):
             slot = self._promised.pop(token, None)  # what is performed already has its slot
             if slot is not None:
                 slot.close()
-        self._watch.wake()
+        self._look_where_starved()
 
     def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
         for opened in built.claimed:
@@ -133,8 +140,7 @@ class AdapterWorker(step_batch.Claims):
         if done.wanted:
             effects = sum(1 for wanted in done.wanted.values() if wanted.kind is _EFFECT)
             if len(built.claimed) < effects:
-                self._watch.wake()
-        del hosted
+                self._touched(hosted.at.universe)
 
     def _cancel(self, intent: ids.IntentId) -> None:
         task = self._tasks.get(intent)
@@ -146,43 +152,86 @@ class AdapterWorker(step_batch.Claims):
     def wake(self) -> None:
         self._watch.wake()
 
+    def _touched(self, universe: ids.UniverseId) -> None:
+        """Something may be due there."""
+        self._looks.soon(universe)
+        self._watch.wake()
+
+    def _gone(self, universe: ids.UniverseId) -> None:
+        self._looks.forget(universe)
+        self._room.forget(universe)
+
+    def _look_where_starved(self) -> None:
+        for universe in self._room.waiting:
+            self._looks.soon(universe)
+        self._watch.wake()
+
     async def tick(self) -> None:
         """One turn: claim what is due and there is room for, or rest until something may be."""
         self._watch.clear()
-        rest_us = self._settings.scan_ms * 1000
-        kinds: list[Kind] = []
-        full: list[Kind] = []
-        for kind in self._kinds.values():
-            (kinds if self._room(kind) else full).append(kind)
-        self._starved = bool(full)
-        for kind in full:
-            rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
-        claimed = 0
-        if kinds:
-            read = await self._engine.read(*(works.next_range(self._universe, queue=kind.queue) for kind in kinds))
-            self._watch.looked(read.seen)
-            for index, kind in enumerate(kinds):
-                for first in works.decode_due(self._universe, read.page(index)):
-                    if first.pointer.due_us <= read.time_us:
-                        claimed += await self._claim_due(kind, read.time_us)
-                    else:
-                        rest_us = min(rest_us, first.pointer.due_us - read.time_us)
-        if claimed == 0:
+        one = self._universes.one
+        chosen = self._looks.take_due() if one is None else [one]
+        try:
+            claimed, rests = await self._look(chosen)
+        except BaseException:
+            for universe in chosen:
+                self._looks.soon(universe)
+            raise
+        if one is not None:
+            rest_us = rests[one]
+        else:
+            for universe, rest_us in rests.items():
+                self._looks.looked(universe, rest_us=0 if claimed[universe] else rest_us)
+            rest_us = self._looks.rest_us()
+        if not any(claimed.values()):
             await self._watch.rest(max(1, rest_us // 1000))
 
-    async def _claim_due(self, kind: Kind, now_us: int) -> int:
-        """Claim what is due of a kind and there is room for. Returns how much was done about it."""
-        room = self._room(kind)
-        if not room:
-            self._starved = True
-            return 0
-        read = await self._engine.read(works.due_range(self._universe, queue=kind.queue, now_us=now_us, count_max=room))
-        return await self._claim_all(kind, works.decode_due(self._universe, read.page(0)))
+    async def _look(
+        self, chosen: Sequence[ids.UniverseId]
+    ) -> tuple[dict[ids.UniverseId, int], dict[ids.UniverseId, int]]:  # fmt: skip
+        """Claim what is due in these universes. Returns how much was done about it in each, and how long nothing more
+        is to be done there.
+        """
+        rest_us = self._settings.scan_ms * 1000
+        kinds: list[Kind] = []
+        self._room.look()
+        for kind in self._kinds.values():
+            if self._room.of(kind):
+                kinds.append(kind)
+                continue
+            rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
+            for universe in chosen:
+                self._room.starve(kind, universe)
+        claimed, rests = dict.fromkeys(chosen, 0), dict.fromkeys(chosen, rest_us)
+        places = [(universe, kind) for universe in chosen for kind in kinds]
+        for start in range(0, len(places), PLACES_AT_ONCE):
+            part = places[start : start + PLACES_AT_ONCE]
+            read = await self._engine.read(*(works.next_range(each, queue=kind.queue) for each, kind in part))
+            self._watch.looked(read.seen)
+            for index, (universe, kind) in enumerate(part):
+                first = next((each.pointer.due_us for each in works.decode_due(universe, read.page(index))), None)
+                if first is not None and first <= read.time_us:
+                    claimed[universe] += await self._claim_due(kind, universe, read.time_us)
+                    continue
+                self._room.satisfied(kind, universe)
+                if first is not None:
+                    rests[universe] = min(rests[universe], first - read.time_us)
+        return claimed, rests
 
-    def _room(self, kind: Kind) -> int:
-        """How much more of a kind may be claimed now."""
-        free = self._settings.concurrency - len(self._tasks) - len(self._promised)
-        return max(0, min(self._settings.claim_batch, free, kind.limit.room()))
+    async def _claim_due(self, kind: Kind, universe: ids.UniverseId, now_us: int) -> int:
+        """Claim what is due of a kind and there is room for. Returns how much was done about it."""
+        room = self._room.of(kind, universe)
+        if not room:
+            self._room.starve(kind, universe)
+            return 0
+        wanted = works.due_range(universe, queue=kind.queue, now_us=now_us, count_max=room)
+        page = (await self._engine.read(wanted)).page(0)
+        done = await self._claim_all(kind, works.decode_due(universe, page))
+        if page.more or not self._room.of(kind, universe):
+            self._room.starve(kind, universe)
+        else:
+            self._room.satisfied(kind, universe)
+        return done
 
     async def _claim_all(self, kind: Kind, found: list[works.Found]) -> int:
         read = await self._engine.read(
@@ -218,8 +267,8 @@ class AdapterWorker(step_batch.Claims):
             works.discard(batch, found, authority)
             return True, None
         assert authority is not None
-        if authority.intent in self._tasks or not self._room(kind):
-            self._starved = True
+        if authority.intent in self._tasks or not self._room.of(kind, authority.at.universe):
+            self._room.starve(kind, authority.at.universe)
             return False, None
         if authority.work.due_us > now_us:
             return False, None  # the store's clock was set back since it was found
@@ -231,7 +280,7 @@ class AdapterWorker(step_batch.Claims):
         token = ids.Token(envs.new_id(self._env))
         until_us = now_us + self._settings.claim_ttl_ms * 1000
         claimed = works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
-        self._promised[token] = kind.limit.take()
+        self._promised[token] = self._room.take(kind, authority.at.universe)
         return claimed
 
     async def _commit_claims(self, batches: list[kv.Batch], claims: list[works.Open | None]) -> int:
@@ -261,8 +310,8 @@ class AdapterWorker(step_batch.Claims):
     def _ended(self, intent: ids.IntentId, task: asyncio.Task[None], slot: limiter.Slot) -> None:
         slot.close()
         self._tasks.pop(intent, None)
-        if self._starved:  # something was left in a queue for want of room
-            self._watch.wake()
+        if self._room.starved:
+            self._look_where_starved()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.warning("effect %s: %s", intent.hex(), error)

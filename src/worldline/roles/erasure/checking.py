@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
 from worldline.roles.erasure import sealing
 from worldline.store import kv
-
-PAGE = 500
 
 
 async def marked(engine: kv.Engine, at: ids.Address, data: bytes) -> bytes:
@@ -21,8 +19,19 @@ async def marked(engine: kv.Engine, at: ids.Address, data: bytes) -> bytes:
     if not found:
         return data
     root = await sealing.root_of(engine, at)
-    read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in found))
-    return tokens.marked(data, (each for index, each in enumerate(found) if read.value(index) is None))
+    return tokens.marked(data, [each for each, raw in await stored(engine, root, found) if raw is None])
+
+
+async def stored(
+    engine: kv.Engine, root: ids.Address, found: Sequence[Token]
+) -> list[tuple[Token, bytes | None]]:  # fmt: skip
+    """The records of these tokens' values, as they are stored."""
+    records: list[tuple[Token, bytes | None]] = []
+    for start in range(0, len(found), limits.PERSONAL_PAGE):
+        part = found[start : start + limits.PERSONAL_PAGE]
+        read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in part))
+        records += [(each, read.value(index)) for index, each in enumerate(part)]
+    return records
 
 
 class Wrong(errors.Corrupt):
@@ -51,17 +60,14 @@ class References:
 
     async def check(self, engine: kv.Engine, root: ids.Address) -> None:
         """`Wrong` names the first value that is not as it was written."""
-        every = [(tokens.parse(each), height) for each, height in self._heights.items()]
-        for start in range(0, len(every), PAGE):
-            part = every[start : start + PAGE]
-            read = await engine.read(*(sealed.get(root, each.subject, each.value) for each, _ in part))
-            for index, (token, height) in enumerate(part):
-                try:
-                    found = sealed.opened(token, read.value(index))
-                except errors.Corrupt as error:
-                    raise Wrong(height, f"a personal value: {error}") from error
-                if found is None:
-                    await self._check_erased(engine, root, token, height)
+        for token, raw in await stored(engine, root, [tokens.parse(each) for each in self._heights]):
+            height = self._heights[token.pack()]
+            try:
+                found = sealed.opened(token, raw)
+            except errors.Corrupt as error:
+                raise Wrong(height, f"a personal value: {error}") from error
+            if found is None:
+                await self._check_erased(engine, root, token, height)
 
     async def _check_erased(self, engine: kv.Engine, root: ids.Address, token: Token, height: int) -> None:
         requests = sealed.get_erasures(root, token)

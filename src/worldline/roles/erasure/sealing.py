@@ -17,6 +17,7 @@ from worldline.codec import canonical, digest
 from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.kernel import personal
+from worldline.kernel.execution.desk import TOO_MUCH
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
@@ -43,14 +44,16 @@ class Collector:
         self._opened = opened
         self.subjects = subjects  # as they were when these values were read
         self.new: list[New] = []
+        self._bytes = 0
 
     def seal(self, subject: bytes, data: bytes) -> bytes:
         number = len(self.new).to_bytes(4, "big")
         value = digest.hash_parts(b"personal", self._seed, number)[: limits.ID_BYTES]
         kept = Kept(self._env.random_bytes(tokens.SALT_BYTES), data)
         self.new.append(New(subject, value, kept))
-        if sum(len(each.kept.data) for each in self.new) > limits.PERSONAL_STEP_BYTES_MAX:
-            raise errors.ValueTooLarge(f"personal values of more than {limits.PERSONAL_STEP_BYTES_MAX} bytes at once")
+        self._bytes += len(data)
+        if self._bytes > limits.PERSONAL_STEP_BYTES_MAX or len(self.new) > limits.PERSONAL_STEP_MAX:
+            raise errors.ValueTooLarge(TOO_MUCH)
         return token_of(self.new[-1])
 
     def open(self, token: bytes) -> bytes | None:
@@ -103,7 +106,7 @@ async def keep(
         if not missing:
             return transact.Done(replaced)
         batch = kv.Batch()
-        sealed.keep_first(batch, root, missing)
+        sealed.keep(batch, root, missing)
         sealed.unchanged(batch, root, found)
         return transact.Write(batch, lambda _: replaced)
 
@@ -135,13 +138,19 @@ async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequenc
 async def read(
     engine: kv.Engine, root: ids.Address, found: Sequence[Token]
 ) -> tuple[dict[bytes, bytes | None], list[sealed.Subject]]:
-    """The values of these tokens, each checked, and their subjects, as they are in one snapshot."""
-    wanted = list(dict.fromkeys(each.subject for each in found))
-    requests = [sealed.get(root, each.subject, each.value) for each in found]
-    answers = await engine.read(*requests, *(sealed.get_subject(root, each) for each in wanted))
-    opened = {each.pack(): sealed.opened(each, answers.value(index)) for index, each in enumerate(found)}
-    subjects = [sealed.Subject(each, answers.value(len(found) + index)) for index, each in enumerate(wanted)]
-    return opened, subjects
+    """The values of these tokens, each checked, and their subjects, as they were not later than the values."""
+    opened: dict[bytes, bytes | None] = {}
+    subjects: dict[bytes, sealed.Subject] = {}
+    for start in range(0, len(found), limits.PERSONAL_PAGE):
+        part = found[start : start + limits.PERSONAL_PAGE]
+        wanted = [each for each in dict.fromkeys(each.subject for each in part) if each not in subjects]
+        requests = [sealed.get(root, each.subject, each.value) for each in part]
+        answers = await engine.read(*requests, *(sealed.get_subject(root, each) for each in wanted))
+        opened |= {each.pack(): sealed.opened(each, answers.value(index)) for index, each in enumerate(part)}
+        subjects |= {
+            each: sealed.Subject(each, answers.value(len(part) + index)) for index, each in enumerate(wanted)
+        }  # fmt: skip
+    return opened, list(subjects.values())
 
 
 def tokens_in(value: Any) -> Iterator[bytes]:

@@ -96,8 +96,8 @@ def _object_bytes(raw: bytes) -> int:
     """The size of a blob's body, if that is an object."""
     try:
         found = cas_keys.BLOB.unpack(raw)
-    except errors.Corrupt:
-        return 0  # `worldline doctor` reports it
+    except errors.Error:
+        return 0  # damaged, which `worldline doctor` reports; or its key is not at hand
     return 0 if found.object is None else found.size
 
 

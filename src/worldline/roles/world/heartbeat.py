@@ -38,12 +38,17 @@ class Heartbeat:
         self._clock = clock
         self._telemetry = telemetry
         self._renewed_us = 0
+        self._changed = False  # what it says is not what it said last
         self.worker = worker
         self.incarnation = ids.Incarnation(envs.new_id(env))
         self.life: leases.Heartbeat | None = None  # None: not written yet, or too old
 
     def is_due(self, now_us: int) -> bool:
-        return self.life is None or now_us - self._renewed_us >= self._settings.heartbeat_ms * 1000
+        return self.life is None or self._changed or now_us - self._renewed_us >= self._settings.heartbeat_ms * 1000
+
+    def changed(self) -> None:
+        """What it says has changed: let others know soon."""
+        self._changed = True
 
     def expired_us(self, now_us: int) -> int:
         """How old the heartbeat is, if it is too old to believe in it; else 0."""
@@ -55,6 +60,7 @@ class Heartbeat:
         self.life = None
 
     async def renew(self, now_us: int) -> None:
+        self._changed = False
         self.life = await world_lease.beat(
             self._engine, self._env, self.worker, self.incarnation, self._settings,
             labels=self._labels(), told=self._clock.set,

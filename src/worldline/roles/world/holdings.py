@@ -7,6 +7,7 @@ stays with the worker until it is taken again, or released (`worldline.roles.lea
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
 from worldline.roles import hint_scan, hub, telemetry
+from worldline.roles.universes import fair
 from worldline.roles.world import refusals
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.handover import Handover
@@ -46,7 +48,7 @@ class Holdings:
         self._held: dict[ids.Address, HeldWorld] = {}
         self._taking: dict[ids.Address, asyncio.Task[HeldWorld]] = {}
         self._again: dict[ids.Address, int] = {}  # lost, but not to another worker: when they are taken again
-        self._ready: dict[ids.Address, None] = {}  # in line for a cycle
+        self._ready: dict[ids.UniverseId, dict[ids.Address, None]] = {}  # in line for a cycle, a line a universe
         self._stalled = False
         self._over: BaseException | None = None  # why nothing is run here any more
         self.on_taken: list[Callable[[HeldWorld], None]] = []
@@ -59,6 +61,9 @@ class Holdings:
     @property
     def all(self) -> list[HeldWorld]:
         return list(self._held.values())
+
+    def addresses(self) -> list[ids.Address]:
+        return list(self._held)
 
     @property
     def count(self) -> int:
@@ -89,8 +94,7 @@ class Holdings:
             handover.began(self._env.monotonic_us())
         held.handed.append(handover)
         if held.has_work:
-            self._ready[held.at] = None
-            self._wake()
+            self._stand_in_line(held.at)
         return True
 
     def look(self, held: HeldWorld) -> None:
@@ -101,25 +105,47 @@ class Holdings:
     def freed(self, held: HeldWorld) -> None:
         """The world may have something to do: if so, it stands in line."""
         if held.has_work:
-            self._ready[held.at] = None
-            self._wake()
+            self._stand_in_line(held.at)
+
+    def _stand_in_line(self, at: ids.Address) -> None:
+        line = self._ready.get(at.universe)
+        if line is None:
+            self._ready[at.universe] = {at: None}
+        else:
+            line[at] = None
+        self._wake()
 
     def choose(self, most: int) -> list[HeldWorld]:
-        """Worlds with something to do, those that have waited longest first; they are busy now. What is still busy
-        comes again when it is done. A world on trial is chosen alone.
+        """Worlds with something to do, those that have waited longest first, and of many universes one of each in turn;
+        they are busy now. What is still busy comes again when it is done. A world on trial is chosen alone.
         """
         chosen: list[HeldWorld] = []
-        for at in list(self._ready)[:most]:
+        for at in self._next(most):
             held = self._held.get(at)
             if held is None or not held.has_work:
-                del self._ready[at]
+                self._leave_line(at)
             elif not held.on_trial or not chosen:
-                del self._ready[at]
+                self._leave_line(at)
                 held.begin_cycle()
                 chosen.append(held)
                 if held.on_trial:
                     break
         return chosen
+
+    def _next(self, most: int) -> list[ids.Address]:
+        """Those that stand first, so many at most."""
+        if len(self._ready) <= 1:
+            return [at for line in self._ready.values() for at in itertools.islice(line, most)]
+        first = next(iter(self._ready))
+        self._ready[first] = self._ready.pop(first)  # the next choice begins with another universe
+        lines = [at for line in self._ready.values() for at in itertools.islice(line, most)]
+        return fair.in_turns(lines)[:most]
+
+    def _leave_line(self, at: ids.Address) -> None:
+        line = self._ready[at.universe]
+        del line[at]
+        if not line:
+            del self._ready[at.universe]
 
     # --- Taking -----------------------------------------------------------------------------------------------
 
@@ -192,6 +218,12 @@ class Holdings:
         if again:
             self.take_again(held.at, self._env.monotonic_us() if again is True else again)
             self._wake()
+
+    def discard(self, at: ids.Address) -> None:
+        """Throw a world's memory away, if it is still here."""
+        held = self._held.get(at)
+        if held is not None:
+            self.drop(held)
 
     def take_again(self, at: ids.Address, due_us: int) -> None:
         """Take this world at a time, if no other worker has it then."""

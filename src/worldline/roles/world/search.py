@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
@@ -24,6 +24,8 @@ from worldline.model.world import Status
 from worldline.roles import expiry, hint_scan, telemetry, wakeup
 from worldline.roles import lease as world_lease
 from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.universes import fair, sweeping
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import losses, refusals
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.cycle.store_clock import StoreClock
@@ -37,6 +39,7 @@ PAGE = 1_000
 HOLDS_AT_ONCE = 16
 REST_US = 50_000  # after a search, at most
 LONG_AGO_US = -(2**62)
+AT_ONCE = 128  # worlds with hints that one search looks at, if there are many universes
 PLACE_US = 250_000  # how often it is looked at where a world is and where it is wanted, however many hints it has
 
 
@@ -55,8 +58,8 @@ class Worker(Protocol):
     async def give_up(self, held: HeldWorld) -> None:
         """Let another worker have a world."""
 
-    async def make_room(self) -> bool:
-        """Whether one world more may be taken."""
+    async def make_room(self, universe: ids.UniverseId) -> bool:
+        """Whether one world more of a universe may be taken."""
 
 
 class Searcher:
@@ -66,7 +69,7 @@ class Searcher:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         worker: Worker,
         *,
         holdings: Holdings,
@@ -82,7 +85,7 @@ class Searcher:
     ) -> None:
         self._engine = engine
         self._env = env
-        self._universe = universe
+        self._universes = universes
         self._worker = worker
         self._holdings = holdings
         self._hints = hints
@@ -94,8 +97,8 @@ class Searcher:
         self._watch = watch
         self._scan_us = scan_us
         self._scanned_us = LONG_AGO_US
-        self._freer = reap.Freer(engine, env, universe, others, telemetry)
-        self._swept: ids.WorldId | None = None  # where the next page of all worlds begins
+        self._freer = reap.Freer(engine, env, universes.serves, others, telemetry)
+        self._sweep = sweeping.Sweep(universes)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
     def is_due(self, now_us: int, *, everything: bool) -> bool:
@@ -182,11 +185,28 @@ class Searcher:
             if at not in self._placed or ready.LATER in self._hints.priorities(at):
                 looking.append(at)
             self._hinted(hosted)
+        looking = self._fair(looking)
         for start in range(0, len(looking), PAGE):
             await self._take(looking[start : start + PAGE])
         for at in looking:
             if self._holdings.peek(at) is None and (at in stood or at not in self._placed):
                 await self._hints.compact(at)
+
+    def _fair(self, looking: Sequence[ids.Address]) -> list[ids.Address]:
+        """Worlds of one universe are looked at at once. Of many, so many that a universe that has few does not wait for
+        one that has thousands: the others follow with the next search.
+        """
+        if self._universes.one is not None:
+            return list(looking)
+        ordered = fair.in_turns(looking)
+        later = ordered[AT_ONCE:]
+        if later:
+            probes.hit("search.left-for-later")
+            now_us = self._env.monotonic_us()
+            for at in later:
+                self._placed.pop(at, None)
+            self._placed = dict.fromkeys(later, now_us) | self._placed
+        return ordered[:AT_ONCE]
 
     def _hinted(self, hosted: HeldWorld) -> None:
         hosted.add_hints(self._hints.take(hosted.at))
@@ -208,7 +228,7 @@ class Searcher:
         if self._refusals.blocks(at) or self._holdings.waits(at, self._env.monotonic_us()):
             return None
         try:
-            return await self._holdings.hold(at) if await self._worker.make_room() else None
+            return await self._holdings.hold(at) if await self._worker.make_room(at.universe) else None
         except (errors.NotFound, errors.Closed, errors.Corrupt, errors.Lost):
             return None
         except errors.StoreError as error:  # its snapshot may be out of reach where others are not
@@ -267,9 +287,9 @@ class Searcher:
 
     async def sweep(self) -> None:
         """Look into the inboxes of the next page of worlds, for hints that were lost."""
-        read = await self._engine.read(worlds.list_range(self._universe, after=self._swept, count_max=PAGE))
-        listed = worlds.listed_at(self._universe, read.page(0))
-        self._swept = listed[-1].world if read.page(0).more else None
+        ranges = self._sweep.next(PAGE)
+        read = await self._engine.read(*ranges.values())
+        listed = self._sweep.listed(list(ranges), read)
         others = [at for at in listed if self._holdings.peek(at) is None]
         waiting = await reap.with_unread(self._engine, others)
         for hosted in await self._take(waiting):
@@ -309,7 +329,7 @@ class Searcher:
         while True:
             read = await self._engine.read(leases.held_range(self._worker.worker, after=after, count_max=PAGE))
             found = leases.decode_held(self._worker.worker, read.page(0))
-            lost = [at for at, _ in found if at.universe == self._universe and not self._holdings.keeps(at)]
+            lost = [at for at, _ in found if self._universes.serves(at.universe) and not self._holdings.keeps(at)]
             await reap.each(lost, self._release_lost, at_once=HOLDS_AT_ONCE)
             if not read.page(0).more:
                 return

@@ -35,7 +35,7 @@ class Taker:
         env: envs.Env,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         kernel: kernel_thread.KernelThread,
         clock: StoreClock,
         cycle: Cycle,
@@ -120,7 +120,12 @@ class Taker:
         try:
             restored = await self._cycle.build(material, program)
             held = HeldWorld(
-                program, lease, self._blobs, restored, name=world.meta.name, now_us=self._env.monotonic_us()
+                program,
+                lease,
+                self._blobs(lease.at.universe),
+                restored,
+                name=world.meta.name,
+                now_us=self._env.monotonic_us(),
             )
             await self._trials.restored(held)
             await alone.aclose()

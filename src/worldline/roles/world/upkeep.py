@@ -7,6 +7,7 @@ cannot be saved now goes on and is tried again later, because nothing but a long
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import heapq
 import logging
@@ -15,9 +16,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.layers import leases
 from worldline.layers.stored import saved_state
+from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry
@@ -177,10 +179,10 @@ class Keeper:
         """
         try:
             await self.save(held)
-        except errors.StoreMissing as error:  # there is nowhere to put a snapshot; the journal has everything
+        except errors.StoreError as error:  # there is nowhere to put a snapshot; the journal has everything
+            if not whatever and not isinstance(error, errors.StoreMissing):
+                raise
             log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
-        except errors.StoreError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
             self._cannot_save(held, error)
         await held.quiet()
@@ -230,7 +232,8 @@ class Keeper:
 
 
 class Room:
-    """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle.
+    """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle; or, for
+    a universe that has less than its share, of one of the universe that has most.
 
     Worlds that a caller in the process has asked for are taken whatever there is; upkeep makes room afterwards.
     """
@@ -246,16 +249,29 @@ class Room:
     def _full(self) -> bool:
         return self._holdings.count + len(self._holdings.taking) >= self._capacity
 
-    async def make(self) -> bool:
-        """Whether one world more may be taken, now that idle ones have gone."""
+    async def make(self, universe: ids.UniverseId) -> bool:
+        """Whether one world more of a universe may be taken, now that idle ones have gone."""
         if self._full():
             async with self._making:
                 if self._full():
                     room = len(self._holdings.taking) + min(AT_ONCE, 1 + self._capacity // 8)
                     await self._keeper.make_room(self._holdings.all, room=room)
+                if self._full():
+                    await self._give_way(universe)
         if self._full():
             self._turned_away_us = self._turned_away_us or self._env.monotonic_us()
         return not self._full()
+
+    async def _give_way(self, universe: ids.UniverseId) -> None:
+        """Busy worlds of one universe do not keep all of another's out. What gives way comes back by its hint."""
+        held = self._holdings.all
+        counts = collections.Counter(each.at.universe for each in held)
+        share = max(1, self._capacity // len({*counts, universe}))
+        most = max(counts, key=lambda each: counts[each], default=universe)
+        if counts[universe] < share < counts[most]:
+            probes.hit("upkeep.gave-way")
+            leaving = min((each for each in held if each.at.universe == most), key=lambda each: each.busy)
+            await self._keeper.let_go(leaving, whatever=True, hint=True)
 
     def look_again(self, now_us: int) -> bool:
         """Whether it is time to look for worlds that were turned away."""

@@ -15,6 +15,7 @@ of its worlds and asks for them anew.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,8 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
 from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.universes import tenants
+from worldline.roles.universes.served import Universes
 from worldline.roles.world import (
     heartbeat,
     holdings,
@@ -60,10 +63,10 @@ class WorldWorker:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        universe: ids.UniverseId,
+        universes: Universes,
         programs: Sequence[Program],
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         live: hub.Hub,
         claims: step_batch.Claims,
         settings: WorkerSettings,
@@ -71,17 +74,15 @@ class WorldWorker:
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine, self._env = engine, env
-        self._hub = live
-        self._settings = settings
-        self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, [ready.prefix(universe)])
+        self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
+        self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
         self._refusals = refusals.Refusals(env, telemetry)
-        labels = _labels(settings, universe, programs)
-        self.says: list[Callable[[], dict[str, str]]] = [lambda: labels, self._refusals.labels]
+        own = functools.partial(_labels, settings, universes, programs)
+        labels = own()
+        self.says: list[Callable[[], dict[str, str]]] = [own, self._refusals.labels]
         self._heartbeat = heartbeat.Heartbeat(
             engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
         )
@@ -97,8 +98,8 @@ class WorldWorker:
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
-        hints = hint_scan.HintScan(engine, env, universe)
-        self._holdings = holdings.Holdings(
+        hints = hint_scan.HintScan(engine, env, universes)
+        worlds = self._holdings = holdings.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
             hints=hints, wake=self._watch.wake, telemetry=telemetry,
         )  # fmt: skip
@@ -113,7 +114,7 @@ class WorldWorker:
         self._holdings.on_taken.append(self._keeper.taken)
         self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
-            engine, env, universe, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
+            engine, env, universes, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
             guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
             telemetry=telemetry,
         )  # fmt: skip
@@ -121,9 +122,11 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
-        self.peek = self._holdings.peek
-        self.hand_over = self._holdings.hand_over
-        self.hand_to = self._holdings.hand_to
+        tenants.Tenants(
+            universes, self.forget, hints=hints, worlds=worlds, watch=self._watch, changed=self._heartbeat.changed,
+            start=self._tasks.start, engine=engine,
+        )  # fmt: skip
+        self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
         self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
         self.steps, self._tended_us = 0, LONG_AGO_US
 
@@ -262,9 +265,9 @@ class WorldWorker:
 
     # --- Searching --------------------------------------------------------------------------------------------
 
-    async def make_room(self) -> bool:
-        """Whether one world more may be taken, now that idle ones have gone."""
-        return await self._room.make()
+    async def make_room(self, universe: ids.UniverseId) -> bool:
+        """Whether one world more of a universe may be taken, now that others have gone."""
+        return await self._room.make(universe)
 
     async def give_up(self, held: HeldWorld) -> None:
         """Let another worker have a world, whatever waits for it. It is told by a hint."""
@@ -355,6 +358,6 @@ class WorldWorker:
             self._holdings.drop(held, error=error)
 
 
-def _labels(settings: WorkerSettings, universe: ids.UniverseId, programs: Sequence[Program]) -> dict[str, str]:
+def _labels(settings: WorkerSettings, universes: Universes, programs: Sequence[Program]) -> dict[str, str]:
     code = {program.name: program.hash for program in programs}
-    return placement.labels_of(settings.labels, universe=universe, programs=code)
+    return placement.labels_of(settings.labels, universes=universes.label(), programs=code)

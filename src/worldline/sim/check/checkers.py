@@ -26,7 +26,7 @@ from worldline.model import journal
 from worldline.model.work import WorkState
 from worldline.roles import reader as readers
 from worldline.roles import restore
-from worldline.sim.check import forks, lateness
+from worldline.sim.check import forks, garbage, lateness
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
@@ -95,9 +95,9 @@ INVARIANTS = {
     "GONE": Held("audit", "nothing of a deleted world is written any more, and at the end nothing of it is left"),
     "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
     "C2": Held("end", "follows from C1: a blob is its digest"),
-    "C3": Held("end", "everything the replay needs is readable"),
-    "C4": Held("absent", "there is no garbage collection yet"),
-    "C5": Held("absent", "there is no garbage collection yet"),
+    "C3": Held("end", "everything the replay needs is readable, and so is whatever a record or a blob refers to"),
+    "C4": Held("end", "what was put again while it was swept is readable: C3 finds what is not"),
+    "C5": Held("end", "a collection without a grace leaves nothing that is not referred to"),
     "R1": Held("audit", "with every segment, each height is in one segment or frame; at the end all are read"),
     "R2": Held("end", "segments that are damaged before they are stored are never indexed: all are read (R3)"),
     "R3": Held("end", "replayed from every retained snapshot, the end is the same"),
@@ -172,6 +172,8 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Fo
         await promises(universe, kept, audit)
         await born.at_end(universe)
         await born.promised(universe, kept.ops, kept.answered)
+    if cluster.profile.collects:
+        await garbage.check(universe, audit)
 
 
 def reader(cluster: Cluster, store: compose.Store) -> Connection:

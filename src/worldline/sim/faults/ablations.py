@@ -49,6 +49,13 @@ SHORT_WINDOW = (
 )
 COMPACTING = "worker.segment_entries=3,worker.segment_margin=0,worker.snapshots_kept=1,worker.snapshot_entries=4"
 
+# Garbage is collected all the time, without a grace, and there is some.
+COLLECTING = (
+    "janitors=2,kinds=add,latency_us=20000,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0,"
+    "janitor.round_ms=1000,janitor.collect_ms=500,janitor.collect_rest_ms=1,janitor.collect_grace_ms=0,"
+    "worker.segment_entries=3,worker.segment_margin=0,worker.snapshots_kept=1,worker.snapshot_entries=4"
+)
+
 
 class Guard(msgspec.Struct, frozen=True):
     """What is switched off, and the invariants one of which must be seen broken.
@@ -176,7 +183,10 @@ GUARDS = {
         "the batch that deletes a world takes the lease from its holder", ("L3", "GONE", "BUG"),
         "kinds=doom,crash=0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
     ),
-    "delete-pins": Guard("a world is not deleted while a fork needs what it has", ("GONE", "FORK", "BUG"), FORKS),
+    "generation": Guard(
+        "a batch that publishes a reference expects the generation", ("C3", "E2", "R3", "V1", "BUG"),
+        COLLECTING,
+    ),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
@@ -213,6 +223,8 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
             fork_ablations.note_root(batch)
         case "pins" if keyspaces.about(batch) == "fork":
             batch = _not_putting(batch, "retain")
+        case "generation" if not any(keyspaces.place(key).what == "generation" for key in batch.puts):
+            batch = relaxed(truth, batch, ("generation",))
         case "retain" if keyspaces.about(batch) == "compact":
             batch = relaxed(truth, batch, ("retain",))
         case "pin-counter" if batch.counts:

@@ -25,6 +25,8 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "deliver": ("B20 before a message is enqueued elsewhere", "B20 between message and sender's receipt"),
     "enqueue": ("ingress before enqueue", "ingress after enqueue"),
     "read": ("B18 before read", "B18 after read"),
+    "condemn": ("B14 before condemn", "B14 after condemn, before sweep"),
+    "sweep": ("B22 before a sweep deletes", "B22 between deletes of a sweep"),
     "cold": ("B21 before a cell is fetched", "B21 after a cell is fetched"),  # a step waits for it
 }
 READS = ("read", "cold")
@@ -32,7 +34,6 @@ UNREACHABLE = {
     "B3 after append, before cursor": "one batch appends and deletes what was consumed (J6 asserts it)",
     "B10 after index, before promote": "one batch records a snapshot and makes it the baseline (R3 asserts it)",
     "B12 after index, before deletes": "one batch indexes a segment and deletes its frames (R1 asserts it)",
-    "B14 after condemn, before sweep": "there is no garbage collection yet",
     "B16 after reaper move": "expired claims are due again by themselves; there is no reaper (E5 asserts it)",
 }
 RARE = [
@@ -49,6 +50,7 @@ FORKING = ("fork", "begin", "lean")  # those of forks, which only some seeds hav
 COMPACTING = ("compact",)  # likewise
 DELETING = ("delete", "remove")  # likewise
 SENDING = ("deliver",)  # likewise
+COLLECTING = ("condemn", "sweep")  # likewise
 FAULTS = ("crash", "pause", "unknown", "partition")
 
 Cell = tuple[str, str]

@@ -17,7 +17,6 @@ from worldline.layers import journal as journals
 from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.roles.compaction import writing
-from worldline.roles.deletion import worlds as world_deletions
 from worldline.roles.effects import share
 from worldline.roles.world import adopt
 from worldline.sim.runtime import keyspaces
@@ -46,9 +45,6 @@ def patched(without: str) -> Iterator[None]:
                 yield
         case "delete-fence":
             with mock.patch.object(deletion, "fence", return_value=None):
-                yield
-        case "delete-pins":
-            with mock.patch.object(world_deletions, "forks_of", return_value=[]):
                 yield
         case "script-position":
             with mock.patch.object(Branch, "answer", _unnoted):

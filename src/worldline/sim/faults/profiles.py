@@ -21,14 +21,17 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
+from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
 
 CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
 
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
-APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING)  # boundaries that are looked at in other ways
+# Boundaries that are looked at in other ways.
+APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING, *COLLECTING)
 COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
+COLLECT_MS_MAX = 10_000  # between two collections that are often
+COLLECTED = 0.2  # of the seeds collect garbage all the time
 ABROAD = 0.12  # of the seeds have another store that messages go to
 COLD_FOCUS = 0.6  # of these look most at what happens while a cell is fetched
 LEAN = 0.3  # of the seeds that look at forks look most at their first own states,
@@ -101,6 +104,11 @@ class Profile(msgspec.Struct, frozen=True):
     )
 
     @property
+    def collects(self) -> bool:
+        """Whether garbage is collected all the time."""
+        return bool(self.janitors) and 0 < self.settings.janitor.collect_ms <= COLLECT_MS_MAX
+
+    @property
     def in_store_bytes_max(self) -> int:
         """As a store is opened without objects, or with them."""
         return limits.CHUNKED_BYTES_MAX if self.in_store else 0
@@ -146,7 +154,7 @@ def draw(seed: int) -> Profile:
         janitors=draws.choice([0, 0, 1]),
         **_draw_features(seed),
     )
-    drawn = _draw_abroad(seed, _draw_compaction(seed, _draw_cold(seed, drawn)))
+    drawn = _draw_abroad(seed, _draw_collection(seed, _draw_compaction(seed, _draw_cold(seed, drawn))))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
 
 
@@ -193,6 +201,28 @@ def _draw_compaction(seed: int, profile: Profile) -> Profile:
     focus = draws.choice(["compact", profile.focus])
     settings = msgspec.structs.replace(profile.settings, worker=worker)
     return msgspec.structs.replace(profile, focus=focus, settings=settings, bodies=draws.choice([0, 0, 200]))
+
+
+def _draw_collection(seed: int, profile: Profile) -> Profile:
+    """In some seeds garbage is collected all the time, most often without a grace; and there is some: states are saved
+    and dropped often.
+    """
+    draws = random.Random(f"{seed}:collection")
+    if draws.random() >= COLLECTED:
+        return profile
+    janitor = msgspec.structs.replace(
+        profile.settings.janitor,
+        round_ms=1_000,
+        collect_ms=draws.choice([500, 2_000]),
+        collect_grace_ms=draws.choice([0, 0, 2_000]),
+        collect_rest_ms=draws.choice([1, 100]),
+    )
+    worker = msgspec.structs.replace(
+        profile.settings.worker, segment_entries=3, segment_margin=0, snapshots_kept=1, snapshot_entries=4
+    )
+    settings = msgspec.structs.replace(profile.settings, janitor=janitor, worker=worker)
+    focus = draws.choice([*COLLECTING, profile.focus])
+    return msgspec.structs.replace(profile, focus=focus, janitors=draws.choice([1, 2]), settings=settings)
 
 
 def _draw_abroad(seed: int, profile: Profile) -> Profile:

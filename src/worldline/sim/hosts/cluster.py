@@ -25,6 +25,7 @@ from worldline.layers import format as formats
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.roles.cluster import operations
+from worldline.roles.universes.served import Universes
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
@@ -211,8 +212,9 @@ class Cluster:
         universe = Connection(store, id, name, hosted, settings, peers=reached)
         if member.runs and not hosted:
             alone = hosts.Host(
-                store, id, self.programs, blobs=universe.blobs, settings=self.settings, roles=member.runs, peers=reached
-            )
+                store, Universes.only(id), self.programs, blobs=lambda _: universe.blobs, settings=self.settings,
+                roles=member.runs, peers=reached,
+            )  # fmt: skip
             member.watch(lambda: alone.failed)
             alone.start()
         if universe.host is not None:

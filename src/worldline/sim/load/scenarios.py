@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
@@ -29,6 +30,7 @@ from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.roles.effects import attempt, open_resources
 from worldline.roles.effects import policy as policies
+from worldline.roles.erasure.sealing import Collector
 
 SCENARIO = "scenario"
 FOR_EVER_SECONDS = 1_000_000
@@ -111,11 +113,12 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
 
     async def answer(
         effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, policy: policies.Policy, *,
-        threads: Executor, resources: open_resources.Resources,
+        threads: Executor, resources: open_resources.Resources, desk: Collector,
     ) -> attempt.Ended:  # fmt: skip
         if effect.name not in script.answers:
-            return await run(effect, arguments, this, policy, threads=threads, resources=resources)
-        said, timeout_us = reading.attempt(effect, arguments, policy.judge), policy.timeout_us
+            return await run(effect, arguments, this, policy, threads=threads, resources=resources, desk=desk)
+        said = desk.at(functools.partial(reading.attempt, effect, arguments, policy.judge))
+        timeout_us = policy.timeout_us
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
                 await asyncio.sleep(FOR_EVER_SECONDS if said.after_us is None else said.after_us / 1_000_000)
@@ -123,7 +126,7 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
             return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
         return attempt.Ended(
             said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us,
-            failed_with=said.failed_with,
+            failed_with=said.failed_with, sealed=desk.new,
         )  # fmt: skip
 
     with mock.patch.object(attempt, "run", answer):

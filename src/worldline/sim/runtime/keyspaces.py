@@ -98,6 +98,8 @@ def about(batch: kv.Batch) -> str:
         if where.what == "open" and not any(place(other).what == "head" for other in batch.puts):
             return _work(put.value)
     written = [place(key).what for key in (*batch.puts, *batch.deletes)]
+    if "condemned" in written:
+        return "sweep" if "cas" in written else "condemn"
     if "segment" in written or any(place(key).what == "snapshot" for key in batch.deletes):
         return "compact"
     if "holder" in written and "epoch" not in written:

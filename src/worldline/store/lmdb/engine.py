@@ -78,7 +78,7 @@ class LmdbEngine:
         self._writer = store.writer
         self._env = env
         self._loop = asyncio.get_running_loop()
-        self._hints = hints.Hints()
+        self.hints = hints.Hints()
         self._inbox = lmdb_writer.Inbox()
         self._in_flight = 0
         self._crowded = False
@@ -100,7 +100,7 @@ class LmdbEngine:
         self._check_open()
         kv.check_requests(requests)
         for _ in range(limits.LMDB_REMAPS_MAX):
-            seen = self._hints.seen
+            seen = self.hints.seen
             found = self._store.read(requests, self._env)
             if found is not None:
                 answers, time_us, version = found
@@ -125,7 +125,7 @@ class LmdbEngine:
         if self._poll is None:
             self._poll_later()
         try:
-            return await self._hints.wait(prefix, seen, timeout_ms)
+            return await self.hints.wait(prefix, seen, timeout_ms)
         finally:
             self._waiters -= 1
 
@@ -217,7 +217,7 @@ class LmdbEngine:
     def _note(self, txn: int, keys: list[bytes] | None) -> None:
         if txn > self._txn_polled:
             self._txns_noted += 1
-        self._hints.note(keys)
+        self.hints.note(keys)
 
     def _poll_later(self) -> None:
         self._poll = self._loop.call_later(limits.HINT_POLL_MS / 1000, self._look)
@@ -228,7 +228,7 @@ class LmdbEngine:
         if self._waiters and not self._closing:
             last = self._store.last_txn()
             if last - self._txn_polled > self._txns_noted:
-                self._hints.note(None)
+                self.hints.note(None)
             self._txn_polled, self._txns_noted = last, 0
             self._poll_later()
 
@@ -240,7 +240,7 @@ class LmdbEngine:
             self._loop.remove_reader(self._listener.fileno())
         if self._poll is not None:
             self._poll.cancel()
-        self._hints.note(None)
+        self.hints.note(None)
         self._store.release(self._listener)
 
     def _check_open(self) -> None:

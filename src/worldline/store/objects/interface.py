@@ -10,7 +10,10 @@ S3 servers can hold both.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -71,3 +74,29 @@ def check_list(prefix: str, after: str, count_max: int) -> None:
             raise errors.BadInput(f"not a part of an object name: {text[:200]!r}")
     if not 1 <= count_max <= limits.OBJECT_LIST_MAX:
         raise errors.BadInput(f"a listing has 1 to {limits.OBJECT_LIST_MAX} names, not {count_max}")
+
+
+class Patience:
+    """How long calls of objects that are far away may take: without an end, until the process that makes them begins to
+    close. Then it has to leave its worlds within a time that its users wait, whatever the server does.
+    """
+
+    def __init__(self) -> None:
+        self._ends_at: float | None = None  # on the event loop's clock
+        self._calls: dict[asyncio.Timeout, None] = {}
+
+    def end(self, *, in_ms: int = limits.OBJECT_CLOSING_MS) -> None:
+        """From now on all calls together have this long, those that are under way and those to come."""
+        self._ends_at = asyncio.get_running_loop().time() + in_ms / 1000
+        for each in self._calls:
+            each.reschedule(self._ends_at)
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[None]:
+        """Around a call. `TimeoutError` when the time is over."""
+        async with asyncio.timeout_at(self._ends_at) as limit:
+            self._calls[limit] = None
+            try:
+                yield
+            finally:
+                del self._calls[limit]

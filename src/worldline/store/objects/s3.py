@@ -3,10 +3,11 @@
 `put` is S3's own conditional write (`If-None-Match: *`) of the whole body, which carries its sha256 for the server to
 check. Each call of `put` marks its object with a token of its own. When the server says that the name is taken, the
 token of what is there tells whether an earlier try of the same call did it, its answer lost on the way; and if nothing
-is there, the server only refused to decide between two writers (409), and the try is repeated.
+is there, the server only refused to decide between two writers (409), and the try is repeated. What is said to be
+written is looked for, by its token, before it is believed.
 
-Every try has a time limit that grows with the body, every call a bounded number of tries with backoff. Errors that
-trying again cannot mend are raised at once. No message holds a secret.
+Every try has a time limit that grows with the body, every call a bounded number of tries with backoff; when the process
+closes, calls have little time left. Errors that trying again cannot mend are raised at once. No message holds a secret.
 
 Relied on: conditional writes, and listings in name order (so not the directory buckets of S3 Express). Buckets are
 never created here. What a finished `put` is worth is the server's promise.
@@ -75,18 +76,19 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class _Undecided(Exception):
-    """The name was said to be taken, but nothing is there."""
+    """The name was said to be taken, or written, but nothing is there, or something else."""
 
 
-async def open(url: str, settings: Settings, env: envs.Env) -> S3Objects:
+async def open(url: str, settings: Settings, env: envs.Env, patience: objects.Patience | None = None) -> S3Objects:
     """`StoreMissing` if there is no such bucket; `StoreUnavailable` if it cannot be listed."""
-    opened = S3Objects(url, settings, env)
+    opened = S3Objects(url, settings, env, patience)
     await opened.list("", count_max=1)
     return opened
 
 
 class S3Objects:
-    def __init__(self, url: str, settings: Settings, env: envs.Env) -> None:
+    def __init__(self, url: str, settings: Settings, env: envs.Env, patience: objects.Patience | None = None) -> None:
+        self._patience = patience or objects.Patience()
         self._bucket, prefix = _parse(url)
         self._endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
         _check(settings, self._endpoint)
@@ -128,6 +130,9 @@ class S3Objects:
                 probes.hit("s3.put-undecided")
                 raise _Undecided(f"{name} is said to exist, but is not there") from error
             raise errors.Exists(f"object {name} exists") from error
+        if await self._token(name) != token:
+            probes.hit("s3.put-not-there")
+            raise _Undecided(f"{name} was said to be written, but is not there")
 
     async def _token(self, name: str) -> str | None:
         """Who put what is there: the token, "" if it has none, None if there is nothing."""
@@ -181,7 +186,15 @@ class S3Objects:
                     return taken
 
     async def _try(self, what: str, once: Callable[[], Awaitable[T]]) -> T:
-        """Call until it answers, the error is final, or the tries run out."""
+        """Call until it answers, the error is final, the tries run out, or the process closes."""
+        try:
+            async with self._patience.call():
+                return await self._tries(what, once)
+        except TimeoutError as error:
+            probes.hit("s3.call-cut-short")
+            raise errors.StoreUnavailable(f"cannot {what} in bucket {self._bucket}: the process is closing") from error
+
+    async def _tries(self, what: str, once: Callable[[], Awaitable[T]]) -> T:
         turn = 0
         while True:
             try:

@@ -95,9 +95,9 @@ class PostgresEngine:
         self._settings = settings
         self._connect = connect
         self._schema = schema
-        self._hints = hints.Hints()
+        self.hints = hints.Hints()
         listen = functools.partial(connect, statements=False)
-        self._notices = notices.Notices(self._hints, listen, env, schema, settings)
+        self._notices = notices.Notices(self.hints, listen, env, schema, settings)
         self._sessions = Pool(connect, settings.read_connections + settings.commit_connections)
         self._readers = asyncio.Semaphore(settings.read_connections)
         self._queue = groups.Queue(
@@ -123,7 +123,7 @@ class PostgresEngine:
     async def read(self, *requests: kv.Request) -> kv.Snapshot:
         self._check_open()
         kv.check_requests(requests)
-        seen = self._hints.seen
+        seen = self.hints.seen
         if self._readers.locked():
             return await self._read_together(requests, seen)
         backwards, arguments = _ask(requests)
@@ -173,7 +173,7 @@ class PostgresEngine:
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         self._check_open()
-        return await self._hints.wait(prefix, seen, timeout_ms)
+        return await self.hints.wait(prefix, seen, timeout_ms)
 
     async def freeze(self) -> kv.Frozen:
         """A connection of its own, with one transaction: what it reads was there when it began."""
@@ -211,7 +211,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         self._closed = True
-        self._hints.note(None)
+        self.hints.note(None)
         while self._under_way or self._sharing:
             await asyncio.wait([*self._under_way, *self._sharing])
         await self._quiet.wait()
@@ -288,7 +288,7 @@ class PostgresEngine:
         for entry, answer in zip(group, answers, strict=True):
             if isinstance(answer, kv.Ok):
                 written = hints.written(entry.batch)
-                self._hints.note(written)
+                self.hints.note(written)
                 self._notices.tell(written)
 
     async def _with_reader(self, call: Callable[[Session], Awaitable[Sequence[Row]]]) -> tuple[int, Sequence[Row]]:

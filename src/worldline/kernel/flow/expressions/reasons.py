@@ -17,6 +17,7 @@ _INFIX: Final = {
     "eq": "=", "neq": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "add": "+", "sub": "-", "mul": "*", "div": "/",
     "mod": "mod",
 }  # fmt: skip
+_OF_INTENT: Final = ("input", "meta.intentId", "$system.uuid")
 _SHOWN_MAX: Final = 80  # characters of a value
 
 
@@ -29,6 +30,22 @@ def why(condition: Mapping[str, Any], scope: Scope) -> tuple[str, ...]:
     read = [f"{path} = {_shown(_value({'kind': 'get', 'path': path}, scope))}" for path in _paths(condition)]
     said = f" ({', '.join(read)})" if read else ""
     return (f"{text(condition)} is false{said}",)
+
+
+def without_intent(condition: dict[str, Any]) -> dict[str, Any] | None:
+    """The condition without those of its parts that read the intent; None if nothing is left of it."""
+    if not reads_intent(condition):
+        return condition
+    if condition["kind"] != "and":
+        return None
+    parts = [without_intent(each) for each in condition["args"]]
+    kept = [each for each in parts if each is not None]
+    return {"kind": "and", "args": kept} if kept else None
+
+
+def reads_intent(expression: Mapping[str, Any]) -> bool:
+    """Whether an expression depends on which intent is asked for: its input or its id."""
+    return any(path in _OF_INTENT or path.startswith("input.") for path in shapes.paths(expression))
 
 
 def text(expression: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ class Cycle:
         engine: kv.Engine,
         env: envs.Env,
         *,
-        blobs: blob_layer.Blobs,
+        blobs: blob_layer.Of,
         claims: step_batch.Claims,
         settings: WorkerSettings,
         kernel: kernel_thread.KernelThread,
@@ -72,7 +72,7 @@ class Cycle:
         self._clock = clock
         self._acted = acted
         self._telemetry = telemetry
-        self._intake = intake.Intake(engine, env, blobs, clock, batch_max=settings.max_inbox_batch, stuck=stuck)
+        self._intake = intake.Intake(engine, env, clock, batch_max=settings.max_inbox_batch, stuck=stuck)
         self._number = 0
         self._under_way: dict[int, tuple[int, Sequence[Turn]]] = {}  # since when, by a number of their own
 
@@ -189,7 +189,7 @@ class Cycle:
         turn, done = worked.turn, worked.done
         uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")
         try:
-            if not await _journaled(self._engine, self._blobs, turn.held.at, done):
+            if not await _journaled(self._engine, turn.held.blobs, turn.held.at, done):
                 return
         except errors.Error as error:
             uncertain.__cause__ = error
@@ -282,10 +282,10 @@ class Cycle:
     async def gather(self, at: ids.Address) -> restore.Material:
         """Everything that is needed of a world, read. Of a large one, the cells are left where they are."""
         cells_max = self._settings.cells_memory_max
-        return await restore.gather(self._engine, self._blobs, at, cells_max=cells_max)
+        return await restore.gather(self._engine, self._blobs(at.universe), at, cells_max=cells_max)
 
     async def build(self, material: restore.Material, program: Program) -> restore.Restored:
-        cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs)
+        cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs(material.at.universe))
         restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
         line = lines.line_of(material.at, material.lineage)
         restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))

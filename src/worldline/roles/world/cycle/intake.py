@@ -38,7 +38,6 @@ class Intake:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        blobs: blob_layer.Blobs,
         clock: StoreClock,
         *,
         batch_max: int,
@@ -46,7 +45,6 @@ class Intake:
     ) -> None:
         self._engine = engine
         self._env = env
-        self._blobs = blobs
         self._clock = clock
         self._batch_max = batch_max
         self._stuck = stuck
@@ -92,7 +90,7 @@ class Intake:
         return read
 
     async def _load_page(self, turn: Turn, page: kv.Page) -> None:
-        items = await self._load_all(await self._traced(turn.held.at, inboxes.decode(page.items)))
+        items = await self._load_all(turn.held.blobs, await self._traced(turn.held.at, inboxes.decode(page.items)))
         loaded = len(items) == len(page.items)
         turn.found(items, whole=loaded and not page.more)
         if not loaded:
@@ -112,18 +110,20 @@ class Intake:
                 items[index] = msgspec.structs.replace(items[index], trace=opened.work.trace)
         return items
 
-    async def _load_all(self, items: Sequence[inboxes.Unread]) -> list[tuple[inboxes.Unread, bytes]]:
+    async def _load_all(
+        self, blobs: blob_layer.Blobs, items: Sequence[inboxes.Unread]
+    ) -> list[tuple[inboxes.Unread, bytes]]:
         """Items with their payloads, up to the first that is out of reach now."""
         loaded: list[tuple[inboxes.Unread, bytes]] = []
         for item in items:
             try:
-                loaded.append(await self._load(item))
+                loaded.append(await self._load(blobs, item))
             except errors.StoreError as error:
                 log.warning("an item's payload cannot be read now: %s", error)
                 break
         return loaded
 
-    async def _load(self, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
+    async def _load(self, blobs: blob_layer.Blobs, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
         """An item with its payload. One whose payload is missing for good is treated as undecodable."""
         carried: payload.Payload | None = getattr(unread.item, "payload", None)
         if carried is None:
@@ -131,7 +131,7 @@ class Intake:
         if carried.inline is not None:
             return unread, carried.inline
         try:
-            return unread, await self._blobs.load(carried)
+            return unread, await blobs.load(carried)
         except (errors.NotFound, errors.Corrupt) as error:
             return msgspec.structs.replace(unread, item=None, error=f"its payload is missing: {error}"), b""
 

@@ -51,7 +51,7 @@ class Built(msgspec.Struct, frozen=True):
 class Claims:
     """Asked for every effect: may a co-located adapter have it at once? What was not committed is given back."""
 
-    def claim(self, work: Work, time_us: int) -> commit.Claim | None:  # noqa: ARG002 - the default takes none
+    def claim(self, at: ids.Address, work: Work, time_us: int) -> commit.Claim | None:  # noqa: ARG002 - it takes none
         return None
 
     def give_back(self, tokens: Sequence[bytes]) -> None:
@@ -125,7 +125,7 @@ def build(
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
         opened = [
-            commit.Opened(intent, work, claims.claim(work, time_us) if work.state is _WAITING else None)
+            commit.Opened(intent, work, claims.claim(held.at, work, time_us) if work.state is _WAITING else None)
             for intent, work in works_wanted
         ]
     try:

@@ -14,7 +14,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema(parsed: schema.DomainSchema) -> dict[str, Any]:
     """The schema of a domain's data. Names that begin with `$` are a host's and may be there."""
-    found = _object(parsed.state.fields)
+    found = members(parsed.state.fields)
     return {"$schema": DIALECT, "$id": parsed.id, **found, "patternProperties": {"^\\$": {"type": "object"}}}
 
 
@@ -24,19 +24,20 @@ def input_schema(action: schema.ActionSpec) -> dict[str, Any]:
         return {"$schema": DIALECT}
     if action.input.type != "object" or not isinstance(action.input.fields, dict):
         return {"$schema": DIALECT}
-    return {"$schema": DIALECT, **_object(action.input.fields)}
+    return {"$schema": DIALECT, **members(action.input.fields)}
 
 
-def _object(fields: Mapping[str, schema.FieldSpec]) -> dict[str, Any]:
+def members(fields: Mapping[str, schema.FieldSpec]) -> dict[str, Any]:
+    """An object with these fields and no others."""
     return {
         "type": "object",
-        "properties": {name: _of(spec) for name, spec in fields.items()},
+        "properties": {name: field(spec) for name, spec in fields.items()},
         "required": [name for name, spec in fields.items() if spec.required],
         "additionalProperties": False,
     }
 
 
-def _of(spec: schema.FieldSpec) -> dict[str, Any]:
+def field(spec: schema.FieldSpec) -> dict[str, Any]:
     """A field; null fits every one."""
     made = _shape(spec)
     if spec.description is not UNSET:
@@ -53,7 +54,7 @@ def _shape(spec: schema.FieldSpec) -> dict[str, Any]:
     if kind == "object":
         if not isinstance(spec.fields, dict):
             return {}
-        return {"anyOf": [_object(spec.fields), {"type": "null"}]}
+        return {"anyOf": [members(spec.fields), {"type": "null"}]}
     if kind == "array" and isinstance(spec.items, schema.FieldSpec):
-        return {"type": ["array", "null"], "items": _of(spec.items)}
+        return {"type": ["array", "null"], "items": field(spec.items)}
     return {"type": kind if kind == "null" else [kind, "null"]}

@@ -1,0 +1,1 @@
+"""A process that hosts many universes."""
