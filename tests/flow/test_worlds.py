@@ -22,6 +22,7 @@ from worldline.kernel.domains.turn import Target
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches
+from worldline.kernel.flow.exporting import tools as exporting
 from worldline.model import inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -129,16 +130,17 @@ def test_a_document_is_acted_on_and_is_a_catalogue_of_tools() -> None:
     with opened(shop) as world:
         tools = world.tools(shop.todos)
         assert [each.name for each in tools.available] == ["add"]
-        assert tools.unavailable == {"clear": "list.length > 0 is false (list.length = 0)"}
-        given = {"type": "object", "properties": {"title": {"type": ["string", "null"]}}, "required": ["title"],
-                 "additionalProperties": False}  # fmt: skip
-        assert tools.openai()[0]["function"] == {"name": "add", "description": "", "parameters": given}
-        assert tools.anthropic() == [{"name": "add", "description": "", "input_schema": given}]
-        assert tools.mcp() == [{"name": "add", "description": "", "inputSchema": given}]
-        assert world.act(tools.act("add", {"title": "milk"})).state["list"] == ["milk"]
-        assert world.tools(shop.todos).unavailable == {}
-        with pytest.raises(wl.BadInput, match="'clear' is not available: list"):
-            tools.act("clear", {})
+        assert {each.name: each.reasons for each in tools.unavailable} == {
+            "clear": ("list.length > 0 is false (list.length = 0)",)
+        }
+        assert [sorted(world.tools(shop.todos, shape=each).documents[0]) for each in exporting.SHAPES] == [
+            ["function", "type"], ["input_schema", "name"], ["inputSchema", "name"],
+        ]  # fmt: skip
+        chosen: flow.Act[dict[str, Any]] = flow.Act(shop.todos, *tools.call("add", {"title": "milk"}))
+        assert world.act(chosen).state["list"] == ["milk"]
+        assert world.tools(shop.todos).unavailable == ()
+        with pytest.raises(wl.BadInput, match="clear cannot be called now: list"):
+            tools.call("clear")
         with pytest.raises(wl.BadInput, match="has no action 'cook'"):
             shop.todos.action("cook")
         assert world.act(shop.todos.action("add")(title=1)).error is not None
@@ -249,7 +251,7 @@ def test_an_intent_is_abandoned_and_its_late_answer_changes_nothing() -> None:
         assert world.act(Order.fill(6), key="o").state.cents == 6
 
 
-@pytest.mark.probe("domains.stale")
+@pytest.mark.probe("domains.outcome-stale")
 def test_an_outcome_of_what_is_not_pending_is_journaled_as_stale() -> None:
     """FULFILL-0: also if the work is still open."""
     shop = Shop()
@@ -301,7 +303,7 @@ def test_the_environment_is_journaled_and_read_by_flows() -> None:
 # --- What goes wrong -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.probe("domains.fatal")
+@pytest.mark.probe("domains.cell-fatal")
 def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop()
     apply = cores.Core.apply
@@ -325,7 +327,7 @@ def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkey
         assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"
 
 
-@pytest.mark.probe("domains.unstorable")
+@pytest.mark.probe("domains.cell-unstorable")
 def test_what_a_cell_cannot_hold_ends_the_intent_that_would_put_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
     shop = Shop()
@@ -371,7 +373,7 @@ def test_an_intent_on_its_way_ends_under_its_own_document() -> None:
         assert world.snapshot(Order, "o").meta.schema_hash != first
 
 
-@pytest.mark.probe("domains.unfit")
+@pytest.mark.probe("domains.cell-unfit")
 def test_data_that_does_not_fit_blocks_its_cell_and_says_where() -> None:
     shop = Shop()
     with opened(shop) as world:

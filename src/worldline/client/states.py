@@ -14,7 +14,6 @@ from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
-from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Domain
 
 S = TypeVar("S")
@@ -25,7 +24,7 @@ async def typed(world: Handle, cls: type[S], key: str, *, at: int | None) -> S:
     what the cell holds.
     """
     if issubclass(cls, Domain):
-        read: S = cls.read(await snapshot_at(world, name_of(cls), key, at=at))
+        read: S = cls.read(await snapshot_at(world, cls, key, at=at))
         return read
     reducer = await _reducer_of(world, cls)
     data = await world.cell(reducer, key, at=at)

@@ -67,8 +67,7 @@ class Machine:
         self.live: dict[str, Run] = {}  # in order of start
         self._waiting: dict[str | None, dict[str, Run]] = {}  # by the schema of events; None: those that get every one
         self.ledger = Ledger()
-        self.work = OpenWork(self.ledger)
-        self.domains = Domains(self.ledger)
+        self.work, self.domains = OpenWork(self.ledger), Domains(self.ledger)
         self.later: Queue[RunId] = Queue(self.ledger.top, keys.LATER)  # they could continue when a step was full
         self.forgettable: Queue[RunId] = Queue(self.ledger.top, keys.FORGETTABLE)
         self.schedules: dict[str, Schedule] = {}
@@ -258,8 +257,7 @@ class Machine:
 
     def interested(self, schema: str) -> list[Run]:
         """The live runs that may wait for an event, in the order of their start."""
-        waiting = self._waiting
-        some, others = waiting.get(schema), waiting.get(None)
+        some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)

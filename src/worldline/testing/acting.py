@@ -9,13 +9,13 @@ from worldline.base import errors
 from worldline.client import answers
 from worldline.client.flow import looking
 from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
-from worldline.client.flow.tools import Tools
 from worldline.codec import structs
 from worldline.kernel.domains import acting, turn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
+from worldline.kernel.flow.exporting.tools import Shape, Tools
 from worldline.kernel.flow.patches import Patch
 from worldline.kernel.rows.records import Failure
 from worldline.model import inbox, journal
@@ -65,7 +65,7 @@ class Acting:
         """A cell as Core has it, now or at a height."""
         life = self._actor.life
         machine = life.machine if at is None else life.at_height(at)
-        return looking.snapshot_of(machine, name_of(domain), key, now_us=self._stage.now_us)
+        return looking.snapshot_of(machine, domain, key, now_us=self._stage.now_us)
 
     def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
         """Whether an action may be done now, and if not, why."""
@@ -75,9 +75,9 @@ class Acting:
         """What an action would do now, up to its first effect."""
         return looking.preview(self._actor.life.machine, checked(act), key, now_us=self._stage.now_us)
 
-    def tools(self, domain: Any, /, *, key: str = "") -> Tools:
+    def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
         """The actions of a domain as tools for a model."""
-        return looking.tools(self._actor.life.machine, domain, key, now_us=self._stage.now_us)
+        return looking.tools(self._actor.life.machine, domain, key, shape=shape, now_us=self._stage.now_us)
 
     def abandon(self, domain: Any, id: str, /, *, key: str = "") -> None:
         """End an intent that is on its way, with an error."""

@@ -10,7 +10,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel.domains import acting, turn
-from worldline.kernel.flow import snapshots
+from worldline.kernel.flow import snapshots, values
 from worldline.kernel.flow.authoring.documents import name_of, schema_of
 from worldline.kernel.flow.authoring.domains import Act
 
@@ -56,9 +56,14 @@ def checked(act: object) -> Act[Any]:
     return act
 
 
+def input_of(act: Act[Any]) -> Any:
+    """The input of a call; a call without arguments has none."""
+    return values.MISSING if act.input == {} else act.input
+
+
 def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, bytes]:
     """The event that an intent is: its schema and its data."""
-    given = [act.input] if act.input else []
+    given = [each for each in [input_of(act)] if each is not values.MISSING]
     return schema_of(name_of(act.domain), act.action), structs.encode(acting.StartIntent(key, id, named, given))
 
 

@@ -10,7 +10,6 @@ from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.flow import looking
 from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
-from worldline.client.flow.tools import Tools
 from worldline.client.handle import Handle
 from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
@@ -19,6 +18,7 @@ from worldline.kernel.domains import acting, kept, turn
 from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
+from worldline.kernel.flow.exporting.tools import Shape, Tools
 from worldline.kernel.flow.patches import Patch
 from worldline.model import ids
 
@@ -48,7 +48,7 @@ class Acts:
             answer, height = await self._submitted(schema, data, key, id)
             said = structs.decode(turn.Acted, answer)
             if said.state is None:
-                found = await snapshot_at(self._handle, name_of(act.domain), key, at=height)
+                found = await snapshot_at(self._handle, act.domain, key, at=height)
                 return acted_of(act, said, found)
             return acted_of(act, said, snapshots.decoded(said.state))
 
@@ -71,9 +71,11 @@ class Acts:
         """What an action would do now, up to its first effect. The world does not change."""
         return looking.preview(await self._handle.machine(), checked(act), key, now_us=self._now_us())
 
-    async def tools(self, domain: Any, /, *, key: str = "") -> Tools:
-        """The actions of a domain as tools for a model: those that may be called now, and why not the others."""
-        return looking.tools(await self._handle.machine(), domain, key, now_us=self._now_us())
+    async def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
+        """The actions of a domain as tools for a model, in the shape "openai", "anthropic" or "mcp": those that may be
+        called now, and why not the others. `flow.Act(domain, *tools.call(name, arguments))` is what it has chosen.
+        """
+        return looking.tools(await self._handle.machine(), domain, key, shape=shape, now_us=self._now_us())
 
     async def abandon(self, domain: Any, id: str, /, *, key: str = "") -> None:
         """End an intent that is on its way, with an error. Its effects are given up. `NotFound` if there is none."""
@@ -94,12 +96,10 @@ class Acts:
         return self._universe.store.env.wall_us()
 
 
-async def snapshot_at(world: Handle, domain: str, key: str, *, at: int | None) -> snapshots.Snapshot:
+async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> snapshots.Snapshot:
     """The snapshot of a cell, now or at a height; of one that there is not yet, the first that it would have."""
-    data = await world.cell(domain, key, at=at)
+    data = await world.cell(name_of(domain), key, at=at)
     if data is not None:
         return kept.decode(data)[1]
     machine = await world.machine(at=at)
-    if domain not in machine.domains.current:
-        raise errors.NotFound(f"world {world.name!r} has no flow domain {domain!r}")
     return looking.snapshot_of(machine, domain, key, now_us=world.universe.store.env.wall_us())

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
-import msgspec
-
 from worldline.base import errors
-from worldline.client.flow.acted import Explained, Preview
-from worldline.client.flow.tools import Tools, tool_of
+from worldline.client.flow.acted import Explained, Preview, input_of
 from worldline.kernel.domains import kept
 from worldline.kernel.domains.turn import compiled
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import snapshots, validation, values
+from worldline.kernel.flow import hashing, snapshots
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.flow.exporting import tools as exporting
 from worldline.kernel.state import Machine
+from worldline.model import row_keys
 
 S = TypeVar("S")
 _ID = "preview"
 
 
-def document_of(machine: Machine, domain: str) -> Compiled:
-    """The document that a domain has now."""
-    found = machine.domains.current.get(domain)
-    if found is None:
-        raise errors.NotFound(f"the world has no flow domain {domain!r}; it has {sorted(machine.domains.current)}")
-    return compiled(machine.domains.documents[found.hash].raw)
+def document_of(machine: Machine, domain: Any) -> Compiled:
+    """The document that a domain has now; in a world that was never run, the one that it will be given."""
+    name = name_of(domain)
+    found = machine.domains.current.get(name)
+    if found is not None:
+        return compiled(machine.domains.documents[found.hash].raw)
+    if machine.domains.had:
+        raise errors.NotFound(f"the world has no flow domain {name!r}; it has {sorted(machine.domains.current)}")
+    return compiled(hashing.canonical(domain.document()).encode())
 
 
-def snapshot_of(machine: Machine, domain: str, key: str, *, now_us: int) -> snapshots.Snapshot:
+def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> snapshots.Snapshot:
     """The snapshot of a cell; of one that does not exist yet, the first that it would have."""
-    cell = machine.cells.get((domain, key))
+    cell = machine.cells.get((name_of(domain), key))
     if cell is None:
         context = snapshots.Context(now_us // 1_000, "initial", machine.domains.env)
         return cores.created(document_of(machine, domain), {}, context)
@@ -51,36 +52,27 @@ def stuck(machine: Machine, domain: str, key: str) -> str:
 
 def explain(machine: Machine, what: Act[Any] | Action[Any, ...], key: str, *, now_us: int) -> Explained:
     """Whether an action may be done now. Without its input, only its condition is asked."""
-    domain = name_of(what.domain if isinstance(what, Act) else what.owner)
+    domain = what.domain if isinstance(what, Act) else what.owner
     action = what.action if isinstance(what, Act) else what.name
     document = document_of(machine, domain)
-    said = stuck(machine, domain, key)
+    said = stuck(machine, name_of(domain), key)
     if said:
         return Explained(False, "CELL_STUCK", said)
-    given: Any = values.MISSING
-    if isinstance(what, Act):
-        given = what.input or values.MISSING
-    elif action in document.schema.actions:
-        document = _without_input(msgspec.json.encode(document.raw), action)
     head = snapshot_of(machine, domain, key, now_us=now_us)
-    refusal = cores.Core().refusal(document, head, snapshots.Intent(action, _ID, given))
+    if isinstance(what, Act):
+        refusal = cores.Core().refusal(document, head, snapshots.Intent(action, _ID, input_of(what)))
+    else:
+        refusal = cores.Core().unavailable(document, head, action)
     if refusal is None:
         return Explained(True)
     return Explained(False, refusal.code, refusal.message, refusal.reasons)
 
 
-@functools.lru_cache(maxsize=256)
-def _without_input(raw: bytes, action: str) -> Compiled:
-    document = msgspec.json.decode(raw)
-    document["actions"][action].pop("input", None)
-    return validation.load_unchecked(document)
-
-
 def preview(machine: Machine, act: Act[S], key: str, *, now_us: int) -> Preview[S]:
     """What an intent would do, up to its first effect. Nothing is asked for."""
-    domain = name_of(act.domain)
+    domain = act.domain
     head = snapshot_of(machine, domain, key, now_us=now_us)
-    intent = snapshots.Intent(act.action, _ID, act.input or values.MISSING)
+    intent = snapshots.Intent(act.action, _ID, input_of(act))
     context = snapshots.Context(now_us // 1_000, _ID, machine.domains.env)
     found = cores.Core().compute(document_of(machine, domain), head, intent, context)
     asks = [(each.type, each.params) for each in found.requirements]
@@ -88,20 +80,11 @@ def preview(machine: Machine, act: Act[S], key: str, *, now_us: int) -> Preview[
     return Preview(found.status, act.domain.read(found.snapshot), error, asks)
 
 
-def tools(machine: Machine, domain: Any, key: str, *, now_us: int) -> Tools:
+def tools(machine: Machine, domain: Any, key: str, *, shape: exporting.Shape, now_us: int) -> exporting.Tools:
     """Every action of a cell: those that may be called now, and why not the others."""
     name = name_of(domain)
-    document = document_of(machine, name)
-    available, unavailable = [], {}
-    for action in document.schema.actions:
-        made: Action[Any, ...] = Action(_nothing)
-        made.__set_name__(domain, action)
-        found = explain(machine, made, key, now_us=now_us)
-        if found.available:
-            available.append(tool_of(document, action))
-        else:
-            unavailable[action] = str(found).removeprefix("no: ")
-    return Tools(domain, key, available, unavailable)
-
-
-def _nothing(_: Any) -> None: ...
+    document = document_of(machine, domain)
+    said = stuck(machine, name, key)
+    if said:
+        raise errors.Closed(f"{row_keys.cell_name(name, key)}: {said}")
+    return exporting.tools(document, snapshot_of(machine, domain, key, now_us=now_us), shape=shape)

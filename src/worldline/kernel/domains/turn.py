@@ -172,7 +172,7 @@ class Turn:
         try:
             data = self._run()
         except (errors.TooLarge, errors.EncodeError) as error:
-            probes.hit("domains.unstorable")
+            probes.hit("domains.cell-unstorable")
             self._kept, self.head = start
             self._asked, self._ends, self._stale = [], [], []
             self._jobs.clear()
@@ -185,7 +185,7 @@ class Turn:
         for requirement in self._asked:
             _ask(self.machine, self.domain, self.key, requirement)
         for requirement_id in self._stale:
-            probes.hit("domains.stale")
+            probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
             self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
         for intent_id, answer in self._ends:
@@ -254,7 +254,7 @@ class Turn:
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
-        probes.hit("domains.fatal")
+        probes.hit("domains.cell-fatal")
         said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
         self.machine.draft(Kind.HANDLER_FAILED, said)
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
@@ -284,7 +284,7 @@ class Turn:
         data = {**schema.defaults(document.schema), **self.head.data}
         wrong = misfit(document, data)
         if wrong:
-            probes.hit("domains.unfit")
+            probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
                 name = row_keys.cell_name(self.domain, self.key)
                 why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
