@@ -1,4 +1,4 @@
-"""Worlds as hosts of the contract suite: the test world, whose clock is virtual, and worlds in a store.
+"""The test world as a host of the contract suite: its clock is virtual.
 
 What jobs do is seen by running the journal again with a recorder: steps themselves record nothing.
 """
@@ -6,8 +6,8 @@ What jobs do is seen by running the journal again with a recorder: steps themsel
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -121,22 +121,29 @@ class InTestWorld:
         self.world.patch(self.domain, given, key=key)
 
     def events(self, key: str = KEY) -> list[flow.Event]:
-        found: list[flow.Event] = []
-
-        def heard(_domain: str, of: str, type: str, fields: dict[str, Any]) -> None:
-            found.append(flow.Event(of, type, fields))
-
-        token = turn.recorder.set(heard)
-        try:
+        with heard() as found:
             for _ in self.world.life.replayed():
                 pass
-        finally:
-            turn.recorder.reset(token)
         return [each for each in found if each.key == key]
 
     async def close(self) -> None:
         self.world.prove()
         self._open.close()
+
+
+@contextmanager
+def heard() -> Iterator[list[flow.Event]]:
+    """What jobs do in the steps that are run inside."""
+    found: list[flow.Event] = []
+
+    def hear(_domain: str, key: str, type: str, fields: dict[str, Any]) -> None:
+        found.append(flow.Event(key, type, fields))
+
+    token = turn.recorder.set(hear)
+    try:
+        yield found
+    finally:
+        turn.recorder.reset(token)
 
 
 async def _unperformed(url: Any = None, input: Any = None, n: Any = None) -> Any:
