@@ -52,17 +52,25 @@ def stuck(machine: Machine, domain: str, key: str) -> str:
 
 def explain(machine: Machine, what: Act[Any] | Action[Any, ...], key: str, *, now_us: int) -> Explained:
     """Whether an action may be done now. Without its input, only its condition is asked."""
-    domain = what.domain if isinstance(what, Act) else what.owner
-    action = what.action if isinstance(what, Act) else what.name
+    if not isinstance(what, Act):
+        return unavailable(machine, what.owner, what.name, key, now_us=now_us)
+    document = document_of(machine, what.domain)
+    said = stuck(machine, name_of(what.domain), key)
+    head = snapshot_of(machine, what.domain, key, now_us=now_us)
+    return _said(said, cores.Core().refusal(document, head, snapshots.Intent(what.action, _ID, input_of(what))))
+
+
+def unavailable(machine: Machine, domain: Any, action: str, key: str, *, now_us: int) -> Explained:
+    """Whether an action may be done now, whatever its input."""
     document = document_of(machine, domain)
     said = stuck(machine, name_of(domain), key)
-    if said:
-        return Explained(False, "CELL_STUCK", said)
     head = snapshot_of(machine, domain, key, now_us=now_us)
-    if isinstance(what, Act):
-        refusal = cores.Core().refusal(document, head, snapshots.Intent(action, _ID, input_of(what)))
-    else:
-        refusal = cores.Core().unavailable(document, head, action)
+    return _said(said, cores.Core().unavailable(document, head, action))
+
+
+def _said(why_stuck: str, refusal: cores.Refusal | None) -> Explained:
+    if why_stuck:
+        return Explained(False, "CELL_STUCK", why_stuck)
     if refusal is None:
         return Explained(True)
     return Explained(False, refusal.code, refusal.message, refusal.reasons)
