@@ -40,7 +40,8 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
     if is_class and what.__flow__.setdefault("name", name) != name:
         raise errors.BadInput(f"{what.__name__} is declared as {what.__flow__['name']!r} already")
     raw = hashing.canonical(given).encode()
-    made = Declared(name, schema.hash, keyed, parallel, sorted(schema.schema.actions), raw)
+    found = hashing.schema_hash(msgspec.json.decode(raw))  # of the text that worlds are given
+    made = Declared(name, found, keyed, parallel, sorted(schema.schema.actions), raw)
     return made, what if is_class else Document(name, given)
 
 

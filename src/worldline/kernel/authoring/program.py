@@ -193,8 +193,9 @@ class Program:
             for name, kinds in waits.items():
                 for kind in kinds or ():
                     stored_types.check(kind, f"{name}() waits for {values.name_of(kind)}")
-            self._routes = reducers.routes(self.reducers.values(), waits)
-            flow_domains.check(self.name, self.domains, self.reducers, self._routes)
+            routes = reducers.routes(self.reducers.values(), waits)
+            flow_domains.check(self.name, self.domains, self.reducers, routes)
+            self._routes = routes
         return self._routes
 
     def interests(self, workflow: str) -> list[str] | None:
