@@ -7,8 +7,9 @@ its source, with every statement left out that only serves a recorder.
 from __future__ import annotations
 
 import ast
+import importlib.abc
+import importlib.util
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -67,11 +68,19 @@ class Unswitched(compiled.Compiled):
 
 
 def unswitched_nodes() -> Any:
-    """The module of the nodes without what only serves a recorder."""
-    tree = _Strip().visit(ast.parse(inspect.getsource(nodes)))
-    made = types.ModuleType("unswitched_nodes")
-    exec(compile(ast.fix_missing_locations(tree), "unswitched_nodes", "exec"), vars(made))  # noqa: S102 - our own source
+    """The module of the nodes without what only serves a recorder, imported from its changed source."""
+    loader = _Stripped()
+    spec = importlib.util.spec_from_loader("unswitched_nodes", loader)
+    assert spec is not None
+    made = importlib.util.module_from_spec(spec)
+    loader.exec_module(made)
     return made
+
+
+class _Stripped(importlib.abc.InspectLoader):
+    def get_source(self, fullname: str) -> str:
+        del fullname
+        return ast.unparse(_Strip().visit(ast.parse(inspect.getsource(nodes))))
 
 
 class _Strip(ast.NodeTransformer):
