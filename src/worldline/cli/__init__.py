@@ -33,6 +33,7 @@ from worldline.cli.commands import (
     work,
     workers,
 )
+from worldline.cli.flow import domain
 from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
 
 for each in deletion.UNIVERSE:
@@ -53,7 +54,7 @@ SECTIONS = {
     "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS],
     "Keep a store": [*collection.COMMANDS, *keys.COMMANDS],
     "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
-    "Check and measure": [*checks.COMMANDS, *simulate.COMMANDS],
+    "Check and measure": [*checks.COMMANDS, *domain.COMMANDS, *simulate.COMMANDS],
 }
 ALIASES = {"log": "journal"}
 COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}

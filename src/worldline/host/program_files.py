@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import importlib.util
 import inspect
 import linecache
@@ -53,6 +54,25 @@ def load(target: str) -> Loaded:
     for program in programs:
         _settle(path, program)
     return Loaded(path, programs, [path, *_neighbours(path)], _egress(path, module))
+
+
+def load_member(path: Path, name: str) -> object | None:
+    """Import a file, which need not declare a program, and give what it calls by this name, if anything."""
+    if not path.is_file():
+        raise errors.BadInput(f"there is no file {path}")
+    return getattr(_import(path.resolve()), name, None)
+
+
+def import_member(module: str, name: str) -> object | None:
+    """What a module, on the path of Python or in this folder, calls by this name, if anything."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise errors.BadInput(f"there is no file {module}, and no module is called so")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except (Exception, SystemExit) as error:
+        raise errors.BadInput(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def load_all(targets: Sequence[str]) -> list[Program]:

@@ -18,6 +18,7 @@ from worldline.base import errors
 from worldline.inspect import lint_rules
 
 ALLOW = "# worldline: allow"
+DOMAIN = "worldline.flow.Domain"
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
@@ -50,6 +51,19 @@ def lint(text: str, file: str) -> list[Finding]:
         if not lines[where.lineno - 1].rstrip().endswith(ALLOW)
     ]
     return sorted(dict.fromkeys(found))
+
+
+def domain_classes(text: str) -> list[str]:
+    """The classes of this source that derive from `flow.Domain`: they are traced to be checked, so not from here."""
+    tree = ast.parse(text)
+    known = aliases(ast.walk(tree))
+    found = []
+    for node in [each for each in tree.body if isinstance(each, ast.ClassDef)]:
+        for base in node.bases:
+            first, _, rest = dotted(base).partition(".")
+            if f"{known.get(first, first)}.{rest}".rstrip(".") == DOMAIN:
+                found.append(node.name)
+    return found
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -11,6 +11,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, output
 from worldline.cli.common import Desk
+from worldline.cli.flow import findings
 from worldline.cli.upkeep import world_files
 from worldline.client.connection import Connection
 from worldline.host import program_files
@@ -188,20 +189,30 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
 
 
 @common.command("check")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-async def check(desk: Desk, *, files: tuple[Path, ...]) -> int:
-    """Find code that would not replay.
+@click.argument("files", nargs=-1, required=True, metavar="FILE|CLASS...")
+async def check(desk: Desk, *, files: tuple[str, ...]) -> int:
+    """Find code that would not replay, and slips in flow domains.
 
-    Clocks, randomness, sets, I/O. The source is read and not run.
+    Clocks, randomness, sets, I/O. The source is read and not run. A flow domain is named as its JSON file, or as
+    FILE.py:Class, which is imported: unguarded effects, computed values read too early, containers compared.
     """
-    found: list[lint.Finding] = []
+    count = 0
     for file in files:
-        found += lint.lint(_source(file), str(file))
-    for finding in found:
-        desk.out.one(finding, [str(finding)])
-    if not found:
+        of_domain = program_files.split(file)[1] or Path(file).suffix == ".json"
+        for said in findings.of_domain(file) if of_domain else _of_source(desk, Path(file)):
+            desk.out.one(said, [str(said)])
+            count += 1
+    if not count:
         desk.out.note("nothing found")
-    return output.NEGATIVE if found else 0
+    return output.NEGATIVE if count else 0
+
+
+def _of_source(desk: Desk, file: Path) -> list[lint.Finding]:
+    text = _source(file)
+    found = lint.lint(text, str(file))
+    for name in lint.domain_classes(text):
+        desk.out.note(f"{name} is a flow domain: `worldline check {file}:{name}` imports and checks it")
+    return found
 
 
 def _source(file: Path) -> str:

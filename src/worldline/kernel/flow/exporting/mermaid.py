@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from worldline.kernel.flow import paths, schema, validation
-from worldline.kernel.flow.exporting import reads
+from worldline.kernel.flow import paths, schema
+from worldline.kernel.flow.analysis import reads
 
 _SHAPES: Final = {"field": "[{}]", "computed": "([{}])", "action": "[[{}]]", "effect": "{{{{{}}}}}"}
 
@@ -29,7 +29,7 @@ def _action(chart: _Chart, parsed: schema.DomainSchema, name: str, action: schem
     for path in reads.of_condition(action):
         if path in parsed.computed.fields or paths.split(path)[0] in parsed.state.fields:
             chart.edge(_read(chart, parsed, path), "-. available .->", at)
-    for _, node in validation.walk(action.flow, ""):
+    for _, node in reads.walk(action):
         if node["kind"] == "patch" and paths.split(node["path"])[0] in parsed.state.fields:
             chart.edge(at, "-->", chart.node("field", paths.split(node["path"])[0]))
         elif node["kind"] == "call":

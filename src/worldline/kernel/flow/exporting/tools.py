@@ -22,9 +22,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from worldline.base import errors
-from worldline.kernel.flow import core, schema, snapshots, validation, values
+from worldline.kernel.flow import core, schema, snapshots, values
+from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.compiled import Compiled
-from worldline.kernel.flow.exporting import json_schema, reads
+from worldline.kernel.flow.exporting import json_schema
 
 Shape = Literal["openai", "anthropic", "mcp"]
 SHAPES: Final[tuple[Shape, ...]] = ("openai", "anthropic", "mcp")
@@ -154,6 +155,6 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
 
 def _reads_input(spec: schema.ActionSpec) -> bool:
     """Whether an action that declares no input may read one all the same, itself or in an action that it calls."""
-    if any(node["kind"] == "call" for _, node in validation.walk(spec.flow, "")):
+    if any(node["kind"] == "call" for _, node in reads.walk(spec)):
         return True
     return any(path == _WRAPPED or path.startswith(f"{_WRAPPED}.") for path in reads.of_action(spec))

@@ -9,10 +9,32 @@ from worldline.kernel.flow import nodes, schema, validation
 from worldline.kernel.flow.expressions import shapes
 
 
+def walk(spec: schema.ActionSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every node of an action's flow, with its place in it."""
+    return validation.walk(spec.flow, "")
+
+
+def called(parsed: schema.DomainSchema, name: str) -> list[schema.ActionSpec]:
+    """An action and those that it calls, directly or through others, each once."""
+    found: dict[str, None] = {}
+    todo = [name]
+    while todo:
+        each = todo.pop(0)
+        if each not in found and each in parsed.actions:
+            found[each] = None
+            todo += [node["flow"] for _, node in walk(parsed.actions[each]) if node["kind"] == "call"]
+    return [parsed.actions[each] for each in found]
+
+
 def of_action(spec: schema.ActionSpec) -> list[str]:
     """Every path that an action gets, in its condition and its flow, each once."""
-    found = list(of_condition(spec))
-    for _, node in validation.walk(spec.flow, ""):
+    return list(dict.fromkeys([*of_condition(spec), *of_flow(spec)]))
+
+
+def of_flow(spec: schema.ActionSpec) -> list[str]:
+    """Every path that the flow of an action gets, each once."""
+    found: list[str] = []
+    for _, node in walk(spec):
         for _, form, inner in schema.node_children(node):
             if form == "e":
                 found += shapes.paths(inner)
@@ -27,7 +49,7 @@ def of_condition(spec: schema.ActionSpec) -> list[str]:
 def written(spec: schema.ActionSpec) -> list[str]:
     """The paths that an action patches, and those that its effects are to answer into, each once."""
     found: dict[str, None] = {}
-    for _, node in validation.walk(spec.flow, ""):
+    for _, node in walk(spec):
         if node["kind"] == "patch":
             found[node["path"]] = None
         elif node["kind"] == "effect":
@@ -54,6 +76,6 @@ def targets(effect: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _asked(spec: schema.ActionSpec) -> Iterator[Mapping[str, Any]]:
-    for _, node in validation.walk(spec.flow, ""):
+    for _, node in walk(spec):
         if node["kind"] == "effect" and node["type"] not in nodes.INLINE:
             yield node

@@ -1,0 +1,1 @@
+"""Commands about flow domains that need no store."""

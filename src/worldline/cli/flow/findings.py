@@ -1,0 +1,32 @@
+"""What `worldline check` says of a flow domain: its problems, or else what is hardly meant in it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.cli.flow import targets
+from worldline.kernel.flow import faults, validation
+from worldline.kernel.flow.analysis import document_lint
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A finding in a domain, which has paths and no lines."""
+
+    file: str
+    path: str
+    rule: str
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.path}: " if self.path else f"{self.file}: "
+        return f"{where}{self.what}; {self.instead}" if self.instead else f"{where}{self.what}"
+
+
+def of_domain(target: str) -> list[Found]:
+    """All that is found. A document that is not valid is not looked at any further."""
+    try:
+        domain = validation.load(targets.document(target))
+    except faults.SchemaRefused as refused:
+        return [Found(target, each.path, each.code, each.message, "") for each in refused.problems]
+    return [Found(target, each.path, each.rule, each.what, each.instead) for each in document_lint.lint(domain)]

@@ -1,0 +1,43 @@
+"""Which domain a command is about: a document in a JSON file, or a class, as FILE.py:Class or module:Class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors
+from worldline.host import program_files
+from worldline.kernel.flow import validation
+from worldline.kernel.flow.authoring import domains
+from worldline.kernel.flow.compiled import Compiled
+
+NAMED = "order.json, shop.py:Order or package.module:Order"
+
+
+def document(target: str) -> Any:
+    """What a target says, which may be no valid document. Raises `BadInput`, also for a class that is none."""
+    path, name = program_files.split(target)
+    if not name:
+        return read(path)
+    in_file = path.suffix == ".py" or path.is_file()
+    found = program_files.load_member(path, name) if in_file else program_files.import_member(str(path), name)
+    if not isinstance(found, type) or not issubclass(found, domains.Domain):
+        raise errors.BadInput(f"{target} is no class that derives from flow.Domain")
+    return found.document()
+
+
+def compiled(target: str) -> Compiled:
+    """A target, which must be valid."""
+    return validation.load(document(target))
+
+
+def read(path: Path) -> Any:
+    """The value in a JSON file."""
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise errors.BadInput(f"{path} cannot be read: {error.strerror}; name a domain as {NAMED}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.BadInput(f"{path} is no JSON: {error}") from error
