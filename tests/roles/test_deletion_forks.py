@@ -119,17 +119,43 @@ async def test_a_fork_goes_on_without_the_history_that_stood_elsewhere(kit: Kit)
     await kit.aclose()
 
 
-@pytest.mark.probe("compaction.parent-deleted")
-async def test_a_fork_of_an_earlier_release_is_not_compacted_once_its_parent_is_deleted(memory_kit: Kit) -> None:
-    """Its lineage does not say the chain that its own journal goes on from."""
-    _, process, world, fork = await family(memory_kit)
+@pytest.mark.parametrize("knows_chain", [True, False])
+async def test_a_history_with_a_gap_is_proved_from_behind_it(memory_kit: Kit, knows_chain: bool) -> None:
+    """The parent is deleted, its own parent is not: the snapshot of that one leads nowhere. The simulator found a proof
+    that began there and called the fork damaged.
+    """
+    vault, process, _, fork = await family(memory_kit)
+    await fork.send(Note("k", "more"))
+    last = await lone(process, fork, "g")
+    if not knows_chain:
+        await forget_chain(memory_kit, process, last)
+    forked = (await last.lineage() or pytest.fail("a fork")).height
+    await fork.delete(wait=True)
+    proof = await prove.prove(last._handle, programs=[vault.program])
+    assert (proof.holds, proof.height) == (True, (await last.head()).height)
+    assert proof.start >= forked
+    assert (await verify.verify(process.universe._connection, await last._handle.address())).entries_above >= forked
+    with pytest.raises(errors.NotRetained, match="not kept any more"):
+        await prove.prove(last._handle, programs=[vault.program], up_to=1)
+    await process.close()
+    await memory_kit.aclose()
+
+
+async def forget_chain(kit: Kit, process: Process, fork: wl.World) -> None:
+    """Make its lineage one of an earlier release, which does not say the chain that its own journal goes on from."""
     key = lineage_keys.lineage_key(await fork._handle.address())
     raw = (await process.engine.read(kv.Get(key))).value(0) or b""
     old = msgspec.structs.replace(lineage_keys.LINEAGE.unpack(raw), chain=b"", state=b"", time_us=0)
     batch = kv.Batch()
     batch.expect(key, raw)
     batch.put(key, lineage_keys.LINEAGE.pack(old))
-    await transact.commit(process.engine, memory_kit.env, batch)
+    await transact.commit(process.engine, kit.env, batch)
+
+
+@pytest.mark.probe("compaction.parent-deleted")
+async def test_a_fork_of_an_earlier_release_is_not_compacted_once_its_parent_is_deleted(memory_kit: Kit) -> None:
+    _, process, world, fork = await family(memory_kit)
+    await forget_chain(memory_kit, process, fork)
     await world.delete(wait=True)
     for number in range(20):
         await fork.send(Note("k", str(number)))

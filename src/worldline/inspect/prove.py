@@ -80,11 +80,14 @@ async def prove(
         )
     top = await verify.head(universe, at)
     line = await reader.line_of(universe.store.engine, at)
-    kept = await verify.records(universe, line)
+    above = (await verify.entries_kept(universe, line)).above
+    kept = [each for each in await verify.records(universe, line) if each.height >= above]
     if up_to is not None:
         if not 0 <= up_to <= top.height:
             raise errors.BadInput(f"no height {up_to}: the journal's head is at height {top.height}")
         kept = [each for each in kept if each.height <= up_to]
+    if not kept:
+        raise await reader.not_retained(universe.store.engine, line, above if up_to is None else up_to)
     start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
     loaded.setdefault(meta.program_hash, known[0])

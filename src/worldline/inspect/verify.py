@@ -280,13 +280,21 @@ async def _begin(
     universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]
 ) -> snapshot.Snapshot | journal.Head:
     """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
-    than what a fork has of it, the earliest snapshot.
+    than what a fork has of it, the earliest snapshot from there on.
     """
+    found = await entries_kept(universe, line)
+    usable = [each for each in kept if each.height >= found.above]
+    if not usable:
+        raise Damaged(found.above, "no snapshot is kept to start from")
+    return usable[0] if found.head is None or found.above == usable[0].height else found.head
+
+
+async def entries_kept(universe: Connection, line: lines.Line) -> journal_pages.Kept:
+    """From where on there are entries. A snapshot below leads nowhere: a world in between may be deleted."""
     try:
-        found = await journal_pages.kept(universe.store.engine, line)
+        return await journal_pages.kept(universe.store.engine, line)
     except errors.DecodeError as error:
         raise Damaged(0, f"the index of segments: {error}") from error
-    return kept[0] if found.head is None or found.above == kept[0].height else found.head
 
 
 async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:
