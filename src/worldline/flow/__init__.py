@@ -3,6 +3,7 @@
 from worldline.flow.effects import EffectCall, Handler, answering
 from worldline.flow.events import Event, replay
 from worldline.flow.host import Host, KeyFatal, Result
+from worldline.kernel.flow.analysis.explore import Explored, NeverRuns, Step, Stuck, explore
 from worldline.kernel.flow.authoring import ops as x
 from worldline.kernel.flow.authoring.domains import (
     Act,
@@ -48,11 +49,13 @@ __all__ = [
     "Error",
     "ErrorValue",
     "Event",
+    "Explored",
     "Failure",
     "Handler",
     "Host",
     "Intent",
     "KeyFatal",
+    "NeverRuns",
     "NotJson",
     "Patch",
     "Problem",
@@ -61,6 +64,8 @@ __all__ = [
     "Result",
     "SchemaRefused",
     "Snapshot",
+    "Step",
+    "Stuck",
     "Tool",
     "Tools",
     "Unavailable",
@@ -71,6 +76,7 @@ __all__ = [
     "call",
     "clear",
     "computed",
+    "explore",
     "fail",
     "halt",
     "input_schema",
