@@ -76,7 +76,7 @@ class Shop:
     def __init__(self, version: int = 1) -> None:
         self.app = app = wl.Program("shop")
 
-        @app.effect(timeout=10, retry=wl.Retry(attempts=1))
+        @app.effect(timeout=10, total_timeout=60, retry=wl.Retry(attempts=1))
         async def charge(card: str, cents: int) -> str:
             return f"{cents} from {card}"
 

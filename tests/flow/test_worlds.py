@@ -125,6 +125,13 @@ def test_an_action_with_an_effect_ends_and_says_so() -> None:
         assert world.state(Order, "other").cents == 0
 
 
+def test_a_document_with_other_numbers_means_the_same_to_a_world() -> None:
+    app = wl.Program("app")
+    made = app.domain(document({"go": put("count", lit(1.0))}), name="Made")
+    with testing.world(app) as world:
+        assert world.act(made.action("go")()).state["count"] == 1
+
+
 def test_a_document_is_acted_on_and_is_a_catalogue_of_tools() -> None:
     shop = Shop()
     with opened(shop) as world:

@@ -11,7 +11,6 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output, payloads
-from worldline.cli.commands.talk import DATA
 from worldline.cli.common import Desk
 from worldline.client.flow import looking
 from worldline.client.handle import Handle
@@ -20,6 +19,7 @@ from worldline.kernel.flow import snapshots
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Act
 
+_DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: here, from a file, or from stdin.")
 _KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
 
 
@@ -38,7 +38,7 @@ class Shown(msgspec.Struct, frozen=True):
 @click.argument("world")
 @click.argument("action", metavar="DOMAIN.ACTION")
 @click.argument("fields", nargs=-1)
-@DATA
+@_DATA
 @_KEY
 @click.option("--id", "intent", metavar="ID", help="The same id again is the same intent.")
 @click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
@@ -54,7 +54,7 @@ async def act(
     async with desk.open() as universe:
         handle = await desk.world(universe, world)
         domain, name = await _named(handle, action)
-        called = Act(domain, name, _fields(payloads.given(fields, data)))
+        called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
         found = World(universe, world)
         if preview:
             would = await found.preview(called, key=key)
