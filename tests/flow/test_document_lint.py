@@ -9,6 +9,7 @@ import pytest
 from tests.flow.documents import HALT, effect, field, get, lit, loaded, once, op, put, seq, when
 from worldline import flow
 from worldline.flow import x
+from worldline.kernel.flow import schema
 from worldline.kernel.flow.analysis import document_lint, reads
 
 FIELDS = {
@@ -173,7 +174,12 @@ def test_classes_guard_their_effects_themselves() -> None:
 def test_called_actions_are_walked_once_and_not_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[str] = []
     whole = reads.called
-    monkeypatch.setattr(reads, "called", lambda parsed, name: walked.append(name) or whole(parsed, name))
+
+    def called(parsed: schema.DomainSchema, name: str) -> list[schema.ActionSpec]:
+        walked.append(name)
+        return whole(parsed, name)
+
+    monkeypatch.setattr(reads, "called", called)
     many, calls = seq(*[BUMP] * 500), seq(*[{"kind": "call", "flow": "many"}] * 500)
     assert found({"many": many, "calls": calls}) == []
     assert walked == ["many", "many"], "what is written anywhere, and what is patched so far"
