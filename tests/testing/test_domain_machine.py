@@ -118,7 +118,8 @@ def test_documents_of_every_shape() -> None:
     taken = {
         "type": "object", "required": True,
         "fields": {"on": {"type": "boolean", "required": True}, "no": {"type": "null", "required": True},
-                   "any": {"type": "object", "required": True}, "all": {"type": "array", "required": True}},
+                   "any": {"type": "object", "required": True}, "all": {"type": "array", "required": True},
+                   "never": {"type": {"enum": []}, "required": True}},
     }  # fmt: skip
     made = document(
         {

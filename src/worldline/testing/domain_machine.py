@@ -132,7 +132,7 @@ class Strategies:
     def of(self, spec: schema.FieldSpec) -> Any:
         st, kind = self._st, spec.type
         if isinstance(kind, schema.Enum):
-            return st.sampled_from(kind.enum)
+            return st.sampled_from(kind.enum or [None])  # null fits every field
         if kind == "array":
             items = self.of(spec.items) if isinstance(spec.items, schema.FieldSpec) else st.just(None)
             return st.lists(items, max_size=ITEMS_MAX)

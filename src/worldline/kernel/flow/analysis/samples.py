@@ -36,7 +36,7 @@ def of_field(spec: schema.FieldSpec, literals: Literals, count_max: int) -> list
 def _of_kind(spec: schema.FieldSpec, literals: Literals, count_max: int) -> list[Any]:
     kind = spec.type
     if isinstance(kind, schema.Enum):
-        return list(kind.enum)
+        return list(kind.enum) or [None]  # null fits every field
     if kind == "object":
         return of_members(spec.fields, literals, count_max) if isinstance(spec.fields, dict) else [{}]
     if kind == "array":
