@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import worldline as wl
-from tests.flow.documents import document, effect, field, get, lit, op, seq, when
+from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
 from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
 from worldline import flow, testing
 from worldline.base import errors, limits
