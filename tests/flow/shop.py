@@ -73,10 +73,10 @@ class Order3(flow.Domain):
 class Shop:
     """A program, made anew, with its declarations."""
 
-    def __init__(self, version: int = 1) -> None:
+    def __init__(self, version: int = 1, *, attempts: int = 1) -> None:
         self.app = app = wl.Program("shop")
 
-        @app.effect(timeout=10, total_timeout=60, retry=wl.Retry(attempts=1))
+        @app.effect(timeout=10, total_timeout=60, retry=wl.Retry(attempts=attempts))
         async def charge(card: str, cents: int) -> str:
             return f"{cents} from {card}"
 
