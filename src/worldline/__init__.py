@@ -33,6 +33,7 @@ _DECLARED = {
     "client.diff.result": "Diff",
     "client.hosting.many": "Hosting serve",
     "client.effect": "OpenEffect",
+    "client.flow.acted": "Acted Explained Preview",
     "client.listing": "DeadLetter",
     "client.open": "open",
     "client.personal.erase": "Erasure",

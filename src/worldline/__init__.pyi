@@ -58,6 +58,7 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
+from worldline.client.flow.acted import Acted, Explained, Preview
 from worldline.client.hosting.many import Hosting, serve
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
@@ -120,6 +121,7 @@ from worldline.store.encryption.master_keys import AesGcm
 __version__: str
 
 __all__ = [
+    "Acted",
     "AesGcm",
     "Allowed",
     "AllowedChange",
@@ -155,6 +157,7 @@ __all__ = [
     "Erasure",
     "Error",
     "Exists",
+    "Explained",
     "Exported",
     "Failed",
     "Fatal",
@@ -178,6 +181,7 @@ __all__ = [
     "OutsideWorkflow",
     "Overloaded",
     "Personal",
+    "Preview",
     "Program",
     "Quota",
     "QuotaChange",

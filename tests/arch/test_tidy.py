@@ -60,6 +60,7 @@ CALLS_USER_CODE = (
     "kernel/context.py",
     "kernel/driver.py",
     "kernel/events.py",
+    "kernel/domains/turn.py",
     "kernel/flow/jobs.py",
     "kernel/execution/coroutines.py",
     "kernel/execution/waits.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from tests.cli.cli_kit import run, spawn
 from tests.servers import postgres
 from tests.store import postgres_kit
 from worldline.base import errors
-from worldline.bench import cluster
+from worldline.bench import cluster, flow_domains
+from worldline.kernel.flow import core, nodes, schema, snapshots
 
 
 def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
@@ -26,10 +28,30 @@ def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
     assert "bare engine, 64 in flight" in shown.out
 
 
+def test_flow_domains_need_no_store(tmp_path: Path) -> None:
+    said = run("bench", "--only", "F", "--json", cwd=tmp_path)
+    assert (said.code, sorted(said.json)) == (0, ["F", "machine", "store"])
+    figures = said.json["F"]
+    for name in ("nodes_per_s", "counter_per_s", "counter_untraced_per_s", "compute_64_kib_us", "read_1_kib_us"):
+        assert figures[name] > 0, name
+    assert {"trace_costs", "switched_off_costs"} <= figures.keys()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_without_a_switch_do_the_same_and_trace_nothing() -> None:
+    document = schema.sealed(flow_domains._DOCUMENT)
+    without, context = flow_domains.Unswitched(document), snapshots.Context()
+    found = core.Core().compute(without, core.created(without, {}, context), snapshots.Intent("many", "i"), context)
+    assert found.snapshot.data["count"] == flow_domains.STEPS
+    assert found.trace is not None
+    assert found.trace.nodes == {}
+    assert "recorder is not None" in inspect.getsource(nodes)
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["--only", "X"], "there are A, B1, B64, C, D, E"),
+        (["--only", "X"], "there are A, B1, B64, C, D, E, F"),
         (["--seconds", "-1"], "a number above 0, not -1"),
         (["--seconds", "0"], "a number above 0, not 0"),
         (["--seconds", "nan"], "a number above 0, not nan"),

@@ -107,7 +107,6 @@ def test_an_error_that_says_what_to_do_gets_no_other_hint(capsys: pytest.Capture
 
 def test_refused(store: Path) -> None:
     assert run("archive", "bob", "--store", store).code == 0
-    assert run("pause", "bob", "--store", store).code == 4
     said = run("send", "bob", "Deposited", "account=a", "cents=1", "--store", store)
     assert said.code == 4
     assert "is archived and takes no input" in said.err

@@ -112,10 +112,10 @@ def test_a_world_is_erased(store: Path, keys: Path) -> None:
     assert run("erase", "alice", "--all", "--yes", *words, "--json").json["changed"] is True
     assert run("erase", "alice", "--all", "--yes", *words, "--json").json["changed"] is False
     found = run("state", "alice", *words, "--json")
-    assert (found.code, found.error["code"]) == (output.STORE, "erased")
+    assert (found.code, found.error["code"]) == (output.STORE, "key_destroyed")
     assert run("erase", "alice", "--all", "--key", "k", *words).code == output.USAGE
     assert "its state was erased" in run("why", "alice", *words).out
-    assert run("resume", "alice", *words, "--json").error["code"] == "erased"
+    assert run("resume", "alice", *words, "--json").error["code"] == "key_destroyed"
     assert run("verify", "--all", *words, "--json").lines == [{"world": "alice", "holds": True, "erased": True}]
     assert run("doctor", *words).code == 0
     assert run("list", "-q", *words).out.split() == ["alice"]

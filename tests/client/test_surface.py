@@ -17,10 +17,10 @@ UNIVERSE = [
     "worlds",
 ]  # fmt: skip
 WORLD = [
-    "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "erase", "export",
-    "follow", "fork",
-    "head", "journal", "lineage", "name", "pause", "resume", "revert", "run", "runs", "schedule", "schedules", "send",
-    "shadow", "snapshot", "start", "state", "unschedule",
+    "abandon", "act", "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "env",
+    "erase", "explain", "export", "follow", "fork", "head", "journal", "lineage", "name", "patch", "pause", "preview",
+    "resume", "revert", "run", "runs", "schedule", "schedules", "send", "shadow", "snapshot", "start", "state", "tools",
+    "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["already_enqueued", "applied", "id", "stamp"]

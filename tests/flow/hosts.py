@@ -118,9 +118,6 @@ class Standalone:
         await self.host.close()
 
 
-KINDS: dict[str, Callable[..., Standalone]] = {"standalone": Standalone}
-
-
 def types(desk: Desk, key: str = KEY) -> list[str]:
     """The events of jobs, Core and effects, in order; those of runners are looked at apart."""
     return [each.type for each in desk.events(key) if not each.type.startswith("runner:")]

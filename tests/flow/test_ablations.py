@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +42,9 @@ GUARDS: dict[str, tuple[Any, str, Any, Scenario]] = {
 
 
 @pytest.mark.parametrize("name", list(GUARDS))
-async def test_a_guard_that_is_off_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guard_that_is_off_is_missed(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place, attribute, without, scenario = GUARDS[name]
-    desks = Desks("standalone")
+    desks = Desks("standalone", tmp_path)
     await scenario(desks)
     monkeypatch.setattr(place, attribute, without)
     with pytest.raises(AssertionError):

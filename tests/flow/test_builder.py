@@ -383,7 +383,7 @@ class Order(flow.Domain):
 
 async def main() -> None:
     host = flow.Host(Order)
-    reveal_type(Order.pay("tok"))  #: Revealed type is "worldline.kernel.flow.authoring.domains.Act"
+    reveal_type(Order.pay("tok"))  #: Revealed type is "worldline.kernel.flow.authoring.domains.Act[sample.Order]"
     Order.pay(5)  #: Argument 1 to "__call__" of "Action" has incompatible type "int"; expected "str"
     result = await host.act(Order.pay("tok"))
     order = Order.read(result.snapshot)

@@ -58,8 +58,8 @@ async def idle_data(desk: Any, key: str = KEY) -> dict[str, Any]:
 # --- 1. context ------------------------------------------------------------------------------------------
 
 
-async def test_ctx_001_now_is_the_same_for_all_of_a_job(open_desk: Desks) -> None:
-    desk = open_desk(made(go=seq(put("t1", get("meta.timestamp")), put("t2", get("meta.timestamp")))))
+async def test_ctx_001_now_is_the_same_for_all_of_a_job(open_timed: Desks) -> None:
+    desk = open_timed(made(go=seq(put("t1", get("meta.timestamp")), put("t2", get("meta.timestamp")))))
     await desk.advance(700)
     await desk.act("go")
     data = await idle_data(desk)
@@ -76,8 +76,8 @@ async def test_ctx_002_the_seed_is_the_intents_id_in_every_job(open_desk: Desks)
     assert said(desk, "context:frozen", "randomSeed") == ["i-7"] * 3
 
 
-async def test_ctx_003_time_comes_from_the_hosts_clock(open_desk: Desks) -> None:
-    desk = open_desk(made())
+async def test_ctx_003_time_comes_from_the_hosts_clock(open_timed: Desks) -> None:
+    desk = open_timed(made())
     await desk.advance(1_000)
     await desk.act("noop")
     assert (await desk.snapshot()).meta.timestamp == 1_000
@@ -89,14 +89,14 @@ async def test_ctx_004_intents_of_two_keys_differ(open_desk: Desks) -> None:
     assert (await idle_data(desk, "x"))["intent"] != (await idle_data(desk, "y"))["intent"]
 
 
-async def test_ctx_005_one_context_is_captured_for_each_job(open_desk: Desks) -> None:
+async def test_ctx_005_one_context_is_captured_for_each_job(open_alone: Desks) -> None:
     asked: list[int] = []
 
     def environment() -> dict[str, Any]:
         asked.append(len(asked))
         return {"asked": len(asked)}
 
-    desk = open_desk(made(go=FETCH), {"http": gives("response", {})}, environment=environment)
+    desk = open_alone(made(go=FETCH), {"http": gives("response", {})}, environment=environment)
     await desk.act("go")
     starts = types(desk).count("job:start")
     assert (starts, types(desk).count("context:frozen"), len(asked)) == (3, 3, 3 + 1)  # and one for the first snapshot
@@ -114,19 +114,19 @@ async def test_ctx_seed_of_queued_intents_is_their_own(open_desk: Desks) -> None
     assert said(desk, "context:frozen", "randomSeed") == ["A", "B"]
 
 
-async def test_system_get_is_answered_from_the_frozen_context(open_desk: Desks) -> None:
+async def test_system_get_is_answered_from_the_frozen_context(open_timed: Desks) -> None:
     flow_ = seq(once("note", "system.get", key=lit("uuid"), into=lit("note")),
                 once("t1", "system.get", key=lit("now"), into=lit("t1")),
                 once("error", "system.get", key=lit("env.REGION"), into=lit("error")))  # fmt: skip
     ends = []
     for _ in range(2):
-        desk = open_desk(made(go=flow_), environment=lambda: {"REGION": "north"})
+        desk = open_timed(made(go=flow_), environment=lambda: {"REGION": "north"})
         await desk.advance(42)
         assert (await desk.act("go", id="i")).status == "complete"
         ends.append((await desk.snapshot()).data)
     assert (ends[0]["t1"], ends[0]["error"], len(ends[0]["note"])) == (42, "north", 36)
     assert ends[0] == ends[1]
-    desk = open_desk(made(go=effect("system.get", key=lit("secret"), into=lit("note"))))
+    desk = open_timed(made(go=effect("system.get", key=lit("secret"), into=lit("note"))))
     assert (await desk.act("go")).status == "error"
 
 
@@ -178,14 +178,14 @@ async def seeded(desk: Any, *requirements: snapshots.Requirement) -> None:
     await desk.seed(snapshots.Snapshot(snapshot.data, snapshot.computed, system, snapshot.meta))
 
 
-async def test_fulfill_001_a_requirement_of_another_action_is_never_performed(open_desk: Desks) -> None:
+async def test_fulfill_001_a_requirement_of_another_action_is_never_performed(open_alone: Desks) -> None:
     called: list[str] = []
 
     def old(call: flow.EffectCall) -> list[flow.Patch]:
         called.append("old")
         return []
 
-    desk = open_desk(made(go=put("checked", lit(True))), {"old": old})
+    desk = open_alone(made(go=put("checked", lit(True))), {"old": old})
     await seeded(desk, stale())
     await desk.act("go")
     assert (called, (await idle_data(desk))["checked"]) == ([], True)
@@ -196,13 +196,14 @@ async def test_fulfill_002_a_handler_that_raises_is_recorded_and_its_requirement
     desk = open_desk(made(go=guarded), {"http": raising("Effect handler failed!")})
     assert (await desk.act("go")).status == "complete"
     (error,) = (await idle_data(desk))["$host"]["errors"]
-    assert (error["code"], error["message"]) == ("EFFECT_EXECUTION_FAILED", "Effect handler failed!")
+    assert error["code"] == "EFFECT_EXECUTION_FAILED"
+    assert error["message"].endswith("Effect handler failed!")
     assert error["context"]["effectType"] == "http"
     assert types(desk).count("effect:fulfill:apply") == 0
 
 
-async def test_fulfill_002b_no_handler_is_an_error_of_the_host(open_desk: Desks) -> None:
-    desk = open_desk(made(go=when(op("isNull", get("$host.lastError")), effect("nothing"))))
+async def test_fulfill_002b_no_handler_is_an_error_of_the_host(open_alone: Desks) -> None:
+    desk = open_alone(made(go=when(op("isNull", get("$host.lastError")), effect("nothing"))))
     await desk.act("go")
     assert (await idle_data(desk))["$host"]["errors"][0]["code"] == faults.UNKNOWN_EFFECT
 
@@ -211,8 +212,8 @@ async def pending(desk: Any, key: str = KEY) -> list[str]:
     return [each.id for each in (await desk.snapshot(key)).system.pending_requirements]
 
 
-async def test_fulfill_twice_the_first_counts(open_desk: Desks) -> None:
-    desk = open_desk(made(go=once("response", "http")), perform=False)
+async def test_fulfill_twice_the_first_counts(open_alone: Desks) -> None:
+    desk = open_alone(made(go=once("response", "http")), perform=False)
     await desk.submit("go")
     await desk.idle()
     (id_,) = await pending(desk)
@@ -226,9 +227,9 @@ async def test_fulfill_twice_the_first_counts(open_desk: Desks) -> None:
 
 
 async def test_fulfill_stale_is_dropped_logged_and_nothing_goes_on(
-    open_desk: Desks, caplog: pytest.LogCaptureFixture
+    open_alone: Desks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = open_desk(made())
+    desk = open_alone(made())
     before = await desk.snapshot()
     await desk.inject("r-unknown", [flow.set("count", 9)])
     await desk.idle()
@@ -337,9 +338,9 @@ async def test_handler_cannot_change_what_it_is_given(open_desk: Desks, change: 
         [flow.set("response", {"__proto__": {}})], None, "patches", [None], [flow.set("count", object())],
     ],
 )  # fmt: skip
-async def test_handler_patches_that_are_not_the_domains_change_nothing(open_desk: Desks, given: Any) -> None:
+async def test_handler_patches_that_are_not_the_domains_change_nothing(open_alone: Desks, given: Any) -> None:
     """The reference takes patches of `system`, `meta` and `computed`, unknown ops, and values that are no JSON."""
-    desk = open_desk(made(go=when(op("isNull", get("$host.lastError")), effect("http"))), {"http": lambda call: given})
+    desk = open_alone(made(go=when(op("isNull", get("$host.lastError")), effect("http"))), {"http": lambda call: given})
     result = await desk.act("go")
     assert result.status == "complete"
     data = await idle_data(desk)
@@ -364,14 +365,14 @@ async def test_intent_003_a_flow_is_entered_again_under_the_same_id(open_desk: D
     assert said(desk, "core:compute", "iteration") == [1, 2, 3]
 
 
-async def test_intent_004_progress_is_in_the_snapshot(open_desk: Desks) -> None:
+async def test_intent_004_progress_is_in_the_snapshot(open_alone: Desks) -> None:
     """A snapshot taken in the middle goes on elsewhere."""
-    desk = open_desk(made(go=FETCH), perform=False)
+    desk = open_alone(made(go=FETCH), perform=False)
     await desk.submit("go", {"x": 1}, id="i")
     await desk.idle()
     middle = await desk.snapshot()
     assert middle.data["$host"]["intentSlots"]["i"] == {"type": "go", "input": {"x": 1}, "computes": 1}
-    other = open_desk(made(go=FETCH), {"http": gives("response", {"progress": 100})})
+    other = open_alone(made(go=FETCH), {"http": gives("response", {"progress": 100})})
     await other.seed(middle)
     await other.idle()
     data = await idle_data(other)
@@ -410,9 +411,15 @@ async def test_intent_slots_are_pruned_when_intents_end(open_desk: Desks) -> Non
         made(go=FETCH, bad=put("nowhere", lit(1)), no={"flow": HALT, "available": lit(False)}),
         {"http": gives("response", {})},
     )
-    for action in ("noop", "go", "bad", "no", "unknown"):
+    for action in ("noop", "go", "bad", "no"):
         await desk.act(action)
         assert (await desk.snapshot()).data["$host"]["intentSlots"] == {}
+
+
+async def test_an_action_that_is_not_there_leaves_no_slot(open_alone: Desks) -> None:
+    desk = open_alone(made())
+    await desk.act("unknown")
+    assert (await desk.snapshot()).data["$host"]["intentSlots"] == {}
 
 
 # --- 6. interlock ----------------------------------------------------------------------------------------
@@ -469,11 +476,11 @@ async def test_job_003_an_effect_splits_an_intent_into_jobs(open_desk: Desks) ->
     assert types(desk).count("continue:enqueue") == 1
 
 
-async def test_job_ids_are_made_of_what_they_are_about(open_desk: Desks) -> None:
+async def test_job_ids_are_made_of_what_they_are_about(open_timed: Desks) -> None:
     """The reference makes them of the clock and random numbers."""
     ids = []
     for _ in range(2):
-        desk = open_desk(made(go=FETCH), {"http": gives("response", {})})
+        desk = open_timed(made(go=FETCH), {"http": gives("response", {})})
         await desk.act("go", id="i")
         ids.append(said(desk, "job:start", "jobId"))
         await desk.advance(5)
@@ -508,7 +515,7 @@ async def test_apply_patches_is_a_job_of_its_own(open_desk: Desks) -> None:
     assert [each.code for each in snapshot.system.errors] == [faults.PATH_NOT_FOUND]
     for given in ([flow.set("system.status", "x")], [flow.set("$host.x", 1)], [get("count")]):
         with pytest.raises(patches.BadPatch):
-            await desk.patch(given)  # type: ignore[arg-type]
+            await desk.patch(given)
 
 
 # --- 8. liveness -----------------------------------------------------------------------------------------
@@ -562,7 +569,7 @@ async def test_concurrent_increments_are_all_counted(open_desk: Desks) -> None:
     """The reference loses one of two increments that are dispatched at once."""
     desk = open_desk(made(go=INCREMENT))
     results = await asyncio.gather(*(desk.act("go") for _ in range(20)))
-    assert [each.snapshot.data["count"] for each in results] == list(range(1, 21))
+    assert sorted(each.snapshot.data["count"] for each in results) == list(range(1, 21))
 
 
 async def test_a_second_intent_does_not_drop_the_requirement_of_the_first(open_desk: Desks) -> None:
@@ -589,9 +596,9 @@ async def test_available_is_asked_of_a_second_intent_of_the_same_type(open_desk:
     assert second.error.code == faults.ACTION_UNAVAILABLE
 
 
-async def test_iterations_that_run_out_leave_no_current_action(open_desk: Desks) -> None:
+async def test_iterations_that_run_out_leave_no_current_action(open_alone: Desks) -> None:
     """The reference leaks it, so the next intent of the type skips `available`."""
-    desk = open_desk(made(go=effect("again")), {"again": lambda call: []}, iterations_max=3)
+    desk = open_alone(made(go=effect("again")), {"again": lambda call: []}, iterations_max=3)
     result = await desk.act("go")
     assert result.error is not None
     assert (result.error.code, types(desk).count("core:compute")) == (jobs.LOOP_MAX_ITERATIONS, 3)
@@ -652,7 +659,7 @@ async def test_ord_parallel_results_are_applied_in_cores_order(open_desk: Desks)
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 @pytest.mark.parametrize("bad", [None, 0, 1, 2])
 async def test_ord_parallel_in_any_order_gives_what_serial_gives(
-    open_desk: Desks, order: tuple[int, ...], bad: int | None
+    open_alone: Desks, order: tuple[int, ...], bad: int | None
 ) -> None:
     """Timeouts are outcomes like others, and hold nothing up; there is one compute afterwards."""
     paths = ["a", "b", "c"]
@@ -663,7 +670,7 @@ async def test_ord_parallel_in_any_order_gives_what_serial_gives(
     ends = []
     for effects, arrivals in (("serial", (0, 1, 2)), ("parallel", order)):
         document_ = made(go=seq(*guard, put("done", lit(True))))
-        desk = open_desk(document_, perform=False, effects=effects, core=flow.Core(effects="parallel"))
+        desk = open_alone(document_, perform=False, effects=effects, core=flow.Core(effects="parallel"))
         await desk.submit("go", id="i")
         await desk.idle()
         ids = await pending(desk)
@@ -691,8 +698,8 @@ async def test_ord_serial_and_parallel_hosts_end_alike(open_desk: Desks) -> None
 
 
 @pytest.mark.probe("flow.early-twice")
-async def test_ord_parallel_a_second_outcome_of_what_waits_is_dropped(open_desk: Desks) -> None:
-    desk, (first, second) = await open_both(open_desk, "parallel")
+async def test_ord_parallel_a_second_outcome_of_what_waits_is_dropped(open_alone: Desks) -> None:
+    desk, (first, second) = await open_both(open_alone, "parallel")
     await desk.inject(second, [flow.set("b", 1)])
     await desk.inject(second, [flow.set("b", 2)])
     await desk.inject(first, [flow.set("a", 1)])
@@ -700,8 +707,8 @@ async def test_ord_parallel_a_second_outcome_of_what_waits_is_dropped(open_desk:
     assert ((await idle_data(desk))["b"], said(desk, "effect:fulfill:drop", "reason")) == (1, ["dropped:stale"])
 
 
-async def test_ord_007_a_timeout_clears_and_goes_on(open_desk: Desks) -> None:
-    desk = open_desk(made(go=when(op("isNull", get("$host.lastError")), effect("slow"))), perform=False)
+async def test_ord_007_a_timeout_clears_and_goes_on(open_timed: Desks) -> None:
+    desk = open_timed(made(go=when(op("isNull", get("$host.lastError")), effect("slow"))), perform=False)
     await desk.submit("go")
     await desk.idle()
     (id_,) = await pending(desk)
@@ -772,14 +779,14 @@ async def test_ns_errors_of_the_host_are_bounded(open_desk: Desks) -> None:
     assert len((await desk.snapshot()).system.errors) == 32
 
 
-async def test_traces_of_an_intents_computes_come_with_its_result(open_desk: Desks) -> None:
+async def test_traces_of_an_intents_computes_come_with_its_result(open_alone: Desks) -> None:
     """The reference never returns them."""
-    desk = open_desk(made(go=CHAIN), {"one": gives("step1", True), "two": gives("step2", True)})
+    desk = open_alone(made(go=CHAIN), {"one": gives("step1", True), "two": gives("step2", True)})
     result = await desk.act("go")
     assert [each.terminated_by for each in result.traces] == ["effect", "effect", "complete"]
 
 
-async def test_computed_values_are_there_from_the_beginning(open_desk: Desks) -> None:
-    desk = open_desk(document({"noop": HALT}, {}, DOUBLED), data={"count": 4})
+async def test_computed_values_are_there_from_the_beginning(open_alone: Desks) -> None:
+    desk = open_alone(document({"noop": HALT}, {}, DOUBLED), data={"count": 4})
     snapshot = await desk.snapshot()
     assert (snapshot.computed, snapshot.meta.version) == ({"computed.doubled": 8}, 0)

@@ -12,9 +12,6 @@ from tests.arch.trees import ROOT, name_of, sources
 from worldline.kernel.flow import jobs
 
 PAGE = (ROOT / "docs" / "flow-contract.md").read_text()
-# Set this once worlds run flow domains: then no row may say any more that it waits for them.
-WORLDS_KEEP_IT = False
-WAITS = "part of worlds integration"
 
 _ROW = re.compile(
     r"^\| (?P<id>[A-Z0-9][\w.-]*) \| (?P<rule>.*?) \| (?P<alone>.*?) \| (?P<world>.*?) \| (?P<tests>.*?) \|$",
@@ -76,10 +73,10 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert [each for each in re.findall(r"`(tests/[\w/]+\.py)`", PAGE) if not (ROOT / each).is_file()] == []
 
 
-def test_worlds_keep_every_rule_or_are_still_to_come() -> None:
-    waiting = [id for id, row in ROWS.items() if row["world"] == WAITS]
-    assert all(row["world"] for row in ROWS.values())
-    assert waiting == [] or not WORLDS_KEEP_IT
+def test_both_hosts_say_how_they_keep_every_rule() -> None:
+    for host in ("alone", "world"):
+        assert [id for id, row in ROWS.items() if not row[host].strip() or "to come" in row[host]] == []
+    assert "integration" not in PAGE
 
 
 def test_deprecated_rules_have_nothing_here() -> None:

@@ -9,7 +9,8 @@ import pytest
 from tests.flow.documents import HALT, effect, field, get, lit, loaded, once, op, put, seq, when
 from worldline import flow
 from worldline.flow import x
-from worldline.kernel.flow.analysis import document_lint
+from worldline.kernel.flow import schema
+from worldline.kernel.flow.analysis import document_lint, reads
 
 FIELDS = {
     "answer": field("string"), "marker": field("string"), "items": field("array"), "more": field("array"),
@@ -168,3 +169,17 @@ def test_classes_guard_their_effects_themselves() -> None:
                 self.tries = self.tries + 1
 
     assert document_lint.lint(flow.load(Order.document())) == []
+
+
+def test_called_actions_are_walked_once_and_not_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[str] = []
+    whole = reads.called
+
+    def called(parsed: schema.DomainSchema, name: str) -> list[schema.ActionSpec]:
+        walked.append(name)
+        return whole(parsed, name)
+
+    monkeypatch.setattr(reads, "called", called)
+    many, calls = seq(*[BUMP] * 500), seq(*[{"kind": "call", "flow": "many"}] * 500)
+    assert found({"many": many, "calls": calls}) == []
+    assert walked == ["many", "many"], "what is written anywhere, and what is patched so far"

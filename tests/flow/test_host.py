@@ -26,24 +26,24 @@ def runners(desk: Any, key: str = KEY) -> list[str]:
 # --- runners and kicks -----------------------------------------------------------------------------------
 
 
-async def test_run_001_there_is_one_runner_at_a_time(open_desk: Desks) -> None:
-    desk = open_desk(made(go=CHAIN, inc=INCREMENT), {"one": gives("step1", True), "two": gives("step2", True)})
+async def test_run_001_there_is_one_runner_at_a_time(open_alone: Desks) -> None:
+    desk = open_alone(made(go=CHAIN, inc=INCREMENT), {"one": gives("step1", True), "two": gives("step2", True)})
     await asyncio.gather(desk.act("go"), *(desk.act("inc") for _ in range(5)))
     await desk.idle()
     found = runners(desk)
     assert found == ["runner:start", "runner:end"] * (len(found) // 2)
 
 
-async def test_live_001_nothing_runs_before_an_intent(open_desk: Desks) -> None:
-    desk = open_desk(made(go=INCREMENT))
+async def test_live_001_nothing_runs_before_an_intent(open_alone: Desks) -> None:
+    desk = open_alone(made(go=INCREMENT))
     await desk.idle()
     assert desk.events() == []
     await desk.act("go")
     assert runners(desk)[0] == "runner:start"
 
 
-async def test_run_003_the_guard_is_held_while_the_runner_yields(open_desk: Desks) -> None:
-    desk = open_desk(made(go=INCREMENT))
+async def test_run_003_the_guard_is_held_while_the_runner_yields(open_alone: Desks) -> None:
+    desk = open_alone(made(go=INCREMENT))
     for _ in range(3):
         await desk.submit("go")
     await asyncio.sleep(0)  # the first job is done, and the runner yields
@@ -54,18 +54,18 @@ async def test_run_003_the_guard_is_held_while_the_runner_yields(open_desk: Desk
     assert (await idle_data(desk))["count"] == 3
 
 
-async def test_run_004_a_job_that_comes_as_the_runner_ends_is_run_by_it(open_desk: Desks) -> None:
+async def test_run_004_a_job_that_comes_as_the_runner_ends_is_run_by_it(open_alone: Desks) -> None:
     """Between the last look into the queue and the release of the guard."""
-    desk = open_desk(made(go=INCREMENT))
+    desk = open_alone(made(go=INCREMENT))
     await _submit_at(desk, "runner:recheck")
     assert (await idle_data(desk))["count"] == 2
     assert runners(desk) == ["runner:start", "runner:end"]
 
 
 @pytest.mark.probe("flow.kick-remembered")
-async def test_live_004_a_kick_that_a_runner_blocks_is_remembered(open_desk: Desks) -> None:
+async def test_live_004_a_kick_that_a_runner_blocks_is_remembered(open_alone: Desks) -> None:
     """Behind the last look, the guard not yet released: the lost wake-up."""
-    desk = open_desk(made(go=INCREMENT))
+    desk = open_alone(made(go=INCREMENT))
     await _submit_at(desk, "runner:end")
     assert (await idle_data(desk))["count"] == 2
     assert runners(desk) == ["runner:start", "runner:end", "runner:start", "runner:end"]
@@ -86,9 +86,9 @@ async def _submit_at(desk: Any, moment: str) -> None:
 
 @pytest.mark.probe("flow.kick-failed")
 async def test_live_003_a_kick_that_fails_is_logged_and_tried_again(
-    open_desk: Desks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_alone: Desks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = open_desk(made(go=INCREMENT))
+    desk = open_alone(made(go=INCREMENT))
     schedule, fails = desk.host._schedule, [1, 1]
 
     def failing(key: str) -> None:
@@ -103,8 +103,8 @@ async def test_live_003_a_kick_that_fails_is_logged_and_tried_again(
     assert sum("runner:kick:failed" in each.getMessage() for each in caplog.records) == 2
 
 
-async def test_run_002_an_effect_that_comes_back_kicks_the_runner(open_desk: Desks) -> None:
-    desk = open_desk(made(go=FETCH), perform=False)
+async def test_run_002_an_effect_that_comes_back_kicks_the_runner(open_alone: Desks) -> None:
+    desk = open_alone(made(go=FETCH), perform=False)
     await desk.submit("go")
     await desk.idle()
     assert len(runners(desk)) == 2
@@ -114,8 +114,8 @@ async def test_run_002_an_effect_that_comes_back_kicks_the_runner(open_desk: Des
     assert len(runners(desk)) == 4
 
 
-async def test_the_whole_trace_of_one_effect(open_desk: Desks) -> None:
-    desk = open_desk(made(go=once("response", "http")), {"http": gives("response", {})})
+async def test_the_whole_trace_of_one_effect(open_alone: Desks) -> None:
+    desk = open_alone(made(go=once("response", "http")), {"http": gives("response", {})})
     await desk.act("go")
     await desk.idle()
     told = [each.type for each in desk.events() if each.type != "runner:kick"]
@@ -139,7 +139,7 @@ async def test_a_sink_that_fails_changes_nothing() -> None:
 
 
 async def test_a_timeout_is_an_outcome_and_a_late_success_is_dropped(
-    open_desk: Desks, caplog: pytest.LogCaptureFixture
+    open_alone: Desks, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = asyncio.Event()
 
@@ -147,7 +147,7 @@ async def test_a_timeout_is_an_outcome_and_a_late_success_is_dropped(
         await gate.wait()
         return [flow.set("response", {"late": True})]
 
-    desk = open_desk(made(go=GUARDED), {"http": slow}, handling={"timeout_ms": 50, "retries": 3})
+    desk = open_alone(made(go=GUARDED), {"http": slow}, handling={"timeout_ms": 50, "retries": 3})
     await desk.submit("go", id="i")
     await desk.idle()
     await desk.advance(49)
@@ -163,12 +163,12 @@ async def test_a_timeout_is_an_outcome_and_a_late_success_is_dropped(
     assert any("dropped:stale" in each.getMessage() for each in caplog.records)
 
 
-async def test_the_default_timeout_is_30_seconds(open_desk: Desks) -> None:
+async def test_the_default_timeout_is_30_seconds(open_alone: Desks) -> None:
     async def hangs(call: flow.EffectCall) -> list[flow.Patch]:
         await asyncio.Event().wait()
         return []
 
-    desk = open_desk(made(go=GUARDED), {"http": hangs})
+    desk = open_alone(made(go=GUARDED), {"http": hangs})
     await desk.submit("go")
     await desk.idle()
     await desk.advance(29_999)
@@ -181,7 +181,7 @@ async def test_the_default_timeout_is_30_seconds(open_desk: Desks) -> None:
     ("retries", "succeeds_at", "attempts", "ok"),
     [(3, 3, 3, True), (2, 99, 3, False), (0, 99, 1, False), (5, 1, 1, True)],
 )
-async def test_retries(open_desk: Desks, retries: int, succeeds_at: int, attempts: int, ok: bool) -> None:
+async def test_retries(open_alone: Desks, retries: int, succeeds_at: int, attempts: int, ok: bool) -> None:
     called: list[int] = []
 
     async def flaky(call: flow.EffectCall) -> list[flow.Patch]:
@@ -191,7 +191,7 @@ async def test_retries(open_desk: Desks, retries: int, succeeds_at: int, attempt
         return [flow.set("response", {"ok": True})]
 
     action = FETCH if ok else GUARDED
-    desk = open_desk(made(go=action), {"http": flaky}, handling={"retries": retries, "retry_delay_ms": 10})
+    desk = open_alone(made(go=action), {"http": flaky}, handling={"retries": retries, "retry_delay_ms": 10})
     await desk.submit("go")
     await desk.idle()
     await desk.advance(1_000)
@@ -199,14 +199,14 @@ async def test_retries(open_desk: Desks, retries: int, succeeds_at: int, attempt
     assert ((await idle_data(desk))["response"] == {"ok": True}) is ok
 
 
-async def test_a_result_that_is_no_patches_is_not_tried_again(open_desk: Desks) -> None:
+async def test_a_result_that_is_no_patches_is_not_tried_again(open_alone: Desks) -> None:
     called: list[int] = []
 
     def wrong(call: flow.EffectCall) -> Any:
         called.append(1)
         return {"not": "patches"}
 
-    desk = open_desk(made(go=GUARDED), {"http": wrong}, handling={"retries": 3})
+    desk = open_alone(made(go=GUARDED), {"http": wrong}, handling={"retries": 3})
     await desk.submit("go")
     await desk.idle()
     await desk.advance(10_000)
@@ -224,12 +224,12 @@ def test_another_handler_for_the_same_effect_is_refused() -> None:
         host.register("other", lambda call: [], timeout_ms=0)
 
 
-async def test_cancelled_is_an_outcome(open_desk: Desks) -> None:
+async def test_cancelled_is_an_outcome(open_alone: Desks) -> None:
     async def hangs(call: flow.EffectCall) -> list[flow.Patch]:
         await asyncio.Event().wait()
         return []
 
-    desk = open_desk(made(go=GUARDED), {"http": hangs})
+    desk = open_alone(made(go=GUARDED), {"http": hangs})
     await desk.submit("go")
     await desk.idle()
     desk.host.cancel((await pending(desk))[0], key=KEY)
@@ -237,7 +237,7 @@ async def test_cancelled_is_an_outcome(open_desk: Desks) -> None:
     assert (await idle_data(desk))["$host"]["lastError"]["code"] == jobs.EFFECT_CANCELLED
 
 
-async def test_effects_of_one_intent_run_together_if_asked_for(open_desk: Desks) -> None:
+async def test_effects_of_one_intent_run_together_if_asked_for(open_alone: Desks) -> None:
     begun: list[str] = []
     gate = asyncio.Event()
 
@@ -250,7 +250,7 @@ async def test_effects_of_one_intent_run_together_if_asked_for(open_desk: Desks)
         return handler
 
     flow_ = seq(once("a", "ea"), once("b", "eb"))
-    desk = open_desk(made(go=flow_), {"ea": waits("a"), "eb": waits("b")}, effects="parallel")
+    desk = open_alone(made(go=flow_), {"ea": waits("a"), "eb": waits("b")}, effects="parallel")
     await desk.submit("go")
     await desk.idle()
     assert begun == ["a", "b"]
@@ -260,13 +260,13 @@ async def test_effects_of_one_intent_run_together_if_asked_for(open_desk: Desks)
     assert (data["a"], data["b"]) == (1, 1)
 
 
-async def test_a_timeout_of_the_first_releases_the_second(open_desk: Desks) -> None:
+async def test_a_timeout_of_the_first_releases_the_second(open_alone: Desks) -> None:
     async def hangs(call: flow.EffectCall) -> list[flow.Patch]:
         await asyncio.Event().wait()
         return []
 
     flow_ = seq(when(op("isNull", get("$host.lastError")), effect("ea")), once("b", "eb"))
-    desk = open_desk(made(go=flow_), {"ea": hangs, "eb": gives("b", 2)}, effects="parallel")
+    desk = open_alone(made(go=flow_), {"ea": hangs, "eb": gives("b", 2)}, effects="parallel")
     await desk.submit("go")
     await desk.idle()
     assert types(desk).count("effect:fulfill:wait") == 1
@@ -298,9 +298,9 @@ class Breaking(core.Core):
         return super().compute(schema, snapshot, intent, context, **options)
 
 
-async def test_a_job_that_raises_does_not_stop_the_next(open_desk: Desks, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_raises_does_not_stop_the_next(open_alone: Desks, caplog: pytest.LogCaptureFixture) -> None:
     """The reference's drain is rejected, and its caller never hears of the intents behind."""
-    desk = open_desk(made(go=INCREMENT, bad=INCREMENT), core=Breaking("bad"))
+    desk = open_alone(made(go=INCREMENT, bad=INCREMENT), core=Breaking("bad"))
     results = await asyncio.gather(desk.act("bad"), desk.act("go"), desk.act("go"))
     assert [each.status for each in results] == ["error", "complete", "complete"]
     assert results[0].error is not None
@@ -310,8 +310,8 @@ async def test_a_job_that_raises_does_not_stop_the_next(open_desk: Desks, caplog
     assert any("job:error" in each.getMessage() for each in caplog.records)
 
 
-async def test_an_apply_that_raises_is_cleared_recorded_and_gone_on_with(open_desk: Desks) -> None:
-    desk = open_desk(made(go=GUARDED), {"http": gives("response", {})}, core=Breaking("response"))
+async def test_an_apply_that_raises_is_cleared_recorded_and_gone_on_with(open_alone: Desks) -> None:
+    desk = open_alone(made(go=GUARDED), {"http": gives("response", {})}, core=Breaking("response"))
     assert (await desk.act("go")).status == "complete"
     data = await idle_data(desk)
     assert (data["response"], data["$host"]["lastError"]["code"]) == (None, jobs.EFFECT_APPLY_FAILED)
@@ -319,10 +319,10 @@ async def test_an_apply_that_raises_is_cleared_recorded_and_gone_on_with(open_de
 
 
 @pytest.mark.probe("flow.clear-failed")
-async def test_a_clear_that_fails_is_fatal_for_its_key_alone(open_desk: Desks) -> None:
+async def test_a_clear_that_fails_is_fatal_for_its_key_alone(open_alone: Desks) -> None:
     handlers = {"http": gives("response", {})}
     broken = Breaking("system.pendingRequirements")
-    desk = open_desk(made(go=FETCH, inc=INCREMENT), handlers, core=broken)
+    desk = open_alone(made(go=FETCH, inc=INCREMENT), handlers, core=broken)
     with pytest.raises(flow.KeyFatal, match="cannot be cleared"):
         await desk.act("go")
     assert "broken apply" in await desk.fatal()
@@ -335,9 +335,9 @@ async def test_a_clear_that_fails_is_fatal_for_its_key_alone(open_desk: Desks) -
 
 
 @pytest.mark.probe("flow.error-patch-failed")
-async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(open_desk: Desks) -> None:
+async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(open_alone: Desks) -> None:
     flow_ = seq(when(op("lt", get("count"), lit(1)), seq(INCREMENT, effect("http"))), put("done", lit(True)))
-    desk = open_desk(made(go=flow_), {"http": raising("no")}, core=Breaking("$host.lastError"))
+    desk = open_alone(made(go=flow_), {"http": raising("no")}, core=Breaking("$host.lastError"))
     assert (await desk.act("go")).status == "complete"
     data = await idle_data(desk)
     assert (data["done"], "lastError" in data["$host"]) == (True, False)
@@ -345,12 +345,12 @@ async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(
 
 
 @pytest.mark.probe("flow.abandon-failed")
-async def test_an_intent_that_can_neither_go_on_nor_end_is_fatal_for_its_key(open_desk: Desks) -> None:
+async def test_an_intent_that_can_neither_go_on_nor_end_is_fatal_for_its_key(open_alone: Desks) -> None:
     class Hopeless(Breaking):
         def abandon(self, *given: Any, **named: Any) -> snapshots.Snapshot:
             raise RuntimeError("broken abandon")
 
-    desk = open_desk(made(bad=INCREMENT, go=INCREMENT), core=Hopeless("bad"))
+    desk = open_alone(made(bad=INCREMENT, go=INCREMENT), core=Hopeless("bad"))
     with pytest.raises(flow.KeyFatal, match="neither go on nor end"):
         await desk.act("bad")
     assert said(desk, "fatal:escalate", "reason") == ["abandon_failed"]
@@ -358,16 +358,16 @@ async def test_an_intent_that_can_neither_go_on_nor_end_is_fatal_for_its_key(ope
 
 
 @pytest.mark.probe("flow.handler-cancelled")
-async def test_a_handler_that_cancels_itself_has_an_outcome(open_desk: Desks) -> None:
+async def test_a_handler_that_cancels_itself_has_an_outcome(open_alone: Desks) -> None:
     async def cancels(call: flow.EffectCall) -> list[flow.Patch]:
         raise asyncio.CancelledError
 
-    desk = open_desk(made(go=GUARDED), {"http": cancels})
+    desk = open_alone(made(go=GUARDED), {"http": cancels})
     assert (await desk.act("go")).status == "complete"
     assert (await idle_data(desk))["$host"]["lastError"]["code"] == jobs.EFFECT_CANCELLED
 
 
-async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_desk: Desks) -> None:
+async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_alone: Desks) -> None:
     broken: list[int] = []
 
     def environment() -> dict[str, Any]:
@@ -375,7 +375,7 @@ async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_des
             raise RuntimeError("no environment")
         return {}
 
-    desk = open_desk(made(go=INCREMENT), environment=environment)
+    desk = open_alone(made(go=INCREMENT), environment=environment)
     await desk.snapshot()
     broken.append(1)
     assert (await desk.act("go")).status == "error"
@@ -383,40 +383,40 @@ async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_des
     assert (await desk.act("go")).status == "complete"
 
 
-async def test_a_snapshot_in_the_middle_of_system_get_goes_on(open_desk: Desks) -> None:
-    desk = open_desk(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
+async def test_a_snapshot_in_the_middle_of_system_get_goes_on(open_alone: Desks) -> None:
+    desk = open_alone(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
     heads: list[snapshots.Snapshot] = []
     desk.on_event = lambda event: (
         heads.append(desk.host.snapshot(KEY)) if event.fields.get("jobType") == "FulfillEffect" else None
     )
     await desk.act("go", id="i")
     expected = (await idle_data(desk))["note"]
-    other = open_desk(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
+    other = open_alone(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
     await other.seed(heads[0])
     await other.idle()
     assert (await idle_data(other))["note"] == expected
 
 
-async def test_an_outcome_that_waits_in_a_snapshot_is_not_performed_again(open_desk: Desks) -> None:
+async def test_an_outcome_that_waits_in_a_snapshot_is_not_performed_again(open_alone: Desks) -> None:
     flow_ = seq(once("a", "ea"), once("b", "eb"))
-    desk = open_desk(made(go=flow_), perform=False, effects="parallel")
+    desk = open_alone(made(go=flow_), perform=False, effects="parallel")
     await desk.submit("go", id="i")
     await desk.idle()
     await desk.inject((await pending(desk))[1], [flow.set("b", 7)])
     await desk.idle()
-    other = open_desk(made(go=flow_), {"ea": gives("a", 1), "eb": gives("b", 2)}, effects="parallel")
+    other = open_alone(made(go=flow_), {"ea": gives("a", 1), "eb": gives("b", 2)}, effects="parallel")
     await other.seed(await desk.snapshot())
     await other.idle()
     data = await idle_data(other)
     assert (data["a"], data["b"], types(other).count("effect:fulfill:drop")) == (1, 7, 0)
 
 
-async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_desk: Desks) -> None:
+async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_alone: Desks) -> None:
     class Forgetful(core.Core):
         def apply(self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any) -> snapshots.Snapshot:
             return super().apply(schema, snapshot, [each for each in given if "intentSlots" not in each.path], context)
 
-    desk = open_desk(made(go=INCREMENT), core=Forgetful())
+    desk = open_alone(made(go=INCREMENT), core=Forgetful())
     result = await desk.act("go")
     assert result.error is not None
     assert (result.error.message, (await desk.snapshot()).data["count"]) == (
@@ -424,9 +424,9 @@ async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_desk: De
     )  # fmt: skip
 
 
-async def test_results_of_the_last_intents_are_kept(open_desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_of_the_last_intents_are_kept(open_alone: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FLOW_RESULTS_KEPT_MAX", 2)
-    desk = open_desk(made(go=INCREMENT))
+    desk = open_alone(made(go=INCREMENT))
     for id_ in ("1", "2", "3", "4"):
         await desk.act("go", id=id_)
     assert (await desk.host.result("3", key=KEY)).status == "complete"
@@ -434,8 +434,8 @@ async def test_results_of_the_last_intents_are_kept(open_desk: Desks, monkeypatc
         await desk.host.result("1", key=KEY)
 
 
-async def test_an_id_is_reused_only_with_the_same_input(open_desk: Desks) -> None:
-    desk = open_desk(made(go=INCREMENT))
+async def test_an_id_is_reused_only_with_the_same_input(open_alone: Desks) -> None:
+    desk = open_alone(made(go=INCREMENT))
     await desk.act("go", {"n": 1}, id="i")
     with pytest.raises(errors.IdReused):
         await desk.act("go", {"n": True}, id="i")
@@ -458,10 +458,10 @@ async def test_ids_and_inputs_that_no_snapshot_can_keep_are_refused() -> None:
 # --- replay, and the contract's own numbers --------------------------------------------------------------
 
 
-async def test_a_trace_is_enough_to_do_everything_again(open_desk: Desks) -> None:
+async def test_a_trace_is_enough_to_do_everything_again(open_alone: Desks) -> None:
     handlers = {"http": gives("response", {"v": 1}), "one": raising("no"), "two": gives("step2", True)}
     actions = made(inc=INCREMENT, fetch=FETCH, chain=CHAIN, stamp=put("t1", get("meta.timestamp")))
-    desk = open_desk(actions, handlers, environment=lambda: {"region": "north"})
+    desk = open_alone(actions, handlers, environment=lambda: {"region": "north"})
     first = await desk.snapshot()
     for action in ("inc", "fetch", "inc", "chain", "stamp"):
         await desk.advance(17)
@@ -474,8 +474,8 @@ async def test_a_trace_is_enough_to_do_everything_again(open_desk: Desks) -> Non
     assert (again.data["count"], again.data["t1"]) == (2, 85)
 
 
-async def test_a_trace_without_its_jobs_is_refused(open_desk: Desks) -> None:
-    desk = open_desk(made(go=INCREMENT))
+async def test_a_trace_without_its_jobs_is_refused(open_alone: Desks) -> None:
+    desk = open_alone(made(go=INCREMENT))
     first = await desk.snapshot()
     await desk.act("go")
     cut = [each for each in desk.events() if each.type != "job:start"]

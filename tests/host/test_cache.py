@@ -13,6 +13,7 @@ import pytest
 import worldline as wl
 from tests.servers import s3
 from worldline.base import errors, limits
+from worldline.client import connection
 from worldline.host import compose
 from worldline.layers import cas
 from worldline.model.settings import CacheSettings, Settings
@@ -60,9 +61,8 @@ async def test_what_was_read_once_is_read_from_disk(bucket: str, tmp_path: Path)
         assert await universe._connection.blobs.get(of) == DATA
     async with opened(tmp_path / "store", bucket, folder=str(folder)) as universe:
         assert await universe._connection.blobs.get(of) == DATA
-        assert universe._connection._levels() == {
-            "worldline_cache_hits": 1, "worldline_cache_misses": 0, "worldline_inputs_waiting": 0,
-        }  # fmt: skip
+        levels = connection.surroundings(universe._connection.store, 0)
+        assert (levels["worldline_cache_hits"], levels["worldline_cache_misses"]) == (1, 0)
 
 
 async def test_damaged_entry_is_fetched_again_and_never_returned(bucket: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from worldline.kernel import commands, values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.branches import fork
 from worldline.kernel.branches.fork import Forked
+from worldline.kernel.domains import acting
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import RunStatus
 from worldline.model import ids, inbox, payload, step
@@ -163,6 +164,7 @@ def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correl
         said = {
             fork.FORKED: Forked(at.world, b"o" * 16, "test", head.step, head.height, Policy.DROP, True),
             commands.PROGRAM: commands.ChangeProgram(app.hash, b"p" * 32),
+            acting.DOMAINS: acting.Declared({}, {}, True, {}),
         }
         data = structs.encode(said[command])
         item = inbox.Control(command, payload.inline(data), correlation)

@@ -100,6 +100,8 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
         "SNAPSHOT": 42, "BASELINE": 43, "PROGRAM_CHANGED": 44, "ANSWERED": 45, "EFFECT_CANCELLED": 46,
         "CLOCK": 47, "RUN_BLOCKED": 48, "POISON": 49, "SCRIPTED": 50, "REVERTED": 51, "QUESTION_CANCELLED": 52,
         "WITNESSED": 53,
+        "ERASED": 54,
+        "ERASED_READ": 55,
     },
     inbox.ReceiptStatus: {"OK": 1, "ERROR": 2, "TIMEOUT": 3, "CANCELLED": 4},
     inbox.MessageMode: {"TYPED": 1, "INBOX": 2},
@@ -129,7 +131,7 @@ def test_status_transitions() -> None:
     assert {before: {*after} for before, after in world.TRANSITIONS.items()} == {
         Status.ACTIVE: {Status.PAUSED, Status.ARCHIVED, Status.DELETED},
         Status.PAUSED: {Status.ACTIVE, Status.ARCHIVED, Status.DELETED},
-        Status.ARCHIVED: {Status.ACTIVE, Status.DELETED},
+        Status.ARCHIVED: {Status.ACTIVE, Status.PAUSED, Status.DELETED},
         Status.DELETED: set(),
     }
     assert world.TAKES_INPUT == (Status.ACTIVE, Status.PAUSED)

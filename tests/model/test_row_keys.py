@@ -28,6 +28,9 @@ THREE = keys.number(3)
         (keys.WORK + keys.number(7), "work 7"),
         (keys.PROGRESS + keys.text("r") + keys.PARKED + keys.number(2), "the parking of operation 3 of run 'r'"),
         (keys.SCHEDULE + keys.text("nightly"), "schedule 'nightly'"),
+        (keys.DOMAIN + keys.text("Order"), "flow domain 'Order'"),
+        (keys.DOCUMENT + keys.text("0a"), "flow document '0a'"),
+        (keys.DOMAINS, "what all flow domains have in common"),
         (keys.RUN + RUN, "all rows of run 'r'"),
         (keys.PROGRESS + RUN, "all operations of run 'r'"),
         (keys.ARRIVED + RUN, "all that waits for run 'r'"),
@@ -82,5 +85,5 @@ def test_what_names_no_row(name: str) -> None:
 def test_what_describe_says_is_a_name() -> None:
     of_runs = [kind + RUN + part for kind, parts in keys._OF_RUNS.items() for part in parts]
     numbered = [key if key.startswith(keys.RUN) else key + THREE for key in (*of_runs, *keys._NUMBERED)]
-    for key in (*keys._ALONE, *numbered, keys.cell("Talk", "it's"), keys.SCHEDULE + keys.text("s")):
+    for key in (*keys._ALONE, *numbered, keys.cell("Talk", "it's"), *(each + keys.text("s") for each in keys._NAMED)):
         assert key in keys.named(keys.describe(key))

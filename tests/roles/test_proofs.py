@@ -274,8 +274,8 @@ async def test_a_large_world_is_proved_without_having_it_all_in_memory(
     read: list[int] = []
     build = Prover._stand
 
-    def noting(self: Prover) -> None:
-        build(self)
+    def noting(self: Prover, *given: Any) -> None:
+        build(self, *given)
         assert self._machine is not None
         if not self._machine.cells.are_all:  # before the first of the steps below, a proof begins at the world's birth
             read.append(len(self._machine.cells))

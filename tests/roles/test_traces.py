@@ -164,7 +164,7 @@ async def test_a_world_that_is_deleted_keeps_none(memory_kit: Kit) -> None:
             await world.run(app.workflows["fails"](), timeout=20)
         engine, at = universe._connection.store.engine, await world._handle.address()
         assert await traces.of_world(engine, at)
-        await world.delete()
+        await world.delete(wait=True)
         assert await traces.of_world(engine, at) == []
 
 

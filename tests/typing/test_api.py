@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import worldline as wl
-from worldline import testing
+from worldline import flow, testing
 
 app = wl.Program("shop")
 
@@ -72,7 +72,7 @@ async def main() -> None:
         head: wl.Head = await world.head()
         meta = await world.describe()
         universe.store  #: "Universe" has no attribute "store"
-        world.universe  #: "World" has no attribute "universe"; maybe "_universe"?
+        world.universe  #: "World" has no attribute "universe"
         reveal_type(await (await world.send(Deposited("a", 5), id="d1")).applied())  #: Revealed type is "int"
 
 
@@ -289,6 +289,33 @@ def test_expires() -> None:
         reveal_type(fork)  #: Revealed type is "worldline.testing.worlds.TestWorld"
         assert fork.answer(charge, "ch_2") + fork.answer("bank", 5) >= 0
         w.fork("x", effects="keep")  #: Argument "effects" to "fork" of "TestWorld" has incompatible type
+
+
+@app.domain(keyed=True)
+class Order(flow.Domain):
+    cents: int = 0
+    receipt: str | None = None
+
+    @flow.action
+    def pay(self, card: str) -> None:
+        flow.perform(charge(card, self.cents), into=self.receipt)
+
+
+todos = app.domain({"id": "x:todos"}, keyed=False)
+
+
+async def acts(world: wl.World) -> None:
+    done = await world.act(Order.pay("tok"), key="o-7", id="try-1")
+    reveal_type(done)  #: Revealed type is "worldline.client.flow.acted.Acted[sample.Order]"
+    reveal_type(done.state.receipt)  #: Revealed type is "str | None"
+    reveal_type((await world.preview(Order.pay("tok"))).state)  #: Revealed type is "sample.Order"
+    reveal_type((await world.act(todos.action("add")(title="milk"))).state)  #: Revealed type is "dict[str, Any]"
+    reveal_type(await world.explain(Order.pay, key="o-7"))  #: Revealed type is "worldline.client.flow.acted.Explained"
+    reveal_type(await world.state(Order, "o-7"))  #: Revealed type is "sample.Order"
+    reveal_type((await world.tools(Order)).documents)  #: Revealed type is "list[dict[str, Any]]"
+    await world.patch(Order, [flow.set("cents", 5)], key="o-7")
+    await world.act(Order.pay)  #: Argument 1 to "act" of "Acts" has incompatible type
+    Order.pay(5)  #: Argument 1 to "__call__" of "Action" has incompatible type "int"; expected "str"
 
 
 async def bad(world: wl.World) -> None:

@@ -33,6 +33,7 @@
     │   ├── CodecFailed           a user's codec raised, or returned what it cannot decode
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
+    │   ├── ErasedValue           or replays one whose personal value was erased since
     │   └── CannotRead            or cannot read a cell that is not in memory
     │       └── DamagedCell       because what is stored of it is damaged or missing
     ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
@@ -249,7 +250,7 @@ class CannotRead(CannotStep):
 class ErasedValue(CannotStep):
     """A step that is replayed had a personal value that was erased since: it cannot be done again."""
 
-    code = "erased"
+    code = "erased_value"
 
     def __init__(self, message: str) -> None:
         super().__init__(message, lasting=True)
@@ -318,7 +319,7 @@ class DecodeError(Corrupt):
 class KeyDestroyed(DecodeError):
     """What stood here was made unreadable for good, by the destruction of its key."""
 
-    code = "erased"
+    code = "key_destroyed"
 
 
 class DigestMismatch(Corrupt):

@@ -15,13 +15,13 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.bench import cluster, restore, workloads
+from worldline.bench import cluster, flow_domains, restore, workloads
 from worldline.client import connection
 from worldline.client.universe import Universe
 from worldline.host import compose
 from worldline.store import kv
 
-NAMES = ("A", "B1", "B64", "C", "D", "E")
+NAMES = ("A", "B1", "B64", "C", "D", "E", "F")
 TITLES = {
     "A": "100 worlds, 64 senders: increments applied",
     "B1": "one world, one in flight",
@@ -29,6 +29,7 @@ TITLES = {
     "C": "workflows of ten effects, 32 in flight",
     "D": "2,000 timers over 10 s, then at one instant",
     "E": "10,000 entries restored in a fresh process",
+    "F": "flow domains in memory, one core",
 }
 
 
@@ -47,10 +48,13 @@ def run(
         url = store or str(Path(temporary) / "universe")
         if "E" in wanted and compose.scheme(url) != "":
             raise errors.BadInput("workload E needs a folder; choose others with --only A,B,C,D")
-        figures = asyncio.run(_run(url, wanted, seconds, progress))
+        figures = {} if wanted == ["F"] else asyncio.run(_run(url, wanted, seconds, progress))
         if "E" in wanted:
             progress(len(wanted), len(wanted) + 1, TITLES["E"])
             figures["E"] = restore.run(Path(temporary) / "restored")
+        if "F" in wanted:
+            progress(len(wanted), len(wanted) + 1, TITLES["F"])
+            figures["F"] = flow_domains.run(env_os.OsEnv())
     return figures | _place(url)
 
 

@@ -33,7 +33,7 @@ from worldline.cli.commands import (
     work,
     workers,
 )
-from worldline.cli.flow import domain
+from worldline.cli.flow import act, domain
 from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
 
 for each in deletion.UNIVERSE:
@@ -41,7 +41,7 @@ for each in deletion.UNIVERSE:
 
 SECTIONS = {
     "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
-    "Talk to worlds": [*talk.COMMANDS, *relay.COMMANDS],
+    "Talk to worlds": [*talk.COMMANDS, *act.COMMANDS, *relay.COMMANDS],
     "Tend worlds": [
         *tend.COMMANDS,
         *deletion.COMMANDS,

@@ -51,13 +51,16 @@ class Handle:
 
     async def ask(self, schema: str, data: bytes, *, id: str | None = None) -> bytes:
         """Send a request and wait for its answer."""
+        return (await self.ask_at(schema, data, id=id))[0]
+
+    async def ask_at(self, schema: str, data: bytes, *, id: str | None = None) -> tuple[bytes, int]:
+        """The same, with the height at which the answer stands."""
         if id is not None:
             ids.check_client_id(id)
         carried = await self.carry(data)
         correlation = id or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
-        answer, _ = await answers.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
-        return answer
+        return await answers.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
 
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from worldline.base import errors
+from worldline.client.flow.acts import snapshot_at
 from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
+from worldline.kernel.flow.authoring.domains import Domain
 
 S = TypeVar("S")
 
@@ -21,6 +23,9 @@ async def typed(world: Handle, cls: type[S], key: str, *, at: int | None) -> S:
     """The value of one cell; one that does not exist yet is a fresh instance. `CellUnfit` if the class does not take
     what the cell holds.
     """
+    if issubclass(cls, Domain):
+        read: S = cls.read(await snapshot_at(world, cls, key, at=at))
+        return read
     reducer = await _reducer_of(world, cls)
     data = await world.cell(reducer, key, at=at)
     if data is None:

@@ -23,6 +23,7 @@ from worldline.client.copies import world_files
 from worldline.client.diff import reading
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
+from worldline.client.flow.acts import Acts
 from worldline.client.handle import Handle
 from worldline.client.personal import erase as erasing
 from worldline.client.personal import sealing
@@ -55,7 +56,7 @@ S = TypeVar("S")
 Effects: TypeAlias = Literal["drop", "reissue", "share", "script"]
 
 
-class World:
+class World(Acts):
     """A world, from outside."""
 
     def __init__(self, universe: Connection, name: str) -> None:

@@ -3,7 +3,9 @@
 from worldline.flow.effects import EffectCall, Handler, answering
 from worldline.flow.events import Event, replay
 from worldline.flow.host import Host, KeyFatal, Result
+from worldline.kernel.flow.analysis.explore import Explored, NeverRuns, Step, Stuck, explore
 from worldline.kernel.flow.authoring import ops as x
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import (
     Act,
     Action,
@@ -43,16 +45,19 @@ __all__ = [
     "BadDomain",
     "BadPatch",
     "Core",
+    "Document",
     "Domain",
     "EffectCall",
     "Error",
     "ErrorValue",
     "Event",
+    "Explored",
     "Failure",
     "Handler",
     "Host",
     "Intent",
     "KeyFatal",
+    "NeverRuns",
     "NotJson",
     "Patch",
     "Problem",
@@ -61,6 +66,8 @@ __all__ = [
     "Result",
     "SchemaRefused",
     "Snapshot",
+    "Step",
+    "Stuck",
     "Tool",
     "Tools",
     "Unavailable",
@@ -71,6 +78,7 @@ __all__ = [
     "call",
     "clear",
     "computed",
+    "explore",
     "fail",
     "halt",
     "input_schema",

@@ -145,7 +145,7 @@ class Host:
         """The handler of an effect. It gives patches; what it raises becomes an error in `$host`."""
         self._registry.register(type, handler, timeout_ms=timeout_ms, retries=retries, retry_delay_ms=retry_delay_ms)
 
-    async def act(self, act: domains.Act, *, key: str = DEFAULT_KEY, id: str = "") -> Result:
+    async def act(self, act: domains.Act[Any], *, key: str = DEFAULT_KEY, id: str = "") -> Result:
         """Dispatch a call of an action: `host.act(Order.pay("tok"))`."""
         return await self.dispatch(act.action, act.input or values.MISSING, key=key, id=id)
 

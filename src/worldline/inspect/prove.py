@@ -74,7 +74,7 @@ async def prove(
     universe, at = world.universe, await world.address()
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     known = [each for each in [*programs, *universe.programs.values()] if each.name == meta.program]
-    if not known:
+    if not known and not (await world.machine()).domains.alone:
         raise errors.BadInput(
             f"the program {meta.program!r} is not loaded; a proof runs its code: name its file with --app FILE"
         )
@@ -90,7 +90,8 @@ async def prove(
         raise await reader.not_retained(universe.store.engine, line, above if up_to is None else up_to)
     start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
-    loaded.setdefault(meta.program_hash, known[0])
+    if known:
+        loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
     vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
     sealed = Sealed(vault, await vault.has_erased())

@@ -12,6 +12,7 @@ from worldline.base.failures import CancelKind
 from worldline.codec import structs
 from worldline.kernel import runs, schedules, snapshots, state, values, work
 from worldline.kernel.branches import fork, revert, witness
+from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import coroutines
 from worldline.kernel.operations import OpKind
@@ -35,7 +36,7 @@ PARK = "park"  # an effect is not tried any more, decided by its adapter or by h
 RETRY = "retry"  # it is tried again
 ERASE = "erase"  # personal values were erased
 
-OF_WORKERS = (PROGRAM, fork.FORKED)  # given by the worker that runs the world, never by the inbox
+OF_WORKERS = (PROGRAM, fork.FORKED, acting.DOMAINS)  # given by the worker that runs the world, never by the inbox
 
 SLEEPS = ("sleep", "sleep_until")
 
@@ -215,7 +216,7 @@ def _park(machine: Machine, data: bytes) -> bytes:
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is not None:
         return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
-    machine.runs[pending.run].park(pending.op, Parked(wanted.attempts, runs.storable(wanted.error)))
+    _set_parked(machine, pending, Parked(wanted.attempts, runs.storable(wanted.error)))
     return values.NONE
 
 
@@ -225,8 +226,15 @@ def _retry(machine: Machine, data: bytes) -> bytes:
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is None:
         return _too_late(machine, RETRY, wanted.intent, "it is not parked")
-    machine.runs[pending.run].park(pending.op, None)
+    _set_parked(machine, pending, None)
     return values.NONE
+
+
+def _set_parked(machine: Machine, pending: Pending, parked: Parked | None) -> None:
+    if pending.run:
+        machine.runs[pending.run].park(pending.op, parked)
+    else:
+        machine.work.park(pending, parked)
 
 
 def _open_effect(machine: Machine, intent: bytes) -> Pending | None:
@@ -288,4 +296,5 @@ _COMMANDS: dict[str, Any] = {
     ways_out.TERMINATE: _on_run(ways_out.terminate),
     ways_out.ANSWER: _on_run(ways_out.answer),
     ways_out.ANSWER_EFFECT: _answer_effect,
+    **acting.COMMANDS,
 }

@@ -21,6 +21,7 @@ from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import ledger
 from worldline.kernel.rows.branch import Branch, Owner, rule_of
 from worldline.kernel.rows.cells import Fetch
+from worldline.kernel.rows.domains import Domain
 from worldline.kernel.rows.records import (
     OWN_WORK,
     UNREAD,
@@ -212,6 +213,16 @@ class _Loading:
         since_us, due_us = placement
         self.machine.schedules[name] = Schedule(name, structs.decode(Spec, spec), since_us, due_us, fired, work)
 
+    def domains(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        alone, deadlines, env, blocked = meaning
+        self.machine.domains.load(alone=alone, deadlines=deadlines, env=env, blocked=blocked)
+
+    def domain(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.domains.load_domain(key.texts[0], Domain(*meaning))
+
+    def document(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.domains.load_document(key.texts[0], *meaning)
+
     # --- Rows of runs: the record is made by the row that comes first ----------------------------------------
 
     def _record(self, key: Parsed) -> Record:
@@ -280,6 +291,9 @@ _LOADERS: dict[bytes, Callable[[_Loading, Parsed, Any, Any], None]] = {
     keys.LATER: _Loading.later,
     keys.FORGETTABLE: _Loading.forgettable,
     keys.SCHEDULE: _Loading.schedule,
+    keys.DOMAINS: _Loading.domains,
+    keys.DOMAIN: _Loading.domain,
+    keys.DOCUMENT: _Loading.document,
     keys.RUN + keys.START: _Loading.start,
     keys.RUN + keys.STATUS: _Loading.status,
     keys.PROGRESS + keys.OP: _Loading.op,
@@ -302,8 +316,9 @@ _WORK_KINDS = {
 
 
 def _pending(number: int, meaning: Any, placement: Any) -> Pending:
-    kind, name, params, run, op, event = meaning
+    kind, name, params, run, op, event, *parked = meaning
     step, ordinal, opened_us, due_us, deadline_us = placement
     return Pending(
-        number, WorkKind(kind), name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event
+        number, WorkKind(kind), name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event,
+        Parked(*parked) if parked else None,
     )  # fmt: skip

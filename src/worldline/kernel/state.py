@@ -27,6 +27,7 @@ from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.branch import Branch, Rule
 from worldline.kernel.rows.cells import Cells, Fetch
 from worldline.kernel.rows.current_step import CurrentStep
+from worldline.kernel.rows.domains import Domains
 from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
 from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import Origin
@@ -43,7 +44,7 @@ SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the sched
 
 # Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
 _SLOTS = (
-    "__weakref__", "_exact", "_waiting", "branch", "cells", "forgettable", "later", "ledger", "live", "now",
+    "__weakref__", "_exact", "_waiting", "branch", "cells", "domains", "forgettable", "later", "ledger", "live", "now",
     "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault", "work",
 )  # fmt: skip
 
@@ -66,7 +67,7 @@ class Machine:
         self.live: dict[str, Run] = {}  # in order of start
         self._waiting: dict[str | None, dict[str, Run]] = {}  # by the schema of events; None: those that get every one
         self.ledger = Ledger()
-        self.work = OpenWork(self.ledger)
+        self.work, self.domains = OpenWork(self.ledger), Domains(self.ledger)
         self.later: Queue[RunId] = Queue(self.ledger.top, keys.LATER)  # they could continue when a step was full
         self.forgettable: Queue[RunId] = Queue(self.ledger.top, keys.FORGETTABLE)
         self.schedules: dict[str, Schedule] = {}
@@ -130,7 +131,7 @@ class Machine:
         self.ledger, self.work, self.origin, self.branch = other.ledger, other.work, other.origin, other.branch
         self.cells, self.runs, self.live, self._waiting = other.cells, other.runs, other.live, other._waiting
         self.later, self.forgettable, self.schedules = other.later, other.forgettable, other.schedules
-        self.run_count = other.run_count
+        self.run_count, self.domains = other.run_count, other.domains
         self.work.begin_step(self.now)
         self.now.go_back()
 
@@ -153,6 +154,7 @@ class Machine:
         yield from self.forgettable.rows()
         for schedule in self.schedules.values():
             yield keys.SCHEDULE + keys.text(schedule.id), schedule.write
+        yield from self.domains.rows()
 
     def begin_replay(self) -> None:
         """The steps that follow have happened before: nothing is logged."""
@@ -255,8 +257,7 @@ class Machine:
 
     def interested(self, schema: str) -> list[Run]:
         """The live runs that may wait for an event, in the order of their start."""
-        waiting = self._waiting
-        some, others = waiting.get(schema), waiting.get(None)
+        some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)

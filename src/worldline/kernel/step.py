@@ -12,6 +12,7 @@ from worldline.codec import structs
 from worldline.kernel import commands, driver, events, personal, runs, schedules, values, work
 from worldline.kernel.authoring import messages
 from worldline.kernel.branches import fork, witness
+from worldline.kernel.domains import acting
 from worldline.kernel.execution import tracebacks
 from worldline.kernel.execution.desk import StepDesk
 from worldline.kernel.repair import poison
@@ -19,7 +20,7 @@ from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
-from worldline.model.inbox import ReceiptStatus
+from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
 from worldline.model.work import WorkKind
@@ -94,6 +95,7 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | No
             driver.drain(machine)
             if machine.work.unsent.items:
                 work.send_held_back(machine)
+                acting.take_answered(machine)
     if machine.work.closing.items:
         machine.work.close_given_up()
     return dead, letter
@@ -117,6 +119,8 @@ def _take(machine: Machine, given: steps.Input) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
     if isinstance(item, inbox.Event):
+        if item.schema in machine.domains.actions:
+            return acting.event(machine, item, data)
         return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
     if isinstance(item, inbox.Receipt):
         if given.trace:
@@ -127,6 +131,8 @@ def _take(machine: Machine, given: steps.Input) -> str:
         events.drain_raised(machine)
         return ""
     if isinstance(item, inbox.Message):
+        if item.name in machine.domains.actions and item.mode is MessageMode.TYPED:
+            return acting.message(machine, item, data)
         return events.message(machine, item, data)
     assert item is not None, "what cannot be decoded is journaled as it is"
     return commands.take(machine, item, data)
@@ -171,6 +177,10 @@ def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
     outcome = Outcome(item.status, data)
     if pending.name == fork.SHARE:
         outcome = fork.shared(outcome)
+    if pending.event:
+        acting.fulfil(machine, pending.event, outcome)
+        acting.take_answered(machine)
+        return ""
     work.arrive(machine, pending.run, pending.op, outcome)
     return ""
 

@@ -120,13 +120,12 @@ def _ask_now(machine: Machine, held: Held) -> None:
     params = held.params
     if kind is _EFFECT_OP:
         if machine.branch is not None:
-            if _scripted(machine, held.run, held.op, effect_arguments(params)):
+            if _scripted(machine, held.run, held.op, effect_arguments(params)) or _scripted_requirement(machine, held):
                 return
             params = _prefixed(params, machine.branch.prefix)
         # The program had the effect when it was issued; while it was held back, the program may have changed. It is
         # asked for all the same: like all work that no program here serves, it waits in its queue for one that does.
-        effect = machine.program.find_effect(held.name)
-        within_us = None if effect is None else effect.total_timeout_us
+        within_us = _total_timeout_us(machine, held)
         deadline_us = 0 if within_us is None else held.due_us + within_us
     parked = DRY if kind is _EFFECT_OP and machine.branch is not None and machine.branch.dry else ""
     pending = machine.work.want(
@@ -138,16 +137,26 @@ def _ask_now(machine: Machine, held: Held) -> None:
         # An event to be raised later belongs to the world: it outlives the run that asked for it.
         run="" if kind is _AFTER else held.run,
         op=held.op,
-        event=held.name if kind is _AFTER else "",
+        event=held.name if kind is _AFTER else held.id if kind is _EFFECT_OP else "",
         parked=parked,
     )
     if run is not None and live:
         run.opened(held.op, pending)
         if parked:
             run.park(held.op, Parked(0, parked))
+    elif parked:
+        machine.work.park(pending, Parked(0, parked))
     assert pending.number or live, "a run that ends releases what is held back for it"
     if run is None and kind is OpKind.TIMER:
         machine.arm_schedule(held.name, pending.number)
+
+
+def _total_timeout_us(machine: Machine, held: Held) -> int | None:
+    """Of what a flow domain requires, the state says it: no program is needed to run that again."""
+    if not held.run and held.id:
+        return machine.domains.deadlines.get(held.name)
+    effect = machine.program.find_effect(held.name)
+    return None if effect is None else effect.total_timeout_us
 
 
 def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
@@ -229,6 +238,18 @@ def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, A
     outcome = machine.branch.answer(op.name, arguments, ask=op.kind is OpKind.ASK)
     if outcome is not None:
         _answer_here(machine, run_id, number, outcome)
+    return outcome is not None
+
+
+def _scripted_requirement(machine: Machine, held: Held) -> bool:
+    """Whether the script of a fork has answered what a flow domain requires."""
+    assert machine.branch is not None
+    if held.run or not held.id:
+        return False
+    outcome = machine.branch.answer(held.name, effect_arguments(held.params))
+    if outcome is not None:
+        scripted(machine, "", -1, Op(OpKind.EFFECT, held.name, held.params), outcome)
+        machine.domains.answer(held.id, outcome)
     return outcome is not None
 
 

@@ -5,7 +5,9 @@
     MR, MW             how many runs, and how many rows of work, the world has ever had
     MP                 the program that it runs under, since which step, and what its draws are made from
     MB                 of a fork: what it may do, and what it has inherited
-    C reducer, key     a cell
+    MD                 of a world with flow domains: their environment, what is blocked, what else its program has
+    C reducer, key     a cell: of a reducer, or of a flow domain
+    D name             a flow domain, with the hash of its document  E hash  a document
     R run | R          what a run was started with           R run | S    its status, unless it is running
     O run | O n        an operation of a run, with its work  O run | A n  its outcome: the work is not open any more
     O run | F n        a feeding of the run's code           O run | P n  an operation's effect that is parked
@@ -35,6 +37,7 @@ RUN_COUNT = b"MR"
 WORK_COUNT = b"MW"
 PROGRAM = b"MP"
 BRANCH = b"MB"
+DOMAINS = b"MD"
 CELL = b"C"
 RUN = b"R"
 PROGRESS = b"O"
@@ -46,6 +49,8 @@ LATER = b"T"
 FORGETTABLE = b"G"
 SCRIPT = b"Y"
 SCHEDULE = b"Z"
+DOMAIN = b"D"
+DOCUMENT = b"E"
 
 START = b"R"  # the rows of a run, behind its group
 STATUS = b"S"
@@ -107,9 +112,9 @@ def parse(key: bytes) -> Parsed:
         reducer, rest = _text(key[1:])
         cell_key, rest = _text(rest)
         return _whole(Parsed(kind, texts=[reducer, cell_key]), rest)
-    if kind == SCHEDULE:
-        schedule, rest = _text(key[1:])
-        return _whole(Parsed(kind, texts=[schedule]), rest)
+    if kind in _NAMED:
+        name, rest = _text(key[1:])
+        return _whole(Parsed(kind, texts=[name]), rest)
     if kind in _OF_RUNS:
         run, rest = _text(key[1:])
         part = rest[:1]
@@ -232,7 +237,8 @@ def _whole(parsed: Parsed, rest: bytes) -> Parsed:
     return parsed
 
 
-_ALONE = (BRANCH, RUN_COUNT, WORK_COUNT, PROGRAM)
+_ALONE = (BRANCH, DOMAINS, RUN_COUNT, WORK_COUNT, PROGRAM)
+_NAMED = (SCHEDULE, DOMAIN, DOCUMENT)
 _OF_RUNS = {RUN: (START, STATUS), PROGRESS: (OP, OUTCOME, PARKED, FEEDING, INTERRUPT), ARRIVED: (BUFFERED, FOLLOWER)}
 _NUMBERED = (WORK, HELD, CLOSING, LATER, FORGETTABLE, SCRIPT)
 
@@ -241,6 +247,7 @@ _NAMES = {
     WORK_COUNT: "the number of effects, timers and messages",
     PROGRAM: "the program of the world",
     BRANCH: "what the fork may do and has inherited",
+    DOMAINS: "what all flow domains have in common",
     RUN + START: "run {!r}",
     RUN + STATUS: "the status of run {!r}",
     PROGRESS + OP: "operation {count} of run {!r}",
@@ -257,6 +264,8 @@ _NAMES = {
     FORGETTABLE: "ended run {number}",
     SCRIPT: "scripted answer {number}",
     SCHEDULE: "schedule {!r}",
+    DOMAIN: "flow domain {!r}",
+    DOCUMENT: "flow document {!r}",
 }
 _GROUP_NAMES = {
     RUN: "all rows of run {!r}",

@@ -21,6 +21,7 @@ its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -30,11 +31,12 @@ from worldline.base import errors, probes
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.domains import acting
 from worldline.kernel.replay import Difference
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.state import Machine
 from worldline.layers.stored import history, lines, saved_state
-from worldline.model import ids, journal, payload, row_keys, snapshot
+from worldline.model import ids, inbox, journal, payload, row_keys, snapshot
 from worldline.model.change import Change
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
@@ -138,7 +140,7 @@ class Prover:
         if step.height > self._folded_to:
             self.steps += 1
             self.entries += len(entries)
-            self._stand()
+            self._stand(entries, loaded)
         if self._machine is None:
             self._fold(step, loaded)
         else:
@@ -154,9 +156,11 @@ class Prover:
             self.close()
         self._at, self._hash = owner, program_hash
 
-    def _stand(self) -> None:
-        """Have a machine, if the program of the next step is loaded."""
+    def _stand(self, entries: Sequence[journal.Entry], loaded: dict[bytes, bytes]) -> None:
+        """Have a machine, if the program of the next step is loaded, or nothing of it is needed."""
         program = self._programs.get(self._hash)
+        if program is None and self._machine is None and not self._lost and self._is_alone(entries, loaded):
+            program = Program.without_code(self._hash)
         if self._machine is None and program is not None and not self._lost:
             fetch = None if self._cold is None else self._cold.fetch
             self._machine = snapshots.machine_of(
@@ -165,6 +169,14 @@ class Prover:
             self._machine.keep_in(self._sealed.vault)
             if not self._sealed.erased:
                 self._rows = Rows()
+
+    def _is_alone(self, entries: Sequence[journal.Entry], loaded: dict[bytes, bytes]) -> bool:
+        """Whether the world has nothing but flow domains, whose documents are in its journal."""
+        given = replay.input_of(entries, functools.partial(_load, loaded))
+        if isinstance(given.item, inbox.Control) and given.item.command == acting.DOMAINS:
+            return structs.decode(acting.Declared, given.data).alone
+        row = self._rows.get(row_keys.DOMAINS)
+        return row is not None and canonical.decode(row.meaning)[0] is True  # type: ignore[index]
 
     def _fold(self, step: history.Stored, loaded: dict[bytes, bytes], *, erased: bool = False) -> None:
         if step.dropped or self._lost:
@@ -190,11 +202,8 @@ class Prover:
     def _run(
         self, machine: Machine, step: history.Stored, entries: list[journal.Entry], loaded: dict[bytes, bytes]
     ) -> None:
-        def load(carried: payload.Payload) -> bytes:
-            return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
-
         try:
-            stepped = replay.stepped_again(machine, entries, self._at, load)
+            stepped = replay.stepped_again(machine, entries, self._at, functools.partial(_load, loaded))
         except errors.ErasedValue:
             probes.hit("proof.erased-step")
             self.close()
@@ -218,11 +227,17 @@ class Prover:
             if self._cold is not None:
                 self._cold.unsaved.take(stepped.changes)
                 machine.cells.cool(self._cold.bytes_max)
+            if machine.program.hash not in self._programs and not machine.domains.alone:
+                self._continue_as(self._at, self._hash)  # it has more than domains from here on, and that is not here
 
     def close(self) -> None:
         if self._machine is not None:
             self._machine.close()
             self._machine = None
+
+
+def _load(loaded: dict[bytes, bytes], carried: payload.Payload) -> bytes:
+    return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
 
 
 _ROW_FIELDS: Final[dict[bytes, Sequence[str]]] = {row_keys.CELL: ("folds", "value")}

@@ -2,12 +2,14 @@
 
 `world` makes a world in memory; `crash_everywhere` runs a scenario with a crash at every entry, `everywhere.fork` with
 forks behind every step; `replay` runs a journal exported from a store on the code as it is now; `simulate` runs a
-scenario on a whole cluster that breaks. The pytest plugin shows the journals of worlds whose test failed.
+scenario on a whole cluster that breaks; `domain_machine` makes a hypothesis machine of a flow domain, whose effects
+`scripted` answers. The pytest plugin shows the journals of worlds whose test failed.
 """
 
 from worldline.kernel.authoring.scripts import Script, Unscripted
 from worldline.testing import everywhere
 from worldline.testing.crashes import crash_everywhere
+from worldline.testing.domain_machine import domain_machine, scripted
 from worldline.testing.replay import replay
 from worldline.testing.simulation import Broken, simulate
 from worldline.testing.stage import Restless
@@ -23,8 +25,10 @@ __all__ = [
     "TestWorld",
     "Unscripted",
     "crash_everywhere",
+    "domain_machine",
     "everywhere",
     "replay",
+    "scripted",
     "simulate",
     "world",
 ]

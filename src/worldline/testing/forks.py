@@ -17,6 +17,7 @@ from worldline.kernel.authoring import scripts
 from worldline.kernel.branches.fork import Forked
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.branch import Rule
+from worldline.kernel.rows.records import Op
 from worldline.kernel.state import Machine
 from worldline.model import journal
 from worldline.model.inbox import ReceiptStatus
@@ -69,9 +70,9 @@ def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Readi
     found: list[bytes] = []
     for pending in machine.work.open.values():
         run = machine.runs.get(pending.run)
-        if pending.kind is WorkKind.TIMER or run is None:
+        if pending.kind is WorkKind.TIMER or (run is None and not pending.event):
             continue
-        op = run.record.ops[pending.op]
+        op = Op(OpKind.EFFECT, pending.name, pending.params) if run is None else run.record.ops[pending.op]
         effect = machine.program.find_effect(op.name)
         if op.kind is not OpKind.EFFECT or op.name not in played.answers or effect is None:
             continue

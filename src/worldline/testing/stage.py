@@ -20,7 +20,10 @@ from worldline.codec import structs
 from worldline.kernel import commands, failure, replay, runs, values, work
 from worldline.kernel.authoring import messages, scripts
 from worldline.kernel.branches import fork
+from worldline.kernel.domains import acting, declared
 from worldline.kernel.execution import tracebacks
+from worldline.kernel.rows.records import Pending
+from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -91,7 +94,9 @@ class Stage:
         for each in script.effects:
             if life.program.find_effect(each) is None:
                 raise errors.BadInput(f"the script answers {each}(), which program {life.program.name!r} does not have")
-        return self._add(Actor(name, life, scripts.Reading(script), self._random))
+        actor = self._add(Actor(name, life, scripts.Reading(script), self._random))
+        self.declare(actor)
+        return actor
 
     def fork(self, name: str, life: Life, reading: scripts.Reading, said: fork.Forked) -> Actor:
         """A world that begins as a fork. Its first step says so, as in a store. It draws nothing that others would."""
@@ -100,6 +105,14 @@ class Stage:
         stepped = self.step(actor, inbox.Control(fork.FORKED, life.carry(data)), data)
         assert not stepped.dead, stepped.dead
         return actor
+
+    def declare(self, actor: Actor) -> None:
+        """Give a world the flow domains of its program, as the worker that holds it would."""
+        news = declared.news(actor.life.machine, actor.life.program)
+        if news is not None:
+            data = structs.encode(news)
+            stepped = self.step(actor, inbox.Control(acting.DOMAINS, actor.life.carry(data)), data)
+            assert not stepped.dead, stepped.dead
 
     def _add(self, actor: Actor) -> Actor:
         if actor.name in self.actors:
@@ -263,7 +276,7 @@ class Stage:
         machine = actor.life.machine
         return [
             intent for intent, pending in machine.work.open.items() if pending.parked is not None
-            and machine.runs[pending.run].record.ops[pending.op].name == name
+            and _asked_name(machine, pending) == name
             and (intent not in actor.asked or actor.asked[intent].parked)
         ]  # fmt: skip
 
@@ -352,6 +365,11 @@ class Stage:
 
     def _deliver(self, actor: Actor, item: inbox.Item, data: bytes) -> None:
         self.step(actor, item, data)
+
+
+def _asked_name(machine: Machine, pending: Pending) -> str:
+    """The effect, or the world, that was asked: what shares an answer was asked for under another name."""
+    return machine.runs[pending.run].record.ops[pending.op].name if pending.run else pending.name
 
 
 def address(number: int) -> ids.Address:

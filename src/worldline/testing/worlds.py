@@ -32,6 +32,7 @@ from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, ans
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
+from worldline.kernel.flow.authoring.domains import Domain
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Failure, RunStatus
@@ -45,6 +46,7 @@ from worldline.model.trace import Kept, Source
 from worldline.model.upkeep.sealed import Erase
 from worldline.roles import traces
 from worldline.testing import forks, render, sealing, stage
+from worldline.testing.acting import Acting
 from worldline.testing.life import Life, Standing
 
 R = TypeVar("R")
@@ -135,7 +137,7 @@ class TestRun(Generic[R_co]):
         return f"TestRun({self.id!r}, {self.status.name.lower()})"
 
 
-class TestWorld:
+class TestWorld(Acting):
     """A world in a test. Made by `testing.world(...)`."""
 
     __test__ = False
@@ -216,7 +218,9 @@ class TestWorld:
         """
         machine = self.machine if at is None else self._actor.life.at_height(at)
         found: Any = {}
-        if cls is not None:
+        if cls is not None and issubclass(cls, Domain):
+            found = cls.read(self.snapshot(cls, key, at=at))
+        elif cls is not None:
             found = machine.read_cell(cls, key)
         else:
             for (reducer, name), cell in sorted(machine.cells.items()):
@@ -305,6 +309,7 @@ class TestWorld:
         data = structs.encode(change)
         self._stage.step(self._actor, inbox.Control(commands.PROGRAM, life.carry(data)), data)
         life.rebase()
+        self._stage.declare(self._actor)
         self.play(limit_us=self._stage.now_us)
         return blocked
 

@@ -1,1 +1,1 @@
-"""Commands about flow domains that need no store."""
+"""Commands about flow domains: as documents and classes, and in worlds."""

@@ -1,28 +1,33 @@
 """Programs: the code of a world, as its author declares it.
 
-A `Program` collects effects, workflows and reducers under names, checks what can be checked at declaration, and knows
-its own hash. It holds no state and touches nothing; the same object serves hosts, clients, tests and simulation.
+A `Program` collects effects, workflows, reducers and flow domains under names, checks what can be checked at
+declaration, and knows its own hash. It holds no state and touches nothing; the same object serves hosts, clients, tests
+and simulation.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worldline.base import errors
 from worldline.kernel import values
-from worldline.kernel.authoring import http_call, reducers, resources, stored_types
+from worldline.kernel.authoring import flow_domains, http_call, reducers, resources, stored_types
 from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
 from worldline.kernel.authoring.resources import Resource
 from worldline.kernel.code import fingerprint, interests
+from worldline.kernel.flow.authoring.documents import Document
+from worldline.kernel.flow.authoring.domains import Domain
+from worldline.kernel.flow.core import Effects
 from worldline.model import ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
+F = TypeVar("F", bound=type[Domain])
 
 
 RESERVED = "worldline."  # what the names of effects begin with that every host performs by itself
@@ -35,10 +40,18 @@ class Program:
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.reducers: dict[str, reducers.Reducer] = {}
         self.resources: dict[str, Resource[Any]] = {}
+        self.domains: dict[str, flow_domains.Declared] = {}
         self._unchecked: list[Callable[[], None]] = []  # their annotations named types that were not defined yet
         self._hash: bytes | None = None
         self._routes: reducers.Routes | None = None
         self._interests: dict[str, list[str] | None] = {}
+
+    @staticmethod
+    def without_code(program_hash: bytes) -> Program:
+        """Stands for a program that is not here, and of which nothing but its hash is needed."""
+        made = Program("without-code")
+        made._hash = program_hash
+        return made
 
     @overload
     def effect(self, fn: Callable[P, Awaitable[R]], /) -> Effect[P, R]: ...
@@ -120,6 +133,32 @@ class Program:
         return declare if cls is None else declare(cls)
 
     @overload
+    def domain(self, cls: F, /) -> F: ...
+    @overload
+    def domain(
+        self, document: Mapping[str, Any], /, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
+    ) -> Document: ...
+    @overload
+    def domain(
+        self, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
+    ) -> Callable[[F], F]: ...  # fmt: skip
+    def domain(  # type: ignore[misc]
+        self, what: Any = None, /, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
+    ) -> Any:
+        """Declare a flow domain: a class of `flow.Domain`, or a document. `keyed`: one cell for each key, else one.
+
+        `effects="parallel"`: what a flow asks for side by side is performed at once. `flow.SchemaRefused` if there is
+        something wrong with the document, `flow.BadDomain` with the class.
+        """
+
+        def declare(what: Any) -> Any:
+            made, handle = flow_domains.declare(what, keyed=keyed, name=name, parallel=effects == "parallel")
+            self._take(self.domains, made.name, made)
+            return handle
+
+        return declare if what is None else declare(what)
+
+    @overload
     def resource(self, fn: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
     @overload
     def resource(self, fn: Callable[..., AbstractAsyncContextManager[T]], /) -> Resource[T]: ...
@@ -154,7 +193,9 @@ class Program:
             for name, kinds in waits.items():
                 for kind in kinds or ():
                     stored_types.check(kind, f"{name}() waits for {values.name_of(kind)}")
-            self._routes = reducers.routes(self.reducers.values(), waits)
+            routes = reducers.routes(self.reducers.values(), waits)
+            flow_domains.check(self.name, self.domains, self.reducers, routes)
+            self._routes = routes
         return self._routes
 
     def interests(self, workflow: str) -> list[str] | None:
@@ -205,7 +246,8 @@ class Program:
 
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:
-            raise errors.BadInput(f"program {self.name!r} already has a {type(made).__name__.lower()} named {name!r}")
+            kind = "flow domain" if table is self.domains else type(made).__name__.lower()
+            raise errors.BadInput(f"program {self.name!r} already has a {kind} named {name!r}")
         self._hash = self._routes = None
         self._interests = {}
         table[name] = made

@@ -35,9 +35,10 @@ from worldline.base import errors
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values, work
 from worldline.kernel.authoring import messages
+from worldline.kernel.domains import acting
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.branch import RULES_MAX, Branch, Owner, rule_of
-from worldline.kernel.rows.records import Outcome, Pending
+from worldline.kernel.rows.records import Held, Op, Outcome, Pending
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
@@ -113,6 +114,9 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
             machine.runs[pending.run].opened(pending.op, pending)
         return
     machine.work.disown(pending)
+    if pending.event:
+        _settle_requirement(machine, branch, pending)
+        return
     run = machine.runs.get(pending.run)
     if run is None or not run.live:
         return
@@ -129,6 +133,24 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
             _answer(machine, pending, outcome)
         case _:
             _answer(machine, pending, runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED))
+
+
+def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> None:
+    """What a flow domain requires gets an outcome, or is asked for under a name of the fork."""
+    outcome: Outcome | None = None
+    if branch.policy is Policy.REISSUE:
+        due_us = machine.now.context.store_us
+        held = Held("", -1, OpKind.EFFECT, pending.name, pending.params, due_us, pending.event)
+        work.ask_for(machine, held)
+    elif branch.policy is Policy.SHARE:
+        _share(machine, branch, pending)
+    else:
+        if branch.policy is Policy.SCRIPT:
+            outcome = _scripted(branch, OpKind.EFFECT, pending.name, pending.params)
+        outcome = outcome or runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED)
+        work.scripted(machine, "", -1, Op(OpKind.EFFECT, pending.name, pending.params), outcome)
+        acting.fulfil(machine, pending.event, outcome)
+    acting.take_answered(machine)
 
 
 def _why(machine: Machine, branch: Branch) -> str:
@@ -158,9 +180,10 @@ def _share(machine: Machine, branch: Branch, pending: Pending) -> None:
     """Ask for the answer that the parent gets. If the parent itself shares it, ask for what the parent asks for."""
     shared = machine.work.want(
         WorkKind.EFFECT, SHARE, pending.params if pending.name == SHARE else _shared_work(machine, branch, pending),
-        due_us=machine.now.context.store_us, deadline_us=0, run=pending.run, op=pending.op,
+        due_us=machine.now.context.store_us, deadline_us=0, run=pending.run, op=pending.op, event=pending.event,
     )  # fmt: skip
-    machine.runs[pending.run].opened(pending.op, shared)
+    if pending.run:
+        machine.runs[pending.run].opened(pending.op, shared)
 
 
 def _shared_work(machine: Machine, branch: Branch, pending: Pending) -> bytes:

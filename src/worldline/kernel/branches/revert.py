@@ -27,6 +27,7 @@ from worldline.model.world import Policy
 REVERT: Final = "revert"
 
 _COUNTS: Final = (keys.RUN_COUNT, keys.WORK_COUNT)
+_DECLARED: Final = (keys.DOMAINS, keys.DOMAIN, keys.DOCUMENT)  # like the program, they do not go back
 
 
 class Revert(msgspec.Struct, frozen=True, array_like=True):
@@ -105,7 +106,8 @@ def _rows_then(machine: Machine, before: dict[bytes, Row], changed: list[list[by
     for key in _COUNTS:
         rows[key] = max(rows[key], before[key], key=_count)
     rows[keys.PROGRAM] = before[keys.PROGRAM]
-    rows = {key: row for key, row in rows.items() if not key.startswith(keys.CLOSING)}
+    rows = {key: row for key, row in rows.items() if not key.startswith((keys.CLOSING, *_DECLARED))}
+    rows |= {key: row for key, row in before.items() if key.startswith(_DECLARED)}
     for key, write in machine.work.closing.rows():  # what was open now and has to be closed
         rows[key] = ledger.row_of(write())
     return rows

@@ -44,6 +44,15 @@ class Reducer(Protocol):
     def handlers(self) -> Sequence[Handler]: ...
 
 
+class Domain(Protocol):
+    @property
+    def keyed(self) -> bool: ...
+    @property
+    def parallel(self) -> bool: ...
+    @property
+    def raw(self) -> bytes: ...
+
+
 class Program(Protocol):
     """What of a program has a hash. The program itself, in `authoring/program.py`, imports this file."""
 
@@ -55,6 +64,8 @@ class Program(Protocol):
     def workflows(self) -> Mapping[str, source.Target]: ...
     @property
     def reducers(self) -> Mapping[str, Reducer]: ...
+    @property
+    def domains(self) -> Mapping[str, Domain]: ...
 
 
 def program_hash(program: Program) -> bytes:
@@ -69,6 +80,8 @@ def program_hash(program: Program) -> bytes:
             parts += [handler.schema.encode(), *_texts(handler.event)]
             if handler.inbox:
                 parts += [b"inbox", handler.inbox.encode()]
+    for name, domain in sorted(program.domains.items()):
+        parts += [b"domain", name.encode(), bytes([domain.keyed, domain.parallel]), domain.raw]
     return digest.hash_parts(b"program", *parts)
 
 

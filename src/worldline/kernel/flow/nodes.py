@@ -177,7 +177,8 @@ class Nodes:
                     step(flow)
                 else:
                     break
-            _end(flow, "flow", path, {}, None)
+            if flow.recorder is not None:
+                _end(flow, "flow", path, {}, None)
 
         return run
 
@@ -198,7 +199,8 @@ class Nodes:
                 elif otherwise is not None:
                     otherwise(flow)
                 found = taken
-            _end(flow, "branch", path, {"cond": found}, found)
+            if flow.recorder is not None:
+                _end(flow, "branch", path, {"cond": found}, found)
 
         return run
 
@@ -216,7 +218,8 @@ class Nodes:
             except faults.Fault as fault:
                 found = None
                 flow.fail(path, fault.code, fault.message, fault.context)
-            _end(flow, "patch", path, {"op": op, "path": target}, found)
+            if flow.recorder is not None:
+                _end(flow, "patch", path, {"op": op, "path": target}, found)
 
         return run
 
@@ -262,7 +265,8 @@ class Nodes:
                 flow.require(path, effect, found)
             except faults.Fault as fault:
                 flow.fail(path, fault.code, fault.message, fault.context)
-            _end(flow, "effect", path, {"type": effect, "params": found}, None)
+            if flow.recorder is not None:
+                _end(flow, "effect", path, {"type": effect, "params": found}, None)
 
         return run
 
@@ -289,7 +293,8 @@ class Nodes:
                     flow.call(path, name, target, depth)
             except faults.Fault as fault:
                 flow.fail(path, fault.code, fault.message, fault.context)
-            _end(flow, "call", path, {"flow": name}, None)
+            if flow.recorder is not None:
+                _end(flow, "call", path, {"flow": name}, None)
 
         return run
 
@@ -298,7 +303,8 @@ class Nodes:
 
         def run(flow: FlowRun) -> None:
             flow.stop("halted")
-            _end(flow, "halt", path, {} if reason is None else {"reason": reason}, None)
+            if flow.recorder is not None:
+                _end(flow, "halt", path, {} if reason is None else {"reason": reason}, None)
 
         return run
 
@@ -311,7 +317,8 @@ class Nodes:
             if flow.status == RUNNING:
                 text = values.bounded(values.text(said)).encode(errors="replace").decode()
                 flow.fail(path, faults.VALIDATION_ERROR, text, {"code": code})
-            _end(flow, "error", path, {"code": code}, None)
+            if flow.recorder is not None:
+                _end(flow, "error", path, {"code": code}, None)
 
         return run
 
@@ -343,5 +350,6 @@ def _nowhere(target: str) -> Callable[[Scope, Any], Any]:
 
 
 def _end(flow: FlowRun, kind: str, path: str, inputs: dict[str, Any], output: Any) -> None:
-    if flow.recorder is not None:
-        flow.recorder.end(kind, flow.at(path), inputs, output)
+    """Record a node. Callers ask for the recorder first, so that without one not even the inputs are made."""
+    assert flow.recorder is not None
+    flow.recorder.end(kind, flow.at(path), inputs, output)

@@ -33,6 +33,7 @@ from worldline.base import errors
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, structs
 from worldline.kernel import driver, runs, values, work
+from worldline.kernel.domains import acting
 from worldline.kernel.execution import reports
 from worldline.kernel.operations import OUTLIVE, OpKind
 from worldline.kernel.rows.records import ENDED, Buffered, Interrupt, Op, Outcome, Pending, Record, RunStatus
@@ -207,6 +208,10 @@ def answer_effect(machine: Machine, data: bytes) -> None:
         )
     outcome = _effect_outcome(machine, pending, wanted)
     machine.work.give_up(pending)
+    if pending.event:
+        acting.fulfil(machine, pending.event, outcome)
+        acting.take_answered(machine)
+        return
     work.arrive(machine, pending.run, pending.op, outcome)
 
 

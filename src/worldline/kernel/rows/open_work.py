@@ -12,7 +12,7 @@ from worldline.kernel import values
 from worldline.kernel.operations import OUTLIVE
 from worldline.kernel.rows.current_step import CurrentStep
 from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
-from worldline.kernel.rows.records import GivenUp, Held, Op, Pending, Record
+from worldline.kernel.rows.records import GivenUp, Held, Op, Parked, Pending, Record
 from worldline.model import ids
 from worldline.model import row_keys as keys
 from worldline.model import step as steps
@@ -150,6 +150,11 @@ class OpenWork:
             ),
         )  # fmt: skip
         self.now.wanted.append(wanted)
+
+    def park(self, pending: Pending, parked: Parked | None) -> None:
+        """An effect of no run is not tried any more; None: it is again."""
+        pending.park(parked)
+        self._rows.put(keys.WORK + keys.number(pending.number), pending.write)
 
     def disown(self, pending: Pending) -> None:
         """Forget work that a fork has inherited: its record is the parent's."""

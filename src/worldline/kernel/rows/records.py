@@ -359,7 +359,8 @@ class Pending(msgspec.Struct, gc=False):
     deadline_us: int
     run: str  # empty: asked for by a handler or a schedule, or by a run that it outlives
     op: int
-    event: str = ""  # of an AFTER timer: the schema of the event that `params` holds
+    event: str = ""  # of an AFTER timer: the schema of the event that `params` holds; of an effect that a flow domain
+    # requires: which of its requirements it answers
     parked: Parked | None = None  # an effect that is not tried until a person retries it
 
     def intent(self, address: ids.Address) -> ids.IntentId:
@@ -374,7 +375,8 @@ class Pending(msgspec.Struct, gc=False):
         self.parked = parked
 
     def write(self) -> Written:
-        return self.meaning(), self.placement(), self.params
+        parked = [] if self.parked is None else [self.parked.attempts, self.parked.error]
+        return [*self.meaning(), *parked], self.placement(), self.params
 
     def meaning(self) -> list[Any]:
         return [int(self.kind), self.name, self.params, self.run, self.op, self.event]

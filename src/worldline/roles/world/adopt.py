@@ -1,4 +1,6 @@
-"""What a world does first in a process that takes it: a fork begins, a changed program is adopted."""
+"""What a world does first in a process that takes it: a fork begins, a changed program is adopted, and the flow
+domains that it does not know yet are declared.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import logging
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.kernel.branches import fork
+from worldline.kernel.domains import acting, declared
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.layers.stored import lines
@@ -52,3 +55,13 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
         "world %r goes on under the changed program %r: %d runs get it when they next continue, %d are blocked",
         world.meta.name, held.program.name, len(live) - len(blocked), len(blocked),
     )  # fmt: skip
+
+
+async def declare_domains(cycle: Cycle, held: HeldWorld) -> None:
+    """Give the world the documents of its program's flow domains, where it does not have them: as an input, so that the
+    journal is enough to run them again.
+    """
+    news = declared.news(held.machine, held.program)
+    if news is not None:
+        said = structs.encode(news)
+        await cycle.take_alone(held, Handover(inbox.Control(acting.DOMAINS, await held.blobs.carry(said)), said))

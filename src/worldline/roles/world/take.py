@@ -133,6 +133,7 @@ class Taker:
                 await adopt.begin_fork(self._cycle, held)
             if restored.machine.origin.program_hash != program.hash:
                 await adopt.adopt(self._cycle, held, world, restored.machine.origin.program_hash)
+            await adopt.declare_domains(self._cycle, held)
         finally:
             del self.waiting[world.at]
         return held

@@ -1,7 +1,7 @@
 """Worlds of a short life that all hold the same few large texts, so that bytes are put again that were just swept.
 
 A client makes a world, sends it a text, has an effect fetch another, and deletes the world, over and over, next to
-others that do the same. A text is referred to now and then, and by nothing in between: whoever puts it meets a
+others that do the same. A text is referred to now and then, and by nothing in between: a client that puts it meets a
 collector that has condemned it, or is about to delete it. The last world of each client is kept, and holds its texts
 to the end.
 """

@@ -74,6 +74,8 @@ class _Flow:
         self._patched: dict[str, None] = {}
         self._found: list[Finding] = []
         self._written = _inline_writes(parsed, action)
+        self._called: dict[str, tuple[list[str], dict[str, None]]] = {}  # what called flows read and patch
+        self._states: dict[str, list[str]] = {}  # the fields that computed values depend on
 
     def findings(self, where: str) -> list[Finding]:
         self._node(self._action.flow, where, ())
@@ -126,19 +128,24 @@ class _Flow:
 
     def _call(self, name: str, where: str) -> None:
         """What the called flow reads is looked at with what is patched here; its own patches come after."""
-        every = reads.called(self._parsed, name)
-        self._check_reads(iter([path for each in every for path in reads.of_flow(each)]), where)
-        self._patched |= {path: None for each in every for path in _patches(each)}
+        if name not in self._called:
+            every = reads.called(self._parsed, name)
+            read = dict.fromkeys(path for each in every for path in reads.of_flow(each))
+            self._called[name] = (list(read), dict.fromkeys(path for each in every for path in _patches(each)))
+        known, patched = self._called[name]
+        self._check_reads(iter(known), where)
+        self._patched |= patched
 
     def _check_reads(self, read: Iterator[str], where: str) -> None:
         for path in dict.fromkeys(read):
             if path not in self._parsed.computed.fields:
                 continue
-            stale = [
-                each for each in self._patched if any(_overlap(each, field) for field in self._fields_of(iter((path,))))
-            ]
-            if stale:
-                what = f"{path} is read after {stale[0]} was patched, and has its old value"
+            if path not in self._states:
+                self._states[path] = self._fields_of(iter((path,)))
+            behind = self._states[path]
+            stale = next((each for each in self._patched if any(_overlap(each, field) for field in behind)), None)
+            if stale is not None:
+                what = f"{path} is read after {stale} was patched, and has its old value"
                 self._found.append(Finding(STALE, where, what, _READ))
 
     def _fields_of(self, read: Iterator[str]) -> list[str]:
@@ -160,10 +167,8 @@ class _Flow:
 
 def _inline_writes(parsed: schema.DomainSchema, action: schema.ActionSpec) -> list[str]:
     """What a run of the flow itself writes, in the actions that it calls too."""
-    every = [action]
-    for _, node in reads.walk(action):
-        if node["kind"] == "call":
-            every += reads.called(parsed, node["flow"])
+    called = dict.fromkeys(node["flow"] for _, node in reads.walk(action) if node["kind"] == "call")
+    every = [action, *(each for name in called for each in reads.called(parsed, name))]
     return list(dict.fromkeys(path for each in every for path in _patches(each)))
 
 

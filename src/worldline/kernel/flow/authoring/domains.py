@@ -21,6 +21,7 @@ from worldline.kernel.flow.expressions import shapes
 
 D = TypeVar("D", bound="Domain")
 T = TypeVar("T")
+S_co = TypeVar("S_co", covariant=True)
 P = ParamSpec("P")
 
 
@@ -31,10 +32,10 @@ class Error(msgspec.Struct, frozen=True):
     message: str
 
 
-class Act(msgspec.Struct, frozen=True):
-    """A call of an action as data: which domain, which action, its input."""
+class Act(msgspec.Struct, Generic[S_co], frozen=True):
+    """A call of an action as data: which domain (its class, or a document), which action, its input."""
 
-    domain: type[Any]
+    domain: Any
     action: str
     input: dict[str, Any]
 
@@ -68,7 +69,7 @@ class computed(Generic[T]):  # noqa: N801 - a decorator
         return found
 
 
-class Action(Generic[P]):
+class Action(Generic[D, P]):
     """What may be done. Called on the class, it gives the call as data: `Order.pay("tok")`."""
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -80,13 +81,13 @@ class Action(Generic[P]):
         self.owner = owner
         self.name = name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Act:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Act[D]:
         bound = inspect.signature(self.function).bind(None, *args, **kwargs)
         given = dict(list(bound.arguments.items())[1:])
         return Act(self.owner, self.name, values.from_outside(given, f"input of {self.name}"))
 
 
-def action(function: Callable[Concatenate[D, P], None]) -> Action[P]:
+def action(function: Callable[Concatenate[D, P], None]) -> Action[D, P]:
     """A method that says what an action does."""
     return Action(function)
 
@@ -224,7 +225,7 @@ def _derived(each: computed[Any], proxy: Domain) -> dict[str, Any]:
     return made | ({"description": inspect.cleandoc(each.function.__doc__)} if each.function.__doc__ else {})
 
 
-def _acted(each: Action[Any], proxy: Domain) -> dict[str, Any]:
+def _acted(each: Action[Any, ...], proxy: Domain) -> dict[str, Any]:
     parameters = list(inspect.signature(each.function).parameters.values())[1:]
     hints = _hints(each.function)
     tracer = _Tracer()
@@ -361,7 +362,7 @@ def update(field: object, members: Mapping[str, Any]) -> None:
     _tracer("flow.update").step({"kind": "patch", "op": "merge", "path": _path(field, "flow.update"), "value": value})
 
 
-def call(action: Action[Any]) -> None:
+def call(action: Action[Any, ...]) -> None:
     """Run the steps of another action here. Its condition and input are not looked at."""
     _tracer("flow.call").step({"kind": "call", "flow": action.name})
 

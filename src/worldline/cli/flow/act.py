@@ -1,0 +1,135 @@
+"""`worldline act` and `worldline explain`: the actions of a world's flow domains. No program is needed, once a process
+has run the world: then it has the documents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.cli import common, output, payloads
+from worldline.cli.common import Desk
+from worldline.client.flow import looking
+from worldline.client.handle import Handle
+from worldline.client.world import World
+from worldline.kernel.flow import snapshots
+from worldline.kernel.flow.authoring.documents import Document
+from worldline.kernel.flow.authoring.domains import Act
+
+_DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: here, from a file, or from stdin.")
+_KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What came of an action, or would."""
+
+    world: str
+    action: str
+    status: str
+    state: dict[str, Any]
+    error: Any = None
+    asks: list[Any] = []
+
+
+@common.command("act", app=True)
+@click.argument("world")
+@click.argument("action", metavar="DOMAIN.ACTION")
+@click.argument("fields", nargs=-1)
+@_DATA
+@_KEY
+@click.option("--id", "intent", metavar="ID", help="The same id again is the same intent.")
+@click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
+@common.TIMEOUT
+async def act(
+    desk: Desk, *, world: str, action: str, fields: tuple[str, ...], data: str | None, key: str, intent: str | None,
+    preview: bool, timeout: float | None,
+) -> int:  # fmt: skip
+    """Do an action of a flow domain, and show how it ends.
+
+    `worldline act shop Order.pay card=tok --key o-7`
+    """
+    async with desk.open() as universe:
+        handle = await desk.world(universe, world)
+        domain, name = await _named(handle, action)
+        called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
+        found = World(universe, world)
+        if preview:
+            would = await found.preview(called, key=key)
+            shown = Shown(world, action, would.status, would.state, _plain(would.error), [list(a) for a in would.asks])
+        else:
+            done = await desk.answer(handle, found.act(called, key=key, id=intent), timeout)
+            shown = Shown(world, action, done.status, done.state, _plain(done.error))
+    desk.out.one(shown, _lines(shown))
+    return output.NEGATIVE if shown.status == "error" else 0
+
+
+@common.command("explain", app=True)
+@click.argument("world")
+@click.argument("action", metavar="DOMAIN.ACTION")
+@_KEY
+async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
+    """Say whether an action may be done now, and if not, why.
+
+    `worldline explain shop Order.pay --key o-7`
+    """
+    async with desk.open() as universe:
+        handle: Handle = await desk.world(universe, world)
+        domain, name = await _named(handle, action)
+        found = looking.unavailable(await handle.machine(), domain, name, key, now_us=universe.store.env.wall_us())
+    said = {"world": world, "action": action, "available": found.available, "code": found.code,
+            "message": found.message, "reasons": list(found.reasons)}  # fmt: skip
+    desk.out.one(said, [str(found)])
+    return 0 if found.available else output.NEGATIVE
+
+
+async def _named(world: Handle, action: str) -> tuple[Document, str]:
+    """A domain, and one of its actions: as the world has it, else as its program does."""
+    domains = (await world.machine()).domains
+    known = {name: domains.documents[each.hash].raw for name, each in domains.current.items()}
+    if not domains.had:
+        program = world.universe.programs.get((await world.describe()).meta.program)
+        known = {} if program is None else {name: each.raw for name, each in program.domains.items()}
+    domain, _, name = action.partition(".")
+    document = msgspec.json.decode(known[domain]) if domain in known else {"actions": {}}
+    if name not in document["actions"]:
+        raise errors.NotFound(f"no action {action!r}; {_known(known)}")
+    return Document(domain, document), name
+
+
+def _known(documents: dict[str, bytes]) -> str:
+    if not documents:
+        return "the world has no flow domains, or was never run: then name its program's file with --app"
+    found = (f"{name}.{each}" for name, raw in documents.items() for each in msgspec.json.decode(raw)["actions"])
+    return f"there are {', '.join(sorted(found))}"
+
+
+def _fields(given: payloads.Given) -> Any:
+    if given.words:
+        raise errors.BadInput(f"{given.words[0]!r}: give fields by name, as in card=tok, or --data")
+    return given.data if given.data is not None else {field: _value(text) for field, text in given.named.items()}
+
+
+def _value(text: str) -> Any:
+    """JSON, or else a text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _plain(error: snapshots.ErrorValue | None) -> Any:
+    return None if error is None else snapshots.plain(error)
+
+
+def _lines(shown: Shown) -> list[str]:
+    said = [shown.status]
+    if shown.error is not None:
+        said[0] += f": {shown.error['code']}: {shown.error['message']}"
+    said += [f"asks for {name} {msgspec.json.encode(given).decode()}" for name, given in shown.asks]
+    return said + [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(shown.state.items())]
+
+
+COMMANDS: list[click.Command] = [act, explain]

@@ -1,0 +1,105 @@
+"""The flow domains of a world: acting, and asking what may be done. `World` has these methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from worldline.base import errors
+from worldline.client.connection import Connection
+from worldline.client.flow import looking
+from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
+from worldline.client.handle import Handle
+from worldline.client.run import limit_seconds
+from worldline.codec import digest, structs
+from worldline.kernel.authoring.calls import Seconds
+from worldline.kernel.domains import acting, kept, turn
+from worldline.kernel.flow import jobs, snapshots
+from worldline.kernel.flow.authoring.documents import name_of
+from worldline.kernel.flow.authoring.domains import Act, Action
+from worldline.kernel.flow.exporting.tools import Shape, Tools
+from worldline.kernel.flow.patches import Patch
+from worldline.model import ids
+
+S = TypeVar("S")
+
+
+class Acts:
+    """What of a world concerns its flow domains."""
+
+    _handle: Handle
+    _universe: Connection
+
+    async def act(
+        self, act: Act[S], /, *, key: str = "", id: str | None = None, timeout: Seconds | None = None
+    ) -> Acted[S]:
+        """Do an action and wait for its end: `await world.act(Order.pay("tok"), key="o-7")`.
+
+        The end may be an error of the action; that is no exception. The same id is the same intent, and gives the same
+        end; with another input it is refused. `TimeoutError` if it takes longer: it goes on, and the same id finds it.
+        """
+        checked(act)
+        if id is not None:
+            ids.check_chosen(id, "an intent's id")
+        intent = id or self._universe.store.env.random_bytes(16).hex()
+        schema, data = event_of(act, key=key, id=intent, named=id is not None)
+        async with asyncio.timeout(limit_seconds(timeout)):
+            answer, height = await self._submitted(schema, data, key, id)
+            said = structs.decode(turn.Acted, answer)
+            if said.state is None:
+                found = await snapshot_at(self._handle, act.domain, key, at=height)
+                return acted_of(act, said, found)
+            return acted_of(act, said, snapshots.decoded(said.state))
+
+    async def _submitted(self, schema: str, data: bytes, key: str, id: str | None) -> tuple[bytes, int]:
+        """A chosen id is taken once, as every client id is, in the cell that it is for."""
+        if id is None:
+            return await self._handle.ask_at(schema, data)
+        domain, _, _ = schema.partition(".")
+        once = digest.hash_parts(b"act", domain.encode(), key.encode(), id.encode()).hex()
+        try:
+            return await self._handle.ask_at(schema, data, id=f"act:{once}")
+        except errors.IdReused:
+            raise errors.IdReused(id) from None
+
+    async def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
+        """Whether an action may be done now, and if not, why: `Order.pay`, or with its input `Order.pay("tok")`."""
+        return looking.explain(await self._handle.machine(), what, key, now_us=self._now_us())
+
+    async def preview(self, act: Act[S], /, *, key: str = "") -> Preview[S]:
+        """What an action would do now, up to its first effect. The world does not change."""
+        return looking.preview(await self._handle.machine(), checked(act), key, now_us=self._now_us())
+
+    async def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
+        """The actions of a domain as tools for a model, in the shape "openai", "anthropic" or "mcp": those that may be
+        called now, and why not the others. `flow.Act(domain, *tools.call(name, arguments))` is what it has chosen.
+        """
+        return looking.tools(await self._handle.machine(), domain, key, shape=shape, now_us=self._now_us())
+
+    async def abandon(self, domain: Any, id: str, /, *, key: str = "") -> None:
+        """End an intent that is on its way, with an error. Its effects are given up. `NotFound` if there is none."""
+        await self._handle.command(acting.ABANDON, acting.AbandonIntent(name_of(domain), key, id))
+
+    async def patch(self, domain: Any, given: Sequence[Patch], /, *, key: str = "", source: str = "patch") -> None:
+        """Change the data of a domain from outside, as a job of its own. What does not fit is an error in the
+        snapshot; `flow.BadPatch` for what is no patch.
+        """
+        plain = snapshots.plain_list(jobs.from_handler(given))
+        await self._handle.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
+
+    async def env(self, env: Mapping[str, Any], /) -> None:
+        """What flows read as their environment from here on (`env.NAME`). It is journaled: no secrets."""
+        await self._handle.command(acting.ENV, acting.SetEnv(dict(env)))
+
+    def _now_us(self) -> int:
+        return self._universe.store.env.wall_us()
+
+
+async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> snapshots.Snapshot:
+    """The snapshot of a cell, now or at a height; of one that there is not yet, the first that it would have."""
+    data = await world.cell(name_of(domain), key, at=at)
+    if data is not None:
+        return kept.decode(data)[1]
+    machine = await world.machine(at=at)
+    return looking.snapshot_of(machine, domain, key, now_us=world.universe.store.env.wall_us())

@@ -1,0 +1,98 @@
+"""Looking at flow domains in a machine, without a step: previews, explanations, tools. Nothing here changes it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from worldline.base import errors
+from worldline.client.flow.acted import Explained, Preview, input_of
+from worldline.kernel.domains import kept
+from worldline.kernel.domains.turn import compiled
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import hashing, snapshots
+from worldline.kernel.flow.authoring.documents import name_of
+from worldline.kernel.flow.authoring.domains import Act, Action
+from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.flow.exporting import tools as exporting
+from worldline.kernel.state import Machine
+from worldline.model import row_keys
+
+S = TypeVar("S")
+_ID = "preview"
+
+
+def document_of(machine: Machine, domain: Any) -> Compiled:
+    """The document that a domain has now; in a world that was never run, the one that it will be given."""
+    name = name_of(domain)
+    found = machine.domains.current.get(name)
+    if found is not None:
+        return compiled(machine.domains.documents[found.hash].raw)
+    if machine.domains.had:
+        raise errors.NotFound(f"the world has no flow domain {name!r}; it has {sorted(machine.domains.current)}")
+    return compiled(hashing.canonical(domain.document()).encode())
+
+
+def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> snapshots.Snapshot:
+    """The snapshot of a cell; of one that does not exist yet, the first that it would have."""
+    cell = machine.cells.get((name_of(domain), key))
+    if cell is None:
+        context = snapshots.Context(now_us // 1_000, "initial", machine.domains.env)
+        return cores.created(document_of(machine, domain), {}, context)
+    return kept.decode(cell.data)[1]
+
+
+def stuck(machine: Machine, domain: str, key: str) -> str:
+    """Why a cell takes nothing, or goes on with nothing; empty if it does."""
+    cell = machine.cells.get((domain, key))
+    found = kept.Kept() if cell is None else kept.decode(cell.data)[0]
+    if found.fatal:
+        return f"it takes nothing any more: {found.fatal}"
+    return f"it is blocked, its data does not fit the document of now: {found.blocked}" if found.blocked else ""
+
+
+def explain(machine: Machine, what: Act[Any] | Action[Any, ...], key: str, *, now_us: int) -> Explained:
+    """Whether an action may be done now. Without its input, only its condition is asked."""
+    if not isinstance(what, Act):
+        return unavailable(machine, what.owner, what.name, key, now_us=now_us)
+    document = document_of(machine, what.domain)
+    said = stuck(machine, name_of(what.domain), key)
+    head = snapshot_of(machine, what.domain, key, now_us=now_us)
+    return _said(said, cores.Core().refusal(document, head, snapshots.Intent(what.action, _ID, input_of(what))))
+
+
+def unavailable(machine: Machine, domain: Any, action: str, key: str, *, now_us: int) -> Explained:
+    """Whether an action may be done now, whatever its input."""
+    document = document_of(machine, domain)
+    said = stuck(machine, name_of(domain), key)
+    head = snapshot_of(machine, domain, key, now_us=now_us)
+    return _said(said, cores.Core().unavailable(document, head, action))
+
+
+def _said(why_stuck: str, refusal: cores.Refusal | None) -> Explained:
+    if why_stuck:
+        return Explained(False, "CELL_STUCK", why_stuck)
+    if refusal is None:
+        return Explained(True)
+    return Explained(False, refusal.code, refusal.message, refusal.reasons)
+
+
+def preview(machine: Machine, act: Act[S], key: str, *, now_us: int) -> Preview[S]:
+    """What an intent would do, up to its first effect. Nothing is asked for."""
+    domain = act.domain
+    head = snapshot_of(machine, domain, key, now_us=now_us)
+    intent = snapshots.Intent(act.action, _ID, input_of(act))
+    context = snapshots.Context(now_us // 1_000, _ID, machine.domains.env)
+    found = cores.Core().compute(document_of(machine, domain), head, intent, context)
+    asks = [(each.type, each.params) for each in found.requirements]
+    error = found.snapshot.system.last_error if found.status == "error" else None
+    return Preview(found.status, act.domain.read(found.snapshot), error, asks)
+
+
+def tools(machine: Machine, domain: Any, key: str, *, shape: exporting.Shape, now_us: int) -> exporting.Tools:
+    """Every action of a cell: those that may be called now, and why not the others."""
+    name = name_of(domain)
+    document = document_of(machine, domain)
+    said = stuck(machine, name, key)
+    if said:
+        raise errors.Closed(f"{row_keys.cell_name(name, key)}: {said}")
+    return exporting.tools(document, snapshot_of(machine, domain, key, now_us=now_us), shape=shape)

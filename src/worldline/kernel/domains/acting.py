@@ -1,0 +1,210 @@
+"""What reaches the flow domains of a world: intents, the outcomes of their effects, and what people command.
+
+An intent is an event whose schema is `Domain.action`. It comes from a client, a message of another world, or anything
+else that sends events, and its end is told to who asked for it: in the same step, or in that of the last receipt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import canonical, structs
+from worldline.kernel import runs, values
+from worldline.kernel.domains.kept import Owed, Waiting
+from worldline.kernel.domains.turn import Target, Turn, tell
+from worldline.kernel.events import Answer
+from worldline.kernel.flow import jobs, patches, snapshots
+from worldline.kernel.flow import values as flow_values
+from worldline.kernel.rows.domains import Domain
+from worldline.kernel.rows.records import Failure, Outcome
+from worldline.kernel.state import Machine
+from worldline.model import inbox
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
+
+DOMAINS = "domains"  # given by the worker that holds the world, never by the inbox
+ENV = "domains_env"
+PATCH = "domain_patch"
+ABANDON = "domain_abandon"
+
+_CODES = {
+    ReceiptStatus.TIMEOUT: jobs.EFFECT_TIMEOUT,
+    ReceiptStatus.CANCELLED: jobs.EFFECT_CANCELLED,
+    ReceiptStatus.ERROR: jobs.EFFECT_EXECUTION_FAILED,
+}
+
+
+class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The payload of an event that is an intent. `input`: one value, or none. `named`: its caller chose the id."""
+
+    key: str
+    intent: str
+    named: bool
+    input: list[Any] = []
+
+
+class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a program declares. `documents`: those that the world does not have yet, by hash."""
+
+    domains: dict[str, Domain]
+    documents: dict[str, bytes]
+    alone: bool
+    deadlines: dict[str, int]
+
+
+class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    env: dict[str, Any]
+
+
+class PatchCell(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    domain: str
+    key: str
+    patches: list[dict[str, Any]]
+    source: str
+
+
+class AbandonIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    domain: str
+    key: str
+    intent: str
+
+
+# --- Inputs ----------------------------------------------------------------------------------------------------------
+
+
+def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
+    """An intent from outside. Returns why it cannot be taken, or nothing."""
+    return _act(machine, item.schema, data, Owed(item.correlation))
+
+
+def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
+    """An intent from another world, which gets a reply if it waits for one."""
+    owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply)) if item.reply else Owed()
+    return _act(machine, item.name, data, owed)
+
+
+def _act(machine: Machine, schema: str, data: bytes, owed: Owed) -> str:
+    try:
+        wanted = structs.decode(StartIntent, data)
+        domain, action = machine.domains.actions[schema]
+        turn = Turn(machine, domain, _checked_key(machine, domain, wanted.key))
+        turn.submit(_waiting(wanted, action), owed)
+    except errors.CannotStep:
+        raise
+    except errors.Error as error:
+        if owed.waits:
+            tell(machine, owed, Answer(False, runs.failure(error.code, str(error))))
+            return ""
+        machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(str(error))]))
+        return f"{schema}: {error}"
+    turn.finish()
+    take_answered(machine)
+    return ""
+
+
+def _waiting(wanted: StartIntent, action: str) -> Waiting:
+    size = len(wanted.intent.encode(errors="surrogatepass"))
+    if not 0 < size <= limits.CHOSEN_ID_BYTES_MAX or wanted.intent == flow_values.FORBIDDEN_KEY:
+        raise errors.BadInput(f"the id of an intent is a text of 1 to {limits.CHOSEN_ID_BYTES_MAX} bytes")
+    given = [flow_values.from_outside(each, "input") for each in wanted.input[:1]]
+    return Waiting(wanted.intent, action, wanted.named, given)
+
+
+def _checked_key(machine: Machine, domain: str, key: str) -> str:
+    found = machine.domains.current.get(domain)
+    if found is None:
+        raise errors.NotFound(f"the world has no flow domain {domain!r} now")
+    if found.keyed is not bool(key):
+        raise errors.BadInput(f"{domain} has {'a cell for each key: give one' if found.keyed else 'no keys'}")
+    size = len(key.encode())
+    if size > limits.CELL_KEY_BYTES_MAX:
+        raise errors.TooLarge("the key of a cell", size=size, limit=limits.CELL_KEY_BYTES_MAX)
+    return key
+
+
+def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
+    """An effect that a requirement asked for has an outcome."""
+    to = Target.of(target)
+    turn = Turn(machine, to.domain, to.key)
+    turn.enqueue(_fulfilment(turn.head, to, outcome))
+    turn.finish()
+
+
+def take_answered(machine: Machine) -> None:
+    """Take what the script of a fork has answered in this step."""
+    while machine.domains.answered:
+        for target, outcome in machine.domains.take_answered():
+            fulfil(machine, target, outcome)
+
+
+def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.FulfillEffect:
+    """What an outcome means: its value goes where `into` says, or it is patches; a failure goes where `fail` says."""
+    pending = (each for each in head.system.pending_requirements if each.id == to.requirement)
+    params = next((each.params for each in pending), {})
+    if outcome.status is ReceiptStatus.OK:
+        answer = canonical.decode(outcome.data) if outcome.data else None
+        into = params.get("into")
+        if isinstance(into, str):
+            return jobs.fulfilled(to.intent, to.requirement, [patches.set_(into, answer)])
+        return jobs.fulfilled(to.intent, to.requirement, [] if answer is None else answer)
+    why = structs.decode(Failure, outcome.data)
+    code, target = _CODES[outcome.status], params.get("fail")
+    if isinstance(target, str):
+        said = {"code": why.code if outcome.status is ReceiptStatus.ERROR else code, "message": why.message}
+        return jobs.fulfilled(to.intent, to.requirement, [patches.set_(target, said)])
+    return jobs.FulfillEffect(to.intent, to.requirement, (), jobs.Failure(code, why.message))
+
+
+# --- Commands --------------------------------------------------------------------------------------------------------
+
+
+def declare(machine: Machine, data: bytes) -> bytes:
+    """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
+    wanted = structs.decode(Declared, data)
+    machine.domains.declared(wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines)
+    for domain, key in list(machine.domains.blocked):
+        Turn(machine, domain, key).finish()
+    take_answered(machine)
+    return values.NONE
+
+
+def set_env(machine: Machine, data: bytes) -> bytes:
+    """What the environment of all domains is from here on."""
+    wanted = structs.decode(SetEnv, data)
+    env = flow_values.from_outside(wanted.env, "the environment")
+    size = len(canonical.encode(env))
+    if size > limits.FLOW_ENV_BYTES_MAX:
+        raise errors.TooLarge("the environment", size=size, limit=limits.FLOW_ENV_BYTES_MAX)
+    if not machine.domains.had:
+        raise errors.NotFound("the world has no flow domains")
+    machine.domains.set_env(env)
+    return values.NONE
+
+
+def patch(machine: Machine, data: bytes) -> bytes:
+    """Patches from outside, as a job of their own."""
+    wanted = structs.decode(PatchCell, data)
+    given = jobs.from_handler(wanted.patches)
+    turn = Turn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
+    if turn.kept.fatal:
+        raise errors.Closed(f"the cell takes nothing any more: {turn.kept.fatal}")
+    turn.enqueue(jobs.ApplyPatches(given, wanted.source))
+    turn.finish()
+    take_answered(machine)
+    return values.NONE
+
+
+def abandon(machine: Machine, data: bytes) -> bytes:
+    """End an intent by hand, with an error."""
+    wanted = structs.decode(AbandonIntent, data)
+    turn = Turn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
+    turn.abandon(wanted.intent)
+    turn.finish()
+    take_answered(machine)
+    return values.NONE
+
+
+COMMANDS: dict[str, Any] = {DOMAINS: declare, ENV: set_env, PATCH: patch, ABANDON: abandon}

@@ -1,0 +1,28 @@
+"""What a program declares, as the input that a world is given: only where the world does not have it already."""
+
+from __future__ import annotations
+
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.domains.acting import Declared
+from worldline.kernel.rows.domains import Domain
+from worldline.kernel.state import Machine
+
+
+def news(machine: Machine, program: Program) -> Declared | None:
+    """What is to be told to the world; None if it has all of it, or never had a flow domain."""
+    known = machine.domains
+    if not program.domains and not known.had:
+        return None
+    made = Declared(
+        {
+            name: Domain(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()
+        },
+        {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
+        alone=not program.workflows and not program.reducers,
+        deadlines={
+            name: each.total_timeout_us
+            for name, each in program.effects.items() if each.total_timeout_us is not None
+        },
+    )  # fmt: skip
+    same = (known.current, known.alone, known.deadlines) == (made.domains, made.alone, made.deadlines)
+    return None if same and not made.documents else made

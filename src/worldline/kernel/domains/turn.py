@@ -1,0 +1,376 @@
+"""One cell of a flow domain in one step: jobs are run over its snapshot until none is left, then all that follows
+from them is done at once. A world is a host of the contract without runners: the inbox and the cell's queue are the
+mailbox, the step is the job's frame.
+
+The cell is written before anything is asked for or answered. What it cannot hold ends the intent that would have put
+it there, over the snapshot as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from worldline.base import errors, limits, probes
+from worldline.codec import structs
+from worldline.kernel import events, runs, values, work
+from worldline.kernel.domains import kept as cells_of
+from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
+from worldline.kernel.events import Answer
+from worldline.kernel.execution import stack
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import fields, jobs, schema, slots, snapshots, validation
+from worldline.kernel.flow import values as flow_values
+from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.operations import OpKind
+from worldline.kernel.rows import cells
+from worldline.kernel.rows.records import UNREAD, Held
+from worldline.kernel.state import Machine
+from worldline.model import row_keys
+from worldline.model.journal import Kind
+
+FATAL = "key_fatal"
+UNFIT = "cell_unfit"
+TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
+
+# Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
+# with one shows what happened; steps themselves record nothing.
+recorder: ContextVar[Callable[[str, str, str, dict[str, Any]], None] | None] = ContextVar("recorder", default=None)
+
+
+class Acted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The answer to an intent. `state`: the snapshot it ended with, if that is small."""
+
+    status: str
+    error: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None
+
+
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """Which requirement an effect answers."""
+
+    domain: str
+    key: str
+    intent: str
+    requirement: str
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def of(text: str) -> Target:
+        return msgspec.json.decode(text, type=Target)
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(raw: bytes) -> Compiled:
+    """A document made ready to run. What is wrong with it was refused when it was declared."""
+    return validation.load_unchecked(msgspec.json.decode(raw))
+
+
+class Turn:
+    """The work on one cell. `finish` ends it."""
+
+    def __init__(self, machine: Machine, domain: str, key: str) -> None:
+        self.machine = machine
+        self.domain = domain
+        self.key = key
+        self._cell = machine.find_cell((domain, key))
+        if self._cell is None:
+            self._kept, self.head = Kept(), self._created()
+        elif self._cell.value is UNREAD:
+            self._kept, self.head = cells_of.decode(self._cell.data)
+        else:
+            self._kept, self.head = self._cell.value
+        self._jobs: deque[jobs.Job] = deque()
+        self._asked: list[snapshots.Requirement] = []
+        self._ends: list[tuple[str, Answer]] = []
+        self._stale: list[str] = []
+        self._owed: dict[str, list[Owed]] = {}
+
+    # --- What is to be done ---
+
+    @property
+    def kept(self) -> Kept:
+        return self._kept
+
+    def _body(self, intent_id: str) -> bytes | None:
+        """What an intent was submitted with, if the cell knows one of this id."""
+        kept, slot = self._kept, slots.slot(self.head, intent_id)
+        if slot is not None:
+            return cells_of.body_of(slot["type"], [slot["input"]] if "input" in slot else [])
+        found = [each.body for each in kept.done if each.id == intent_id]
+        found += [cells_of.body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
+        return next(iter(found), None)
+
+    def submit(self, wanted: Waiting, owed: Owed) -> None:
+        """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
+        if self._kept.fatal:
+            raise KeyFatal(f"{row_keys.cell_name(self.domain, self.key)} takes nothing any more: {self._kept.fatal}")
+        body, before = cells_of.body_of(wanted.action, wanted.input), self._body(wanted.id)
+        if before not in (None, body):
+            raise errors.IdReused(wanted.id)
+        kept = self._kept
+        if owed.waits:
+            kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
+        done = next((each for each in kept.done if each.id == wanted.id), None)
+        if done is not None:
+            self._ends.append((wanted.id, self._answer(done.status, done.error)))
+        elif before is None:
+            kept = self._queued(kept, wanted)
+            if wanted.named:
+                kept = replace(kept, named={**kept.named, wanted.id: body})
+        self._kept = kept
+
+    def _queued(self, kept: Kept, wanted: Waiting) -> Kept:
+        if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
+            name = row_keys.cell_name(self.domain, self.key)
+            raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
+        kept = replace(kept, queue=[*kept.queue, wanted])
+        if len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head):
+            cells_of.encode(kept, self.head)  # it waits there: what the cell cannot hold is refused now
+        return kept
+
+    def enqueue(self, job: jobs.Job) -> None:
+        self._jobs.append(job)
+
+    def abandon(self, intent_id: str) -> None:
+        """End an intent by hand. Its effects are given up."""
+        name = row_keys.cell_name(self.domain, self.key)
+        intent = slots.intent(self.head, intent_id)
+        if intent is None:
+            waiting = next((each for each in self._kept.queue if each.id == intent_id), None)
+            if waiting is None:
+                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
+            self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
+            self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
+            return
+        head = cores.Core().abandon(
+            self.head, intent, self._context(intent_id), code=ABANDONED, message="it was abandoned by hand",
+            closing=slots.closing(intent_id),
+        )  # fmt: skip
+        self.head = head
+        self._end(jobs.Ended(intent_id, "error", head.system.last_error))
+        for pending in [each for each in self.machine.work.open.values() if each.event]:
+            if pending.run or Target.of(pending.event).intent != intent_id:
+                continue
+            if Target.of(pending.event).domain == self.domain and Target.of(pending.event).key == self.key:
+                self.machine.work.give_up(pending)
+
+    # --- Running it ---
+
+    def finish(self) -> None:
+        """Run the jobs, write the cell, and then do what follows: effects, answers."""
+        before = self._jobs[0] if self._jobs else None
+        start = self._kept, self.head
+        try:
+            data = self._run()
+        except (errors.TooLarge, errors.EncodeError) as error:
+            probes.hit("domains.cell-unstorable")
+            self._kept, self.head = start
+            self._asked, self._ends, self._stale = [], [], []
+            self._jobs.clear()
+            job = before or self._start_next()
+            assert job is not None, "what was stored can be stored"
+            context = self._context(job.intent_id)
+            self._settle(jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit))
+            data = self._closed()
+        self._write(data)
+        for requirement in self._asked:
+            _ask(self.machine, self.domain, self.key, requirement)
+        for requirement_id in self._stale:
+            probes.hit("domains.outcome-stale")
+            said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
+            self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
+        for intent_id, answer in self._ends:
+            for each in self._owed[intent_id]:
+                tell(self.machine, each, answer)
+
+    def _run(self) -> bytes:
+        while (job := self._next()) is not None:
+            context = self._context(jobs.seed(job, self.head))
+            domain = self._domain()
+            try:
+                outcome = stack.call(jobs.run, job, self.head, domain, context, self._emit)
+            except (MemoryError, errors.CannotStep):
+                raise
+            except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
+                outcome = jobs.failed(job, error, self.head, domain, context=context, emit=self._emit)
+            self._settle(outcome)
+        return self._closed()
+
+    def _closed(self) -> bytes:
+        """The cell as bytes. Who waits for an intent that has ended is in it no more."""
+        self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
+        owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
+        self._kept = replace(self._kept, owed=owed)
+        return cells_of.encode(self._kept, self.head)
+
+    def _next(self) -> jobs.Job | None:
+        if self._kept.fatal:
+            return None
+        return self._jobs.popleft() if self._jobs else self._start_next()
+
+    def _start_next(self) -> jobs.Job | None:
+        """The first intent that waits, if none is on its way and its document fits."""
+        if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
+            return None
+        first, *others = self._kept.queue
+        self._kept = replace(self._kept, queue=others)
+        return jobs.StartIntent(first.intent())
+
+    def _settle(self, outcome: jobs.Outcome) -> None:
+        self.head = outcome.head
+        if outcome.fatal:
+            self._stop(outcome.fatal)
+            return
+        self._jobs.extend(outcome.jobs)
+        self._asked += outcome.effects
+        if outcome.ended is not None:
+            self._end(outcome.ended)
+
+    def _end(self, ended: jobs.Ended) -> None:
+        status = "error" if ended.status == "error" else "complete"
+        error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
+        self._ends.append((ended.intent_id, self._answer(status, error)))
+        if ended.intent_id in self._kept.named:
+            body = self._kept.named[ended.intent_id]
+            named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
+            done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
+            self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
+
+    def _answer(self, status: str, error: dict[str, Any] | None) -> Answer:
+        state = snapshots.plain(self.head)
+        made = structs.encode(Acted(status, error, state))
+        if len(made) > limits.FLOW_STATE_BYTES_MAX:
+            made = structs.encode(Acted(status, error))
+        return Answer(True, made)
+
+    def _stop(self, why: str) -> None:
+        """The cell takes nothing any more; others go on."""
+        probes.hit("domains.cell-fatal")
+        said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
+        self.machine.draft(Kind.HANDLER_FAILED, said)
+        self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
+        self._ends += [(each, Answer(False, said)) for each in self._kept.owed]
+        self._jobs.clear()
+
+    # --- Its document ---
+
+    def _domain(self) -> jobs.Domain:
+        """What jobs are run with: the document that the snapshot was made under."""
+        domains = self.machine.domains
+        document = compiled(domains.documents[self.head.meta.schema_hash].raw)
+        current = domains.current.get(self.domain)
+        parallel = current is not None and current.parallel
+        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
+        return jobs.Domain(document, core, parallel=parallel)
+
+    def _fits(self) -> bool:
+        """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
+        current = self.machine.domains.current.get(self.domain)
+        if current is None:
+            return False
+        if current.hash == self.head.meta.schema_hash:
+            self._unblock()
+            return True
+        document = compiled(self.machine.domains.documents[current.hash].raw)
+        data = {**schema.defaults(document.schema), **self.head.data}
+        wrong = misfit(document, data)
+        if wrong:
+            probes.hit("domains.cell-unfit")
+            if wrong != self._kept.blocked:
+                name = row_keys.cell_name(self.domain, self.key)
+                why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
+                self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+            self._kept = replace(self._kept, blocked=wrong)
+            self.machine.domains.block(self.domain, self.key)
+            return False
+        meta = replace(self.head.meta, schema_hash=current.hash)
+        moved = replace(self.head, data=data, meta=meta)
+        self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
+        self._unblock()
+        return True
+
+    def _unblock(self) -> None:
+        if self._kept.blocked:
+            self._kept = replace(self._kept, blocked="")
+            self.machine.domains.unblock(self.domain, self.key)
+
+    def _created(self) -> snapshots.Snapshot:
+        found = self.machine.domains.current.get(self.domain)
+        if found is None:
+            raise errors.NotFound(f"the world has no flow domain {self.domain!r} now")
+        document = compiled(self.machine.domains.documents[found.hash].raw)
+        return cores.created(document, {}, self._context("initial"))
+
+    @property
+    def _now(self) -> int:
+        return self.machine.now.context.time_us // 1_000
+
+    def _context(self, seed: str) -> snapshots.Context:
+        return snapshots.Context(self._now, seed, self.machine.domains.env)
+
+    def _emit(self, type: str, **said: Any) -> None:
+        if type == "effect:fulfill:drop":
+            self._stale.append(said["requirementId"])
+        told = recorder.get()
+        if told is not None:
+            told(self.domain, self.key, type, said)
+
+    def _write(self, data: bytes) -> None:
+        machine, name = self.machine, (self.domain, self.key)
+        value = (self._kept, self.head)
+        before = None if self._cell is None else (self._cell.folds, self._cell.data)
+        if before is not None and before[1] == data:
+            return
+        cell = self._cell or machine.cells.new(name, value, data)
+        cell.keep(value, data)
+        cell.folded()
+        cells.mark(machine.ledger, cell, before)
+        machine.now.count_bytes(len(data))
+
+
+class KeyFatal(errors.Error):
+    """The cell takes nothing any more: one of its requirements could not be cleared."""
+
+    code = FATAL
+
+
+ABANDONED = "ABANDONED"
+
+
+def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
+    return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.Source(action, ""), now)
+
+
+def misfit(document: Compiled, data: dict[str, Any]) -> str:
+    """Where data does not fit a document; empty if it does. A field that is declared no more does not count."""
+    for name, spec in document.fields.items():
+        wrong = fields.misfit(spec, data.get(name, flow_values.MISSING), name) if name in data or spec.required else ""
+        if wrong:
+            return wrong
+    return ""
+
+
+def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
+    """Give who waits the end of an intent."""
+    if owed.correlation:
+        machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=owed.correlation)
+    elif owed.message:
+        events.send_reply(machine, owed.question(), answer)
+
+
+def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:
+    """A requirement leaves as an effect of the world; the world's name for it is the key outside."""
+    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
+    params = values.pack([values.dump(given), b""])
+    target = Target(domain, key, requirement.intent_id, requirement.id).text()
+    due_us = machine.now.context.store_us
+    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target))

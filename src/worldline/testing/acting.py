@@ -1,0 +1,99 @@
+"""Flow domains in test worlds: what `World` has for them, without awaiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from worldline.base import errors
+from worldline.client import answers
+from worldline.client.flow import looking
+from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
+from worldline.codec import structs
+from worldline.kernel.domains import acting, turn
+from worldline.kernel.events import Answer
+from worldline.kernel.flow import jobs, snapshots
+from worldline.kernel.flow.authoring.documents import name_of
+from worldline.kernel.flow.authoring.domains import Act, Action
+from worldline.kernel.flow.exporting.tools import Shape, Tools
+from worldline.kernel.flow.patches import Patch
+from worldline.kernel.rows.records import Failure
+from worldline.model import inbox, journal
+from worldline.model.journal import Kind
+from worldline.testing import stage
+
+S = TypeVar("S")
+
+
+class Unended(errors.Error):
+    """Nothing more happens by itself, and the intent has not ended: one of its effects has no answer."""
+
+    code = "unended"
+
+
+class Acting:
+    """What of a test world concerns its flow domains."""
+
+    _stage: stage.Stage
+    _actor: stage.Actor
+    _correlation: Callable[[], str]
+    command: Callable[[str, object], bytes]
+
+    def act(self, act: Act[S], /, *, key: str = "", id: str | None = None) -> Acted[S]:
+        """Do an action, and let time pass until it has ended. The same id is the same intent."""
+        correlation = self.submit(act, key=key, id=id)
+        self._stage.play(until=lambda: self._answer(correlation) is not None)
+        found = self._answer(correlation)
+        if found is None:
+            raise Unended(f"{name_of(act.domain)}.{act.action} has not ended: an effect that it needs has no answer")
+        answer = structs.decode(Answer, found.payload)
+        if not answer.ok:
+            raise answers.error_of(structs.decode(Failure, answer.data))
+        said = structs.decode(turn.Acted, answer.data)
+        state = self.snapshot(act.domain, key) if said.state is None else snapshots.decoded(said.state)
+        return acted_of(act, said, state)
+
+    def submit(self, act: Act[Any], /, *, key: str = "", id: str | None = None) -> str:
+        """Send an intent without waiting for its end. Returns the correlation of its answer."""
+        correlation = self._correlation()
+        schema, data = event_of(checked(act), key=key, id=id or correlation, named=id is not None)
+        item = inbox.Event(schema, self._actor.life.carry(data), correlation=correlation)
+        self._stage.step(self._actor, item, data)
+        return correlation
+
+    def snapshot(self, domain: Any, key: str = "", *, at: int | None = None) -> snapshots.Snapshot:
+        """A cell as Core has it, now or at a height."""
+        life = self._actor.life
+        machine = life.machine if at is None else life.at_height(at)
+        return looking.snapshot_of(machine, domain, key, now_us=self._stage.now_us)
+
+    def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
+        """Whether an action may be done now, and if not, why."""
+        return looking.explain(self._actor.life.machine, what, key, now_us=self._stage.now_us)
+
+    def preview(self, act: Act[S], /, *, key: str = "") -> Preview[S]:
+        """What an action would do now, up to its first effect."""
+        return looking.preview(self._actor.life.machine, checked(act), key, now_us=self._stage.now_us)
+
+    def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
+        """The actions of a domain as tools for a model."""
+        return looking.tools(self._actor.life.machine, domain, key, shape=shape, now_us=self._stage.now_us)
+
+    def abandon(self, domain: Any, id: str, /, *, key: str = "") -> None:
+        """End an intent that is on its way, with an error."""
+        self.command(acting.ABANDON, acting.AbandonIntent(name_of(domain), key, id))
+
+    def patch(self, domain: Any, given: Sequence[Patch], /, *, key: str = "", source: str = "patch") -> None:
+        """Change the data of a domain from outside."""
+        plain = snapshots.plain_list(jobs.from_handler(given))
+        self.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
+
+    def env(self, env: Mapping[str, Any], /) -> None:
+        """What flows read as their environment from here on."""
+        self.command(acting.ENV, acting.SetEnv(dict(env)))
+
+    def _answer(self, correlation: str) -> journal.Entry | None:
+        found = (
+            each for each in self._actor.life.filled() if each.kind is Kind.ANSWERED and each.correlation == correlation
+        )
+        return next(found, None)

@@ -1,0 +1,145 @@
+"""A world in a store as a host of the contract suite: real effects, the store's own clock.
+
+What jobs do is seen by running the journal again with a recorder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+import worldline as wl
+from tests import aio
+from tests.flow.hosts import KEY, Handlers
+from tests.flow.world_desks import act_of, answer_of, declared, heard
+from tests.roles.kit import Kit
+from worldline import flow
+from worldline.client.flow import acts
+from worldline.client.flow.acted import event_of
+from worldline.codec import structs
+from worldline.flow import effects as calls
+from worldline.kernel import replay
+from worldline.kernel.domains import turn
+from worldline.kernel.domains.turn import Target
+from worldline.kernel.flow import jobs, patches, snapshots
+from worldline.kernel.flow import values as flow_values
+from worldline.kernel.state import Machine
+from worldline.model import journal, payload
+
+
+class InStore:
+    """A domain in a world of a store. It is opened when it is first used."""
+
+    has_runners = False
+
+    def __init__(
+        self, kit: Kit, document: Mapping[str, Any], handlers: Handlers, *, perform: bool = True,
+        effects: str = "serial",
+    ) -> None:  # fmt: skip
+        performing = {name: self._performing(name, each) for name, each in handlers.items()} if perform else {}
+        self.app, self.domain, _ = declared(document, performing, effects)
+        self._kit = kit
+        self._perform = perform
+        self._world: wl.World | None = None
+        self._entries: list[journal.Entry] = []
+        self._count = 0
+
+    def _performing(self, name: str, handler: flow.Handler) -> Callable[..., Any]:
+        async def perform(url: Any = None, input: Any = None, n: Any = None) -> Any:
+            requirement, head = await self._pending(name)
+            given = handler(calls.call(requirement, head))
+            return answer_of(requirement, await given if inspect.isawaitable(given) else given)
+
+        return perform
+
+    async def _pending(self, name: str) -> tuple[snapshots.Requirement, snapshots.Snapshot]:
+        machine = await (await self.world())._handle.machine()
+        heads = [await self.snapshot(key) for _, key in machine.cells]
+        return next((each, head) for head in heads for each in head.system.pending_requirements if each.type == name)
+
+    async def world(self) -> wl.World:
+        if self._world is None:
+            process = await self._kit.process(self.app)
+            self._world = await process.universe.ensure("w", self.app)
+        return self._world
+
+    async def act(
+        self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = ""
+    ) -> flow.Result:  # fmt: skip
+        world = await self.world()
+        self._count += 1
+        schema, data = event_of(
+            act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
+        )  # fmt: skip
+        answer, _ = await world._submitted(schema, data, key, id or None)
+        said = structs.decode(turn.Acted, answer)
+        error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
+        head = await self.snapshot(key) if said.state is None else snapshots.decoded(said.state)
+        await self._read()
+        return flow.Result(said.status, head, error, ())
+
+    async def submit(self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = "") -> None:
+        world = await self.world()
+        self._count += 1
+        schema, data = event_of(
+            act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
+        )  # fmt: skip
+        await wl.Sent(world._universe, await world._handle.send(schema, data)).applied()
+
+    async def idle(self) -> None:
+        """A step has run all jobs by its end; only effects are waited for."""
+        if self._perform:
+            await aio.until(self._has_no_work)
+        await self._read()
+
+    async def _has_no_work(self) -> bool:
+        return not (await (await self.world())._handle.machine()).work.open
+
+    async def snapshot(self, key: str = KEY) -> snapshots.Snapshot:
+        world = await self.world()
+        found: snapshots.Snapshot = await acts.snapshot_at(world._handle, self.domain, key, at=None)
+        return found
+
+    async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None:
+        """Answer the effect that the requirement has become, by hand."""
+        world = await self.world()
+        machine = await world._handle.machine()
+        intent = next(
+            intent for intent, each in machine.work.open.items()
+            if Target.of(each.event).requirement == requirement_id
+        )  # fmt: skip
+        pending = (await self.snapshot(key)).system.pending_requirements
+        requirement = next(each for each in pending if each.id == requirement_id)
+        effect = await world.effect(intent.hex())
+        await effect.park()
+        if isinstance(given, jobs.Failure):
+            await effect.answer(error=given.message)
+        else:
+            await effect.answer(answer_of(requirement, given))
+
+    async def patch(self, given: list[patches.Patch], *, key: str = KEY) -> None:
+        await (await self.world()).patch(self.domain, given, key=key)
+
+    async def _read(self) -> None:
+        self._entries = await (await self.world()).journal(limit=1_000_000)
+
+    def events(self, key: str = KEY) -> list[flow.Event]:
+        assert self._world is not None
+        at = self._world._handle._at
+        assert at is not None
+
+        def load(carried: payload.Payload) -> bytes:
+            assert carried.inline is not None, "a document of the suite is small"
+            return carried.inline
+
+        with heard() as found:
+            machine = Machine(self.app)
+            for entries in replay.steps(self._entries):
+                replay.check(machine, entries, at, load)
+        return [each for each in found if each.key == key]
+
+    async def close(self) -> None:
+        await self._kit.aclose()

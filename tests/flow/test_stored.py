@@ -1,0 +1,227 @@
+"""Flow domains in worlds of every engine: processes come and go, forks, reverts, proofs without the program."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.flow.shop import Order, Order2, Shop
+from tests.roles import crashing
+from tests.roles import kit as kits
+from tests.roles.conftest import kit, lmdb_kit, make
+from tests.roles.kit import Kit
+from worldline import flow
+from worldline.inspect import prove
+from worldline.model.journal import Kind
+from worldline.model.work import WorkState
+from worldline.store import kv
+
+__all__ = ["kit", "lmdb_kit"]
+
+
+async def proved(kit: Kit, name: str, *programs: wl.Program) -> prove.Proof:
+    """A proof by a process that knows these programs, or none: all steps are run again."""
+    async with kit.hosting() as client:
+        proof = await prove.prove(client.world(name)._handle, programs=programs)
+    assert (proof.unverifiable, proof.proved) == ([], proof.steps)
+    return proof
+
+
+async def test_an_order_is_paid_and_a_proof_needs_no_program(kit: Kit) -> None:
+    shop = Shop()
+    async with kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        assert str(await world.explain(Order.pay, key="o")) == "no: cents > 0 is false (cents = 0)"
+        assert (await world.act(Order.fill(5), key="o")).state.cents == 5
+        asked = await world.preview(Order.pay("tok"), key="o")
+        assert (asked.status, asked.asks[0][0]) == ("pending", "charge")
+        done = await world.act(Order.pay("tok"), key="o")
+        assert (done.status, done.state.receipt, done.state.paid) == ("complete", "5 from tok", True)
+        added = await world.act(shop.todos.action("add")(title="milk"))
+        assert added.state["list"] == ["milk"]
+        tools = await world.tools(shop.todos, shape="mcp")
+        assert [each.name for each in tools.available] == ["add", "clear"]
+        assert (await world.state(Order, "o")).receipt == "5 from tok"
+        assert (await world.state(Order, "o", at=3)).receipt is None
+        assert (await world.state())["Order"]["o"]["snapshot"]["data"]["cents"] == 5
+        head = (await world.head()).height
+    for programs in ((), (shop.app,)):
+        proof = await proved(kit, "w", *programs)
+        assert (proof.holds, proof.unverifiable, proof.entries) == (True, [], head)
+
+
+async def test_the_same_id_is_one_intent_for_every_process(kit: Kit) -> None:
+    shop = Shop()
+    first = await kit.process(shop.app)
+    world = await first.universe.ensure("w", shop.app)
+    await world.act(Order.fill(5), key="o")
+    both = await asyncio.gather(*(world.act(Order.pay("tok"), key="o", id="try") for _ in range(2)))
+    assert [each.state.receipt for each in both] == ["5 from tok"] * 2
+    await first.kill()
+    async with kit.hosting(shop.app) as universe:
+        world = universe.world("w")
+        assert (await world.act(Order.pay("tok"), key="o", id="try", timeout=30)).state.receipt == "5 from tok"
+        with pytest.raises(wl.IdReused, match="'try'"):
+            await world.act(Order.pay("other"), key="o", id="try")
+        assert (await world.act(Order.fill(6), key="other", id="try")).state.cents == 6
+        asked = [each for each in await kits.entries(world) if each.kind is Kind.EFFECT_REQUESTED]
+        assert len(asked) == 1
+    assert (await proved(kit, "w")).holds
+
+
+async def test_it_goes_on_in_another_process_and_under_its_own_document(kit: Kit) -> None:
+    """The first process does not perform the effect; the second has another program."""
+    waits, shop = Shop(), Shop()
+    del waits.app.effects["charge"]
+    first = await kit.process(waits.app)
+    world = await first.universe.ensure("w", waits.app)
+    await world.act(Order.fill(5), key="o")
+    paying = asyncio.create_task(world.act(Order.pay("tok"), key="o", id="try"))
+    await aio.until(lambda: _asked(world))
+    await world.patch(Order, [flow.set("cents", 7)], key="o")
+    await world.env({"REGION": "north"})
+    paying.cancel()
+    await first.kill()
+    second = Shop(2)
+    async with kit.hosting(second.app) as universe:
+        world = universe.world("w")
+        done = await world.act(Order.pay("tok"), key="o", id="try", timeout=30)
+        assert (done.state.receipt, done.state.cents) == ("5 from tok", 7)
+        assert "note" not in (await world.state())["Order"]["o"]["snapshot"]["data"]
+        again = await world.act(Order2.pay("tok"), key="o")
+        assert again.state.note == "paid by the second version"
+    assert shop.app.hash != waits.app.hash
+    assert (await proved(kit, "w")).holds
+
+
+async def _asked(world: wl.World) -> bool:
+    return bool(await world.effects())
+
+
+@pytest.mark.parametrize("policy", ["drop", "reissue", "share", "script"])
+async def test_a_fork_shares_no_key_outside(kit: Kit, policy: Any) -> None:
+    shop = Shop()
+    released = asyncio.Event()
+    called: list[str] = []
+
+    async def charge(card: str, cents: int) -> str:
+        called.append(wl.attempt().key)
+        await released.wait()
+        return f"{cents} from {card}"
+
+    app = wl.Program("shop")
+    effect = app.effect(charge)
+    app.domain(keyed=True, name="Order")(Order)
+    app.domain(shop.todos.document(), name="Todos")
+    async with kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        await world.act(Order.fill(5), key="o")
+        paying = asyncio.create_task(world.act(Order.pay("tok"), key="o"))
+        await aio.until(lambda: _asked(world))
+        script = wl.Script().on(effect, "scripted") if policy == "script" else None
+        fork = await world.fork("f", effects=policy, live=policy == "reissue", script=script)
+        inside = [each.id for each in await world.effects()]
+        released.set()
+        assert (await paying).state.receipt == "5 from tok"
+        expected = {"drop": None, "script": "scripted"}.get(policy, "5 from tok")
+        await aio.until(lambda: _settled(fork))
+        assert (await fork.state(Order, "o")).receipt == expected
+        assert not [each for each in await fork.effects() if each.id in inside]
+        assert len(called) == len(dict.fromkeys(called)) == (2 if policy == "reissue" else 1)
+        assert (await fork.act(Order.fill(6), key="o")).state.cents == 6
+    assert (await proved(kit, "f")).holds
+
+
+async def _settled(world: wl.World) -> bool:
+    await world.act(flow.Act(Order, "fill", {"cents": 1}), key="other")  # so that it begins
+    found = (await world.state())["Order"]["o"]["snapshot"]
+    return not found["system"]["pendingRequirements"]
+
+
+async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:
+    waits = Shop()
+    del waits.app.effects["charge"]
+    async with lmdb_kit.hosting(waits.app) as universe:
+        world = await universe.ensure("w", waits.app)
+        await world.act(Order.fill(5), key="o")
+        paying = asyncio.create_task(world.act(Order.pay("tok"), key="o"))
+        await aio.until(lambda: _asked(world))
+        [effect] = await world.effects()
+        await effect.park()
+        [parked] = await world.effects(state=WorkState.PARKED)
+        await parked.answer("by hand")
+        assert (await paying).state.receipt == "by hand"
+        with pytest.raises(wl.NotFound):
+            await world.abandon(Order, "none", key="o")
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def test_a_revert_takes_data_back_and_keeps_documents(lmdb_kit: Kit) -> None:
+    shop = Shop()
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.act(Order.fill(5), key="o")
+        before = (await world.head()).height
+        await world.env({"REGION": "north"})
+        await world.act(Order.pay("tok"), key="o")
+        await world.revert(before)
+        assert (await world.state(Order, "o")).receipt is None
+        assert (await world._handle.machine()).domains.env == {"REGION": "north"}
+        assert (await world.act(Order.pay("tok"), key="o")).state.receipt == "5 from tok"
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: Kit) -> None:
+    shop = Shop()
+
+    @shop.app.workflow
+    async def nothing() -> None: ...
+
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.act(Order.fill(5), key="o")
+    with pytest.raises(wl.BadInput, match="is not loaded"):
+        await proved(lmdb_kit, "w")
+    assert (await proved(lmdb_kit, "w", shop.app)).holds
+
+
+@pytest.mark.parametrize("fate", crashing.DEATHS)
+async def test_a_death_at_any_commit_is_one_intent_and_one_end(fate: crashing.Fate, tmp_path: Path) -> None:
+    shop = Shop(attempts=5)  # an attempt whose process dies counts
+    for number in range(1, 100):
+        kit = make("memory", tmp_path)
+        made: list[crashing.Crashing] = []
+
+        def wrap(engine: kv.Engine, made: list[crashing.Crashing] = made, number: int = number) -> kv.Engine:
+            made.append(crashing.Crashing(engine, number, fate))
+            return made[0]
+
+        first = await kit.process(shop.app, wrap=wrap)
+        acting = asyncio.create_task(_paid(first.universe, shop))
+        dying = asyncio.create_task(made[0].dead.wait())
+        await asyncio.wait([acting, dying], return_when=asyncio.FIRST_COMPLETED)
+        survived = acting.done() and not made[0].met
+        for task in (acting, dying):
+            task.cancel()
+        await asyncio.gather(acting, dying, return_exceptions=True)
+        await first.kill()
+        async with kit.hosting(shop.app) as universe:
+            assert await _paid(universe, shop) == "5 from tok"
+            entries = await kits.entries(universe.world("w"))
+            assert [each.kind for each in entries].count(Kind.EFFECT_REQUESTED) == 1
+        assert (await proved(kit, "w")).holds
+        await kit.aclose()
+        if survived:
+            break
+    assert 5 < number < 99
+
+
+async def _paid(universe: wl.Universe, shop: Shop) -> str | None:
+    world = await universe.ensure("w", shop.app)
+    await world.act(Order.fill(5), key="o", id="fill", timeout=60)
+    return (await world.act(Order.pay("tok"), key="o", id="pay", timeout=60)).state.receipt

@@ -1,0 +1,531 @@
+"""Flow domains in worlds, on the test world: every step is done twice there, and every world is proved at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+import worldline as wl
+from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
+from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
+from worldline import flow, testing
+from worldline.base import errors, limits
+from worldline.codec import canonical, structs
+from worldline.kernel import runs
+from worldline.kernel.domains import acting, declared, kept
+from worldline.kernel.domains.turn import Target
+from worldline.kernel.events import Answer
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import jobs, patches
+from worldline.kernel.flow.exporting import tools as exporting
+from worldline.model import inbox, payload
+from worldline.model import step as steps
+from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
+from worldline.model.journal import Kind
+from worldline.testing.worlds import TestWorld
+
+
+@dataclass(frozen=True)
+class Added:
+    __schema__: ClassVar[str] = "Todos.add"
+    count: int
+
+
+@dataclass
+class Sums:
+    count: int = 0
+
+    @wl.on
+    def added(self, event: Added) -> None:
+        self.count += event.count
+
+
+@contextmanager
+def opened(shop: Shop, *answers: Any, **options: Any) -> Iterator[TestWorld]:
+    script = wl.Script().on(shop.charge, *(answers or ("r-1",)))
+    with testing.world(shop.app, script, **options) as world:
+        yield world
+        world.prove()
+
+
+def intents(world: TestWorld) -> list[str]:
+    """What has left the world, by the name that it has outside."""
+    return [intent.hex() for intent in world.machine.work.open]
+
+
+def waiting(world: TestWorld, key: str) -> list[str]:
+    return [each.id for each in kept.decode(world.machine.cells["Order", key].data)[0].queue]
+
+
+# --- Declaring ---------------------------------------------------------------------------------------------------
+
+
+def test_a_domain_is_declared_as_class_and_as_document() -> None:
+    shop = Shop()
+    assert (shop.order, shop.todos.name) == (Order, "Todos")
+    assert {name: (each.keyed, each.actions) for name, each in shop.app.domains.items()} == {
+        "Todos": (False, ["add", "clear"]), "Order": (True, ["fill", "pay"]),
+    }  # fmt: skip
+    assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
+
+
+def test_clashes_and_wrong_documents_are_refused() -> None:
+    app = wl.Program("app")
+    app.domain(keyed=True)(Order)
+    with pytest.raises(wl.BadInput, match="already has a flow domain named 'Order'"):
+        app.domain(keyed=True)(Order)
+    with pytest.raises(flow.SchemaRefused):
+        app.domain({**TODOS, "actions": {}})
+    with pytest.raises(wl.BadInput, match="or a document"):
+        app.domain(7)  # type: ignore[call-overload]
+    with pytest.raises(wl.BadInput, match="has no dot"):
+        app.domain(TODOS, name="a.b")
+    with pytest.raises(wl.BadInput, match="is declared as 'Order' already"):
+        wl.Program("other").domain(name="Bill")(Order)
+
+    app.reducer(name="Todos")(Sums)
+    app.domain(TODOS, name="Todos")
+    with pytest.raises(wl.BadInput, match="both a reducer and a flow domain named 'Todos'"):
+        testing.world(app).__enter__()
+
+
+def test_an_event_named_as_an_action_is_refused() -> None:
+    app = wl.Program("app")
+    app.domain(TODOS, name="Todos")
+
+    app.reducer(Sums)
+    with pytest.raises(wl.BadInput, match=r"an event is named 'Todos\.add'"):
+        testing.world(app).__enter__()
+
+
+# --- Acting ------------------------------------------------------------------------------------------------------
+
+
+def test_an_action_with_an_effect_ends_and_says_so() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        refused = world.act(Order.pay("tok"), key="o-7")
+        assert (refused.status, refused.error and refused.error.code) == ("error", "ACTION_UNAVAILABLE")
+        assert str(world.explain(Order.pay, key="o-7")) == "no: cents > 0 is false (cents = 0)"
+        assert world.act(Order.fill(5), key="o-7").state.cents == 5
+        assert world.explain(Order.pay("tok"), key="o-7").available
+        asked = world.preview(Order.pay("tok"), key="o-7")
+        assert (asked.status, asked.asks[0][0], asked.asks[0][1]["cents"]) == ("pending", "charge", 5)
+        done = world.act(Order.pay("tok"), key="o-7")
+        assert (done.status, done.state.receipt, done.state.paid, done.error) == ("complete", "r-1", True, None)
+        [asked_for] = [each for each in world.journal() if each.kind is Kind.EFFECT_REQUESTED]
+        assert b"into" not in asked_for.payload
+        assert world.state(Order, "o-7").receipt == "r-1"
+        assert world.state(Order, "o-7", at=6).receipt is None
+        assert world.state(Order, "other").cents == 0
+
+
+def test_a_document_with_other_numbers_means_the_same_to_a_world() -> None:
+    app = wl.Program("app")
+    made = app.domain(document({"go": put("count", lit(1.0))}), name="Made")
+    with testing.world(app) as world:
+        assert world.act(made.action("go")()).state["count"] == 1
+
+
+def test_a_document_is_acted_on_and_is_a_catalogue_of_tools() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        tools = world.tools(shop.todos)
+        assert [each.name for each in tools.available] == ["add"]
+        assert {each.name: each.reasons for each in tools.unavailable} == {
+            "clear": ("list.length > 0 is false (list.length = 0)",)
+        }
+        assert [sorted(world.tools(shop.todos, shape=each).documents[0]) for each in exporting.SHAPES] == [
+            ["function", "type"], ["input_schema", "name"], ["inputSchema", "name"],
+        ]  # fmt: skip
+        chosen: flow.Act[dict[str, Any]] = flow.Act(shop.todos, *tools.call("add", {"title": "milk"}))
+        assert world.act(chosen).state["list"] == ["milk"]
+        assert world.tools(shop.todos).unavailable == ()
+        with pytest.raises(wl.BadInput, match="clear cannot be called now: list"):
+            tools.call("clear")
+        with pytest.raises(wl.BadInput, match="has no action 'cook'"):
+            shop.todos.action("cook")
+        assert world.act(shop.todos.action("add")(title=1)).error is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(RuntimeError("no funds"), "RuntimeError"), (wl.Script.never(), "EFFECT_TIMEOUT")]
+)
+def test_what_fails_goes_where_fail_says(answer: Any, code: str) -> None:
+    shop = Shop()
+    with opened(shop, answer) as world:
+        world.act(Order.fill(5), key="o")
+        done = world.act(Order.pay("tok"), key="o")
+        assert done.status == "complete"
+        assert done.state.refused is not None
+        assert done.state.refused["code"] == code  # type: ignore[index]
+
+
+def test_bad_input_is_refused_and_nothing_is_changed() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        before = world.machine.state
+        for act, key, said in (
+            (Order.fill(1), "", "a cell for each key: give one"),
+            (shop.todos.action("add")(title="x"), "k", "Todos has no keys"),
+            (Order.fill(1), "k" * 5_000, "4096"),
+        ):
+            with pytest.raises(wl.BadInput, match=said):
+                world.act(act, key=key)
+        for data in (b"", canonical.encode(["k", "", True, []]), canonical.encode(["k", 1])):
+            stepped = world.step(inbox.Event("Order.fill", payload.inline(data)), data)
+            assert stepped.dead.startswith("Order.fill: ")
+        assert world.machine.state == before
+        with pytest.raises(wl.BadInput, match="is no such call"):
+            world.act(Order.fill)  # type: ignore[arg-type]
+
+
+# --- One intent at a time, and once --------------------------------------------------------------------------------
+
+
+def test_the_same_id_is_one_intent_and_another_input_is_refused() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        first = world.submit(Order.pay("tok"), key="o", id="try")
+        again = world.submit(Order.pay("tok"), key="o", id="try")
+        with pytest.raises(wl.IdReused):
+            world.act(Order.pay("other"), key="o", id="try")
+        assert len(intents(world)) == 1
+        world.advance(10)
+        told = {each.correlation: each.payload for each in world.journal() if each.kind is Kind.ANSWERED}
+        assert told[first] == told[again]
+        assert world.act(Order.pay("tok"), key="o", id="try").state.receipt == "r-1"
+        with pytest.raises(wl.IdReused):
+            world.act(Order.pay("other"), key="o", id="try")
+        asked = [each for each in world.journal() if each.kind is Kind.EFFECT_REQUESTED]
+        assert len(asked) == 1
+
+
+def test_intents_wait_for_the_one_on_its_way_and_their_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_QUEUE_MAX", 2)
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o", id="a")
+        for number in (7, 8):
+            world.submit(Order.fill(number), key="o", id=f"f{number}")
+        assert (waiting(world, "o"), world.state(Order, "o").cents) == (["f7", "f8"], 5)
+        with pytest.raises(wl.Closed, match="2 intents wait"):
+            world.act(Order.fill(9), key="o")
+        assert world.act(Order.fill(1), key="other").state.cents == 1
+        world.crash()
+        world.advance(10)
+        assert (world.state(Order, "o").receipt, world.state(Order, "o").cents, waiting(world, "o")) == ("r-1", 8, [])
+
+
+def test_results_of_chosen_ids_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_DONE_KEPT_MAX", 2)
+    with opened(Shop()) as world:
+        for number in range(4):
+            world.act(Order.fill(number), key="o", id=f"f{number}")
+            world.act(Order.fill(number), key="o")
+        done = kept.decode(world.machine.cells["Order", "o"].data)[0].done
+        assert [each.id for each in done] == ["f2", "f3"]
+
+
+# --- By hand -----------------------------------------------------------------------------------------------------
+
+
+def test_an_intent_is_abandoned_and_its_late_answer_changes_nothing() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o", id="a")
+        world.submit(Order.pay("tok"), key="o", id="b")
+        world.abandon(Order, "b", key="o")
+        [intent] = world.machine.work.open
+        world.abandon(Order, "a", key="o")
+        assert intents(world) == []
+        with pytest.raises(wl.NotFound, match="no intent 'a' is on its way"):
+            world.abandon(Order, "a", key="o")
+        before = world.machine.cells["Order", "o"].data
+        data = canonical.encode("late")
+        world.step(inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(data), 1), data)
+        assert world.machine.cells["Order", "o"].data == before
+        assert [each.kind for each in world.journal()][-1] is Kind.LATE_ANSWER
+        assert world.act(Order.pay("tok"), key="o", id="a").error is not None
+        assert world.act(Order.fill(6), key="o").state.cents == 6
+
+
+@pytest.mark.probe("domains.outcome-stale")
+def test_an_outcome_of_what_is_not_pending_is_journaled_as_stale() -> None:
+    """FULFILL-0: also if the work is still open."""
+    shop = Shop()
+    with opened(shop, wl.Script.never()) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o", id="a")
+        [pending] = world.machine.work.open.values()
+        target = msgspec.structs.replace(Target.of(pending.event), requirement="r-gone")
+        before, head = world.snapshot(Order, "o"), world.head
+        now = world.machine.begin_step(
+            steps.Context(world.address, head.step + 1, head.time_us), steps.Input(None, b"")
+        )  # fmt: skip
+        acting.fulfil(world.machine, target.text(), runs.failed("error", "no"))
+        assert [(each.kind, canonical.decode(each.payload)) for each in now.drafts] == [
+            (Kind.LATE_ANSWER, ["receipt", "Order", "o", "r-gone", "dropped:stale"])
+        ]
+        world.machine.end_step()
+        assert world.snapshot(Order, "o") == before
+
+
+def test_patches_come_from_outside_while_an_intent_is_on_its_way() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        world.patch(Order, [flow.set("cents", 9), flow.set("nowhere", 1)], key="o")
+        assert (world.state(Order, "o").cents, len(world.snapshot(Order, "o").system.errors)) == (9, 1)
+        world.advance(10)
+        assert world.state(Order, "o").receipt == "r-1"
+        with pytest.raises(wl.BadInput, match="no handler may write"):
+            world.patch(Order, [flow.set("system.status", "idle")], key="o")
+
+
+def test_the_environment_is_journaled_and_read_by_flows() -> None:
+    app = wl.Program("app")
+    flow_ = seq(when(op("isNull", get("note")), effect("system.get", key=lit("env.REGION"), into=lit("note"))))
+    where = app.domain(document({"ask": flow_}, {"note": field("string")}), name="Where")
+    with testing.world(app) as world:
+        world.env({"REGION": "north"})
+        assert world.act(where.action("ask")()).state["note"] == "north"
+        with pytest.raises(wl.BadInput):
+            world.env({"x": "y" * limits.FLOW_ENV_BYTES_MAX})
+        world.crash()
+        world.prove()
+    with testing.world(wl.Program("none")) as world, pytest.raises(wl.NotFound, match="no flow domains"):
+        world.env({})
+
+
+# --- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.probe("domains.cell-fatal")
+def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop()
+    apply = cores.Core.apply
+
+    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
+        if any(each.path == patches.CLEAR for each in given) and head.data["cents"] == 13:
+            raise RuntimeError("disk full")
+        return apply(self, schema, head, given, context)
+
+    monkeypatch.setattr(cores.Core, "apply", broken)
+    with opened(shop) as world:
+        for key, cents in (("bad", 13), ("good", 5)):
+            world.act(Order.fill(cents), key=key)
+        with pytest.raises(wl.Error, match="cannot be cleared: disk full"):
+            world.act(Order.pay("tok"), key="bad")
+        with pytest.raises(wl.Error, match="takes nothing any more"):
+            world.act(Order.fill(1), key="bad")
+        with pytest.raises(wl.Closed):
+            world.patch(Order, [flow.set("cents", 1)], key="bad")
+        assert "takes nothing any more" in str(world.explain(Order.pay, key="bad"))
+        assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"
+
+
+@pytest.mark.probe("domains.cell-unstorable")
+def test_what_a_cell_cannot_hold_ends_the_intent_that_would_put_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
+    shop = Shop()
+    with opened(shop, "r" * 3_000) as world:
+        done = world.act(shop.todos.action("add")(title="x" * 3_000))
+        assert (done.status, done.error and done.error.code, done.state["list"]) == ("error", "INTERNAL_ERROR", [])
+        assert world.act(shop.todos.action("add")(title="x")).state["list"] == ["x"]
+        world.act(Order.fill(5), key="o")
+        paid = world.act(Order.pay("tok"), key="o")
+        assert (paid.status, paid.state.receipt) == ("error", None)
+        assert world.snapshot(Order, "o").system.pending_requirements == ()
+    with opened(shop, wl.Script.never()) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        with pytest.raises(wl.BadInput, match="cell of a flow domain"):
+            world.act(Order.pay("t" * 3_000), key="o")
+
+
+def test_a_state_that_is_large_is_read_and_not_answered() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        done = world.act(shop.todos.action("add")(title="x" * limits.FLOW_STATE_BYTES_MAX))
+        assert len(done.state["list"][0]) == limits.FLOW_STATE_BYTES_MAX
+        [told] = [each for each in world.journal() if each.kind is Kind.ANSWERED]
+        assert len(told.payload) < 100
+
+
+# --- Changed documents -----------------------------------------------------------------------------------------------
+
+
+def test_an_intent_on_its_way_ends_under_its_own_document() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        first = world.snapshot(Order, "o").meta.schema_hash
+        world.adopt(Shop(2).app)
+        world.advance(10)
+        snapshot = world.snapshot(Order, "o")
+        assert (snapshot.meta.schema_hash, snapshot.data["receipt"], "note" in snapshot.data) == (first, "r-1", False)
+        done = world.act(Order2.pay("tok"), key="o")
+        assert done.state.note == "paid by the second version"
+        assert world.snapshot(Order, "o").meta.schema_hash != first
+
+
+@pytest.mark.probe("domains.cell-unfit")
+def test_data_that_does_not_fit_blocks_its_cell_and_says_where() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        world.act(Order.fill(5), key="o")
+        world.adopt(Shop(3).app)
+        waits = world.submit(Order3.fill("7"), key="o", id="later")
+        assert waiting(world, "o") == ["later"]
+        assert "cents must be string, not number" in str(world.explain(Order3.fill, key="o"))
+        failed = [each for each in world.journal() if each.kind is Kind.HANDLER_FAILED]
+        assert len(failed) == 1
+        assert b"Order['o'] is blocked" in failed[0].payload
+        assert world.act(Order3.fill("7"), key="new").state.cents == "7"
+        world.crash()
+        world.adopt(Shop(1).app)
+        [answered] = [each for each in world.journal() if each.correlation == waits and each.kind is Kind.ANSWERED]
+        assert structs.decode(Answer, answered.payload).ok
+        assert world.machine.domains.blocked == {}
+
+
+def test_a_domain_that_the_program_has_no_more_takes_nothing() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        less = wl.Program("shop")
+        less.domain(TODOS, name="Todos")
+        world.adopt(less)
+        with pytest.raises(errors.Error, match="nothing here takes"):
+            world.act(Order.fill(1), key="o")
+        assert ("Order", "o") in world.machine.cells
+        with pytest.raises(wl.NotFound, match="no flow domain 'Order'"):
+            world.tools(Order, key="o")
+
+
+def test_a_world_is_told_only_what_it_does_not_have() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        assert declared.news(world.machine, shop.app) is None
+        told = declared.news(world.machine, Shop(2).app)
+        assert told is not None
+        assert (len(told.documents), sorted(told.domains), told.alone) == (1, ["Order", "Todos"], True)
+    with testing.world(wl.Program("none")) as world:
+        assert world.journal() == []
+        assert list(world.machine.domains.rows()) == []
+
+
+# --- Forks, other worlds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "live", "receipt"),
+    [("drop", False, None), ("reissue", True, "r-1"), ("share", False, "r-1"), ("script", False, "scripted")],
+)
+def test_a_fork_settles_what_is_pending_and_shares_no_key_outside(policy: Any, live: bool, receipt: str | None) -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        [outside] = intents(world)
+        script = wl.Script().on(shop.charge, "scripted") if policy == "script" else None
+        fork = world.fork("other", effects=policy, script=script, live=live)
+        assert outside not in intents(fork)
+        world.advance(20)
+        assert world.state(Order, "o").receipt == "r-1"
+        assert fork.state(Order, "o").receipt == receipt
+        if policy == "drop":
+            assert fork.snapshot(Order, "o").data["refused"]["code"] == jobs.EFFECT_CANCELLED
+        assert fork.act(Order.fill(6), key="o").state.cents == 6
+        fork.crash()
+        fork.prove()
+
+
+def test_what_a_dry_fork_requires_is_parked_and_answered_by_hand() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        world.act(Order.fill(5), key="o")
+        fork = world.fork("dry")
+        fork.submit(Order.pay("tok"), key="o")
+        [pending] = fork.machine.work.open.values()
+        assert pending.parked is not None
+        fork.crash()
+        [pending] = fork.machine.work.open.values()
+        assert pending.parked is not None
+        assert fork.answer(shop.charge, "by hand") == 1
+        assert fork.state(Order, "o").receipt == "by hand"
+        scripted = world.fork("scripted", script=wl.Script().on(shop.charge, "said before"))
+        assert scripted.act(Order.pay("tok"), key="o").state.receipt == "said before"
+        fork.prove()
+        scripted.prove()
+
+
+def test_forks_behind_every_step_come_to_the_same() -> None:
+    shop = Shop()
+
+    def scenario(world: TestWorld) -> Any:
+        world.act(Order.fill(5), key="o")
+        world.act(shop.todos.action("add")(title="milk"))
+        return world.act(Order.pay("tok"), key="o").state.receipt
+
+    assert testing.everywhere.fork(scenario, shop.app, wl.Script().on(shop.charge, wl.Script.later(1, "r-1"))) > 10
+
+
+def test_another_world_acts_and_gets_the_end_as_its_reply() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        data = structs.encode(acting.StartIntent("o", "far", True, [{"card": "tok"}]))
+        message = inbox.Message(
+            b"m" * 16,
+            b"u" * 16,
+            b"w" * 16,
+            1,
+            MessageMode.TYPED,
+            "Order.pay",
+            payload.inline(data),
+            reply=Reply.MESSAGE,
+        )
+        assert world.step(message, data).outgoing == []
+        world.crash()
+        world.advance(10)
+        sent = [each for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
+        assert [each.correlation for each in sent] == [(b"m" * 16).hex()]
+        assert b"r-1" in sent[0].payload
+
+
+# --- The same, whatever happens to the process -----------------------------------------------------------------------
+
+
+def lived(shop: Shop, world: TestWorld) -> None:
+    world.env({"REGION": "north"})
+    for number in range(2):
+        world.act(Order.fill(5 + number), key=f"o{number}", id=f"f{number}")
+        world.submit(Order.pay("tok"), key=f"o{number}")
+        world.submit(Order.fill(9), key=f"o{number}")
+    world.act(shop.todos.action("add")(title="milk"))
+    world.advance(10)
+
+
+def test_a_crash_at_any_height_changes_nothing() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        lived(shop, world)
+        head = world.head
+    for height in range(2, head.height + 1):
+        with opened(shop, wl.Script.later(5, "r-1"), twice=False) as world:
+            world.crash(at=height)
+            lived(shop, world)
+            assert (world.head, world.crashes) == (head, 1), height
