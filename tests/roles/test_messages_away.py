@@ -18,10 +18,12 @@ from tests.roles import conftest
 from tests.roles import kit as kits
 from tests.roles.crashing import Crashing, Fate
 from tests.roles.kit import Kit
+from worldline.base import errors
 from worldline.client import changes
 from worldline.inspect import doctor
 from worldline.kernel.authoring import messages
 from worldline.keys import space
+from worldline.keys import work as work_keys
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.inbox import Message, ReceiptStatus
@@ -366,7 +368,32 @@ async def test_a_repeat_finds_the_first_stamp_also_under_another_name_and_withou
 async def claimed(kit: Kit, here: wl.Universe) -> works.Open:
     """A claim as an adapter has it."""
     at = await here.world("sender")._handle.address()
-    return works.Open(at, ids.IntentId(b"i" * 16), replace(samples.WORK, opened_us=kit.env.wall_us()), b"")
+    found = works.Open(at, ids.IntentId(b"i" * 16), replace(samples.WORK, opened_us=kit.env.wall_us()), b"")
+    await stored(here, found, None)
+    return found
+
+
+async def stored(here: wl.Universe, found: works.Open, before: works.Open | None) -> None:
+    key = work_keys.open_key(found.at, found.intent)
+    batch = kv.Batch()
+    if before is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, work_keys.WORK.pack(before.work))
+    batch.put(key, work_keys.WORK.pack(found.work))
+    assert isinstance((await here._connection.store.engine.commit(batch))[0], kv.Ok)
+
+
+@pytest.mark.probe("deliver.claim-lost")
+async def test_an_attempt_whose_claim_was_taken_over_delivers_nothing(memory_kit: Kit) -> None:
+    """The other one may have told the sender that it was refused (simulator, seed 218: refused, and it came)."""
+    async with two(memory_kit) as (here, there):
+        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9)
+        opened = await claimed(memory_kit, here)
+        await stored(here, works.Open(opened.at, opened.intent, replace(opened.work, token=b"t" * 16), b""), opened)
+        with pytest.raises(errors.Conflicted, match="taken over by another attempt"):
+            await carrier.send(opened, "shop/keeper", messages.Content("Note", b"\xa1dtextaz"), ask=False)
+        assert (await notes(there)).texts == []
 
 
 async def test_a_message_that_is_too_old_is_refused(memory_kit: Kit) -> None:

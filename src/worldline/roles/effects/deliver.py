@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, failures
+from worldline.base import errors, failures, probes
 from worldline.codec import sealed
 from worldline.kernel import runs
 from worldline.kernel.authoring import messages as calls
@@ -127,7 +127,7 @@ class Carrier:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no universe {goes.universe!r}{_hint(goes)}")
             message = await self._message(claim, content, ask=ask)
             letter = Letter(to, universe, goes.world, message, content, claim.work.opened_us)
-            at, stamp, already = await self._enqueue(place, letter)
+            at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
             await self._places.lost(name)
             raise
@@ -150,8 +150,14 @@ class Carrier:
             universes.name_of(read.value(1)), sender.meta.name,
         )  # fmt: skip
 
-    async def _enqueue(self, place: Place, letter: Letter) -> tuple[ids.Address, kv.Stamp, bool]:
-        """Where it is now, under which stamp, and whether it was there before."""
+    async def _enqueue(
+        self, place: Place, letter: Letter, claim: works.Open
+    ) -> tuple[ids.Address, kv.Stamp, bool]:  # fmt: skip
+        """Where it is now, under which stamp, and whether it was there before.
+
+        The claim is looked at after what allows the message was read, and before it is enqueued: another attempt that
+        is refused later has seen a change, so this one conflicts.
+        """
         engine, universe, message, to = place.engine, letter.universe, letter.message, letter.to
         found: list[ids.Address] = []
 
@@ -180,6 +186,7 @@ class Carrier:
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
+            await self._check_claim(claim)
             batch = kv.Batch()
             if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
                 await _put(batch, place.blobs(universe), letter.content.data)
@@ -191,6 +198,15 @@ class Carrier:
 
         stamp, already = await transact.run(engine, self._env, attempt)
         return found[0], stamp, already
+
+    async def _check_claim(self, claim: works.Open) -> None:
+        """Another attempt may have told the sender already that the message is refused: then this one must not."""
+        own = await self._places.find("")
+        read = await own.engine.read(works.get(claim.at, claim.intent))
+        found = works.decode(claim.at, claim.intent, read.value(0))
+        if found is None or found.work.token != claim.work.token:
+            probes.hit("deliver.claim-lost")
+            raise errors.Conflicted(f"message {claim.intent.hex()}: its delivery was taken over by another attempt")
 
     # --- Answers -----------------------------------------------------------------------------------------------
 
