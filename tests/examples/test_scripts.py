@@ -16,6 +16,8 @@ COMMANDS = {
     "template": ["examples/template.py"],
     "lost_update": ["examples/lost_update.py"],
     "shadow_upgrade": ["-m", "examples.shadow_upgrade"],
+    "agent_tools": ["examples/agent_tools.py"],
+    "todo": ["examples/todo/todo.py"],
     "agent": ["-m", "examples.agent"],
 }
 
@@ -38,7 +40,8 @@ async def test_every_script_ends_well(tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_described() -> None:
     folder = ROOT / "examples"
-    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    names = {path.stem for path in [*folder.glob("*.py"), *folder.glob("todo/*.py")]}
+    names |= {path.parent.name for path in folder.glob("*/__main__.py")}
     assert names == {*COMMANDS, "greeter"}
     readme = (folder / "README.md").read_text()
     assert [name for name in sorted(names) if name not in readme] == []

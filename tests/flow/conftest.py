@@ -34,7 +34,7 @@ class Desks:
         return stored_desks.InStore(engines.make(self._kind, folder), document, handlers, **options)
 
     async def aclose(self) -> None:
-        for each in self._made:
+        for each in reversed(self._made):
             await each.close()
 
 

@@ -590,10 +590,10 @@ async def test_available_is_asked_of_a_second_intent_of_the_same_type(open_desk:
     """The reference skips it for every intent whose type is the current action's."""
     gated = {"flow": FETCH, "available": op("isNull", get("response"))}
     desk = open_desk(made(go=gated), {"http": gives("response", {})})
-    first, second = await asyncio.gather(desk.act("go"), desk.act("go"))
-    assert first.status == "complete"
-    assert second.error is not None
-    assert second.error.code == faults.ACTION_UNAVAILABLE
+    both = await asyncio.gather(desk.act("go"), desk.act("go"))
+    assert [each.status for each in both].count("complete") == 1  # whichever comes first, where that is not said
+    [refused] = [each.error for each in both if each.error is not None]
+    assert refused.code == faults.ACTION_UNAVAILABLE
 
 
 async def test_iterations_that_run_out_leave_no_current_action(open_alone: Desks) -> None:

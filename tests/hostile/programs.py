@@ -22,7 +22,7 @@ from worldline.codec import digest
 SEED = int(os.environ.get("WORLDLINE_HOSTILE_SEED", "1"))
 SHARED = 25  # hostile programs of one name
 HASHED_EVERY = 40  # reading the source of all of them takes a minute; the others' hashes are their numbers
-COUNT = int(os.environ.get("WORLDLINE_HOSTILE_PROGRAMS", "600"))
+COUNT = int(os.environ.get("WORLDLINE_HOSTILE_PROGRAMS", "400"))
 
 BEHAVIOURS = [*exceptions.plain.list(), *oddities.plain.list()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,3 +173,16 @@ def test_a_process_that_did_not_expect_any_does_the_step_again() -> None:
         finally:
             personal.use.note()
         world.machine.close()
+
+
+def test_worlds_of_tests_are_closed_in_any_order() -> None:
+    """A desk that stayed behind took the values of whatever the thread wrote next, and kept them nowhere."""
+    app = wl.Program("empty")
+    with ExitStack() as outer:
+        inner = outer.enter_context(ExitStack())
+        first = inner.enter_context(ExitStack())
+        first.enter_context(testing.world(app))
+        inner.enter_context(testing.world(app))
+        first.close()
+        assert personal.desk.get() is not None
+    assert personal.desk.get() is None

@@ -22,6 +22,19 @@ class TestDesk:
     def __init__(self, vault: MemoryVault) -> None:
         self._vault = vault
         self._count = 0
+        self.closed = False
+        self.outside: tuple[MemoryVault, personal.Desk | None] = vaults.in_memory.set(vault), personal.desk.set(self)
+
+    def close(self) -> None:
+        """What was there before is there again. Worlds may be closed in any order."""
+        self.closed = True
+        if personal.desk.get() is not self:
+            return  # one that was opened later is still open, and passes over this one
+        vault, desk = self.outside
+        while isinstance(desk, TestDesk) and desk.closed:
+            vault, desk = desk.outside
+        vaults.in_memory.reset(vault)
+        personal.desk.reset(desk)
 
     def seal(self, subject: bytes, data: bytes) -> bytes:
         self._count += 1
@@ -37,13 +50,11 @@ class TestDesk:
 def in_memory() -> Iterator[None]:
     """Worlds that are made in here keep their personal values in one place of their own."""
     personal.use.note()
-    vault = MemoryVault()
-    outside, desk = vaults.in_memory.set(vault), personal.desk.set(TestDesk(vault))
+    desk = TestDesk(MemoryVault())
     try:
         yield
     finally:
-        vaults.in_memory.reset(outside)
-        personal.desk.reset(desk)
+        desk.close()
 
 
 def plain(data: bytes) -> Any:
