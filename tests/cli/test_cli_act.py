@@ -53,3 +53,12 @@ def test_what_is_not_there_or_wrong(hosted: Path) -> None:
     keyless = said(hosted, "act", "shop", "Order.fill", "cents=5")
     assert "a cell for each key: give one" in keyless.err
     assert said(hosted, "explain", "nowhere", "Order.pay").code == 3
+
+
+def test_a_world_of_domains_alone_is_proved_without_its_program(hosted: Path) -> None:
+    for key in ("p", "q"):
+        assert said(hosted, "act", "shop", "Order.fill", "cents=7", "--key", key, "--app", ORDERS).code == 0
+    assert said(hosted, "act", "shop", "Order.pay", "card=tok", "--key", "p").code == 0
+    proof = said(hosted, "replay", "shop", "--prove", "--json").json
+    assert (proof["proved"], proof["unverifiable"], proof["difference"]) == (proof["steps"], [], None)
+    assert proof["steps"] >= 5
