@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -132,10 +132,9 @@ class Life:
 
 
 @pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time in snapshots stands still: it is part of what the digests are of."""
     monkeypatch.setattr(turn.Turn, "_now", 1_000)
-    yield
 
 
 async def lived(kit: Kit, at: int = NEVER, fate: Fate = Fate.DIES_AFTER) -> tuple[Crashing, list[bytes]]:
