@@ -15,6 +15,7 @@ import worldline as wl
 from worldline import flow
 from worldline.base import env as envs
 from worldline.bench import flow_domains, workloads
+from worldline.kernel.flow import schema
 
 TURNS: Final = 5
 SIZED_WORLDS: Final = 8
@@ -48,7 +49,7 @@ class Question(flow.Domain):
         flow.perform(trivial(number), into=self.answer)
 
 
-sized = app.domain(flow_domains.DOCUMENT, keyed=True, name="Sized")
+sized = app.domain(schema.sealed(flow_domains.DOCUMENT), keyed=True, name="Sized")
 
 Side = Callable[[wl.Universe, envs.Env, float], Awaitable[float]]
 
