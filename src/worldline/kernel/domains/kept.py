@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors
 from worldline.codec import canonical, digest
 from worldline.kernel.flow import faults, snapshots, values
 from worldline.model import inbox, payload
@@ -16,13 +16,17 @@ from worldline.model.inbox import MessageMode, Reply
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who waits for the end of an intent: a caller, by its correlation, or a world that has asked."""
+    """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
+    run of this world.
+    """
 
     correlation: str = ""
     universe: bytes = b""
     world: bytes = b""
     message: bytes = b""
     reply: int = 0
+    run: str = ""
+    op: int = -1
 
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""
@@ -33,7 +37,7 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     @property
     def waits(self) -> bool:
-        return bool(self.correlation or self.message)
+        return bool(self.correlation or self.message or self.run)
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -69,12 +73,12 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     blocked: str = ""
 
 
-def encode(kept: Kept, head: snapshots.Snapshot) -> bytes:
-    """`TooLarge` or `EncodeError` for what no cell may hold."""
+def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None) -> bytes:
+    """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
     made = msgspec.structs.replace(kept, snapshot=snapshots.plain(head))
     data = canonical.encode(msgspec.to_builtins(made, builtin_types=(bytes,)))
-    if len(data) > limits.FLOW_CELL_BYTES_MAX:
-        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limits.FLOW_CELL_BYTES_MAX)
+    if limit is not None and len(data) > limit:
+        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data
 
 
