@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,18 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.flow.shop import Order, Shop
 from tests.flow.test_worlds import opened
+from tests.roles.conftest import lmdb_kit
+from tests.roles.kit import Kit
 from worldline import flow, testing
 from worldline.base import limits
 from worldline.kernel.domains import kept
 from worldline.model.journal import Kind
 from worldline.testing.worlds import TestWorld
+
+__all__ = ["lmdb_kit"]
 
 LIMIT = 5_000
 
@@ -120,6 +126,39 @@ def test_an_intent_of_a_full_cell_can_be_abandoned() -> None:
         assert world.act(Note.write("short")).state.text == "short"
 
 
+def test_those_who_wait_for_one_intent_are_bounded() -> None:
+    with noting(wl.Script.later(5, "n")) as world:
+        for _ in range(limits.FLOW_WAITERS_MAX):
+            world.submit(Note.fetch(), id="once")
+        with pytest.raises(wl.Closed, match="16 callers wait for intent 'once' already"):
+            world.act(Note.fetch(), id="once")
+        world.advance(10)
+        assert (ends(world), cell(world).owed) == ({"once": "complete"}, {})
+        told = [each for each in world.journal() if each.kind is Kind.ANSWERED and b"complete" in each.payload]
+        assert len(told) == limits.FLOW_WAITERS_MAX
+
+
+def test_those_who_wait_for_intents_of_one_cell_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_CELL_WAITERS_MAX", 3)
+    with noting(wl.Script.later(5, "n")) as world:
+        for number in range(3):
+            world.submit(Note.fetch(), id=f"f{number}")
+        with pytest.raises(wl.Closed, match="3 callers wait for intents of Note already"):
+            world.act(Note.write("x"))
+        world.advance(10)
+        assert world.act(Note.write("x")).state.text == "x"
+
+
+def test_one_who_waits_for_an_intent_of_a_full_cell_is_refused() -> None:
+    with noting(wl.Script.later(5, "n")) as world:
+        world.submit(Note.fetch(), id="once")
+        filled(world)
+        with pytest.raises(wl.BadInput, match="cell of a flow domain"):
+            world.act(Note.fetch(), id="once")
+        world.advance(10)
+        assert (ends(world), cell(world).fatal) == ({"once": "complete"}, "")
+
+
 def test_patches_that_a_cell_cannot_hold_are_refused() -> None:
     with noting("n") as world:
         world.act(Note.write("x"))
@@ -143,3 +182,52 @@ def test_a_cell_without_room_for_an_end_is_fatal_and_others_go_on(monkeypatch: p
         assert [each.kind for each in world.journal()].count(Kind.HANDLER_FAILED) == 1
         world.act(Order.fill(5), key="o")
         assert world.act(Order.pay("tok"), key="o").state.receipt == "r-1"
+
+
+class Long(flow.Domain):
+    text: str | None = None
+    count: int = 0
+
+    @flow.action
+    def fetch(self) -> None:
+        flow.perform(flow.ask("fetch"), into=self.text)
+
+    @flow.action
+    def add(self) -> None:
+        self.count = self.count + 1
+
+
+async def waiting(world: wl.World, count: int) -> bool:
+    return len((await world.state())["Long"][""].get("queue", [])) == count
+
+
+@pytest.mark.probe("domains.queue-goes-on")
+async def test_the_ends_of_a_long_queue_are_told_over_several_steps(
+    lmdb_kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks from another world, and gets a state of 12 KB: together more than a step can hold."""
+    monkeypatch.undo()
+    gate, begun = asyncio.Event(), asyncio.Event()
+    app, asking = wl.Program("long"), wl.Program("asking")
+    app.domain(Long)
+
+    @app.effect
+    async def fetch() -> str:
+        begun.set()
+        await gate.wait()
+        return "w" * 12_000
+
+    @asking.workflow
+    async def add() -> int:
+        return (await wl.act(Long.add(), world="far")).state.count
+
+    count = limits.STEP_BYTES_MAX // 12_000 + 10
+    async with lmdb_kit.hosting(app, asking) as universe:
+        far, near = await universe.ensure("far", app), await universe.ensure("near", asking)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(far.act(Long.fetch()))
+            await begun.wait()
+            found = [group.create_task(near.run(add())) for _ in range(count)]
+            await aio.until(lambda: waiting(far, count))
+            gate.set()
+        assert sorted(each.result() for each in found) == list(range(1, count + 1))

@@ -80,9 +80,13 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
 
 
 def take_wanted(machine: Machine) -> None:
-    """Take the intents that runs of this world have asked for in this step."""
+    """Take the intents that runs of this world have asked for, and go on with cells for which a step was too short."""
     while machine.domains.wanted:
         held = machine.domains.take_wanted()
+        if not held.run:
+            Turn(machine, held.name, held.id).finish()
+            take_answered(machine)
+            continue
         machine.draft(Kind.EVENT_RAISED, values.pack([held.name, held.params]))
         _act(machine, held.name, held.params, Owed(run=held.run, op=held.op), derived=held.id)
 

@@ -39,6 +39,7 @@ from worldline.model.journal import Kind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
+FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
 
 # Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
@@ -79,8 +80,8 @@ def compiled(raw: bytes) -> Compiled:
 
 # Of one cell in one step: the cell, its snapshot, and what is still to be done.
 _Progress = tuple[
-    Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str],
-]  # fmt: skip
+    Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str], int
+]
 
 
 class Turn:
@@ -103,6 +104,8 @@ class Turn:
         self._stale: list[str] = []
         self._owed: dict[str, list[Owed]] = {}
         self._unapplied: Exception | None = None
+        self._told = 0  # bytes that the ends take
+        self._goes_on = False  # in the next step: this one is full
 
     # --- What is to be done ---
 
@@ -110,56 +113,40 @@ class Turn:
     def kept(self) -> Kept:
         return self._kept
 
-    def _body(self, intent_id: str) -> bytes | None:
-        """What an intent was submitted with, if the cell knows one of this id."""
-        kept, slot = self._kept, slots.slot(self.head, intent_id)
-        if slot is not None:
-            return cells_of.body_of(slot["type"], [slot["input"]] if "input" in slot else [])
-        found = [each.body for each in kept.done if each.id == intent_id]
-        found += [cells_of.body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
-        return next(iter(found), None)
+    @property
+    def name(self) -> str:
+        return row_keys.cell_name(self.domain, self.key)
 
     def submit(self, wanted: Waiting, owed: Owed) -> None:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
-            raise KeyFatal(f"{row_keys.cell_name(self.domain, self.key)} takes nothing any more: {self._kept.fatal}")
-        body, before = cells_of.body_of(wanted.action, wanted.input), self._body(wanted.id)
+            raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
+        body, before = cells_of.body_of(wanted.action, wanted.input), cells_of.body_in(self._kept, self.head, wanted.id)
         if before not in (None, body):
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
-            kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
+            kept = cells_of.told_of(kept, wanted.id, owed, self.name)
         done = next((each for each in kept.done if each.id == wanted.id), None)
         if done is not None:
-            self._ends.append((wanted.id, self._answer(done.status, done.error)))
+            self._add_end(wanted.id, self._answer(done.status, done.error))
         elif before is None:
-            kept = self._queued(kept, wanted)
-            if wanted.named:
-                kept = replace(kept, named={**kept.named, wanted.id: body})
+            kept = cells_of.queued(kept, wanted, body, self.name)
+        if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
+            # It waits in the cell: what the cell cannot hold is refused now.
+            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX)
         self._kept = kept
-
-    def _queued(self, kept: Kept, wanted: Waiting) -> Kept:
-        if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
-            name = row_keys.cell_name(self.domain, self.key)
-            raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
-        kept = replace(kept, queue=[*kept.queue, wanted])
-        if len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head):
-            cells_of.encode(
-                kept, self.head, limits.FLOW_CELL_BYTES_MAX
-            )  # it waits there: what the cell cannot hold is refused now
-        return kept
 
     def enqueue(self, job: jobs.Job) -> None:
         self._jobs.append(job)
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
-        name = row_keys.cell_name(self.domain, self.key)
         intent = slots.intent(self.head, intent_id)
         if intent is None:
             waiting = next((each for each in self._kept.queue if each.id == intent_id), None)
             if waiting is None:
-                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
+                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {self.name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
@@ -195,6 +182,9 @@ class Turn:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
             self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
+        if self._goes_on:
+            probes.hit("domains.queue-goes-on")
+            self.machine.work.unsent.append(Held("", -1, OpKind.ACT, self.domain, b"", 0, self.key))
         for intent_id, answer in self._ends:
             for each in self._owed[intent_id]:
                 tell(self.machine, each, answer)
@@ -238,11 +228,12 @@ class Turn:
         return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
-        return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale]
+        return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale], self._told
 
     def _go_back(self, to: _Progress) -> None:
-        self._kept, self.head, waiting, self._asked, self._ends, self._stale = to
+        self._kept, self.head, waiting, self._asked, self._ends, self._stale, self._told = to
         self._jobs = deque(waiting)
+        self._goes_on = False
 
     def _closed(self, limit: int | None) -> bytes:
         """The cell as bytes. Who waits for an intent that has ended is in it no more."""
@@ -259,8 +250,11 @@ class Turn:
         return self._jobs.popleft() if self._jobs else self._start_next()
 
     def _start_next(self) -> jobs.Job | None:
-        """The first intent that waits, if none is on its way and its document fits."""
+        """The first intent that waits, if none is on its way, its document fits and the step has room."""
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
+            return None
+        if self.machine.now.is_full_with(self._told):
+            self._goes_on = True
             return None
         first, *others = self._kept.queue
         self._kept = replace(self._kept, queue=others)
@@ -279,12 +273,17 @@ class Turn:
     def _end(self, ended: jobs.Ended) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
-        self._ends.append((ended.intent_id, self._answer(status, error)))
+        self._add_end(ended.intent_id, self._answer(status, error))
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
             done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
+
+    def _add_end(self, intent_id: str, end: End) -> None:
+        self._ends.append((intent_id, end))
+        waiters = len(self._kept.owed.get(intent_id, []))
+        self._told += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
 
     def _answer(self, status: str, error: dict[str, Any] | None) -> End:
         """The end of an intent, with the state, which a client reads by itself if it is large."""
@@ -296,7 +295,8 @@ class Turn:
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
         probes.hit("domains.cell-fatal")
-        said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
+        why = why[:FATAL_CHARACTERS_MAX]
+        said = runs.failure(FATAL, f"{self.name}: {why}")
         self.machine.draft(Kind.HANDLER_FAILED, said)
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
         ended = [intent_id for intent_id, _ in self._ends]
@@ -328,8 +328,7 @@ class Turn:
         if wrong:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
-                name = row_keys.cell_name(self.domain, self.key)
-                why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
+                why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
                 self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
