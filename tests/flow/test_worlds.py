@@ -75,6 +75,18 @@ def test_a_domain_is_declared_as_class_and_as_document() -> None:
     assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
 
 
+def test_perform_into_a_field_that_is_never_null_is_refused() -> None:
+    class Letter(flow.Domain):
+        text: str = ""
+
+        @flow.action
+        def fetch(self) -> None:
+            flow.perform(flow.ask("fetch"), into=self.text)
+
+    with pytest.raises(wl.BadInput, match="'fetch' is never asked for: text is never null; let the field begin"):
+        wl.Program("post").domain(Letter)
+
+
 def test_clashes_and_wrong_documents_are_refused() -> None:
     app = wl.Program("app")
     app.domain(keyed=True)(Order)
