@@ -33,7 +33,7 @@ _DECLARED = {
     "client.diff.result": "Diff",
     "client.hosting.many": "Hosting serve",
     "client.effect": "OpenEffect",
-    "client.flow.acted": "Acted Explained Preview",
+    "client.flow.looking": "Explained Preview",
     "client.listing": "DeadLetter",
     "client.open": "open",
     "client.personal.erase": "Erasure",
@@ -50,10 +50,11 @@ _DECLARED = {
     "kernel.authoring.resources": "Resource use",
     "kernel.authoring.scripts": "Script",
     "kernel.authoring.workflow_api": (
-        "Scope Started Timer after ask continue_as_new emit gather now patched random schedule scope send "
+        "Scope Started Timer act after ask continue_as_new emit gather now patched random schedule scope send "
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
     "kernel.events": "Envelope",
+    "kernel.flow.authoring.acts": "Acted",
     "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",

@@ -58,7 +58,7 @@ from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
-from worldline.client.flow.acted import Acted, Explained, Preview
+from worldline.client.flow.looking import Explained, Preview
 from worldline.client.hosting.many import Hosting, serve
 from worldline.client.listing import DeadLetter
 from worldline.client.open import open
@@ -80,6 +80,7 @@ from worldline.kernel.authoring.workflow_api import (
     Scope,
     Started,
     Timer,
+    act,
     after,
     ask,
     continue_as_new,
@@ -101,6 +102,7 @@ from worldline.kernel.authoring.workflow_api import (
     wait,
 )
 from worldline.kernel.events import Envelope
+from worldline.kernel.flow.authoring.acts import Acted
 from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
@@ -221,6 +223,7 @@ __all__ = [
     "World",
     "WorldMeta",
     "WrongKey",
+    "act",
     "after",
     "ask",
     "attempt",

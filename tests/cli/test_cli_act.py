@@ -29,7 +29,9 @@ def test_an_order_is_filled_explained_previewed_and_paid(hosted: Path) -> None:
     assert (never_run.code, "or was never run" in never_run.err) == (3, True)
     refused = said(hosted, "explain", "shop", "Order.pay", "--key", "o", "--app", ORDERS)
     assert (refused.code, refused.out) == (1, "no: cents > 0 is false (cents = 0)\n")
-    failed = said(hosted, "act", "shop", "Order.pay", "card=tok", "--key", "o", "--app", ORDERS)
+    misnamed = said(hosted, "act", "shop", "pay")
+    assert (misnamed.code, "DOMAIN.ACTION" in misnamed.err) == (2, True)
+    failed = said(hosted, "act", "shop", "Order.pay", "card=tok", "--key", "o")  # its host knows the domain
     assert failed.code == 1
     assert failed.out.startswith("error: ACTION_UNAVAILABLE: ")
     assert said(hosted, "act", "shop", "Order.fill", "cents=5", "--key", "o").code == 0
@@ -43,6 +45,12 @@ def test_an_order_is_filled_explained_previewed_and_paid(hosted: Path) -> None:
         assert (done["status"], done["state"]["receipt"]) == ("complete", "5 from tok")
     other = said(hosted, "act", "shop", "Order.pay", "card=x", "--key", "o", "--id", "once")
     assert (other.code, "use a new id" in other.err) == (4, True)
+
+
+def test_a_world_that_was_never_run_says_itself_what_it_does_not_have(tmp_path: Path) -> None:
+    with cli_kit.dev(ORDERS, "--store", tmp_path / "store", "--world", "shop", cwd=tmp_path):
+        missing = said(tmp_path / "store", "act", "shop", "Order.cook", "--key", "o")
+    assert (missing.code, "nothing here takes a Order.cook" in missing.err) == (1, True)
 
 
 def test_what_is_not_there_or_wrong(hosted: Path) -> None:

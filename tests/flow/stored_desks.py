@@ -18,14 +18,13 @@ from tests.flow.world_desks import act_of, answer_of, declared, heard
 from tests.roles.kit import Kit
 from worldline import flow
 from worldline.client.flow import acts
-from worldline.client.flow.acted import event_of
 from worldline.codec import structs
 from worldline.flow import effects as calls
 from worldline.kernel import replay
-from worldline.kernel.domains import turn
 from worldline.kernel.domains.turn import Target
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
+from worldline.kernel.flow.authoring.acts import Answered, event_of
 from worldline.kernel.state import Machine
 from worldline.model import journal, payload
 
@@ -75,7 +74,7 @@ class InStore:
             act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
         )  # fmt: skip
         answer, _ = await world._submitted(schema, data, key, id or None)
-        said = structs.decode(turn.Acted, answer)
+        said = structs.decode(Answered, answer)
         error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
         head = await self.snapshot(key) if said.state is None else snapshots.decoded(said.state)
         await self._read()

@@ -22,6 +22,7 @@ from worldline.kernel.domains.turn import Target
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches
+from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.exporting import tools as exporting
 from worldline.model import inbox, payload
 from worldline.model import step as steps
@@ -72,6 +73,18 @@ def test_a_domain_is_declared_as_class_and_as_document() -> None:
         "Todos": (False, ["add", "clear"]), "Order": (True, ["fill", "pay"]),
     }  # fmt: skip
     assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
+
+
+def test_perform_into_a_field_that_is_never_null_is_refused() -> None:
+    class Letter(flow.Domain):
+        text: str = ""
+
+        @flow.action
+        def fetch(self) -> None:
+            flow.perform(flow.ask("fetch"), into=self.text)
+
+    with pytest.raises(wl.BadInput, match="'fetch' is never asked for: text is never null; let the field begin"):
+        wl.Program("post").domain(Letter)
 
 
 def test_clashes_and_wrong_documents_are_refused() -> None:
@@ -334,25 +347,6 @@ def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkey
         assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"
 
 
-@pytest.mark.probe("domains.cell-unstorable")
-def test_what_a_cell_cannot_hold_ends_the_intent_that_would_put_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
-    shop = Shop()
-    with opened(shop, "r" * 3_000) as world:
-        done = world.act(shop.todos.action("add")(title="x" * 3_000))
-        assert (done.status, done.error and done.error.code, done.state["list"]) == ("error", "INTERNAL_ERROR", [])
-        assert world.act(shop.todos.action("add")(title="x")).state["list"] == ["x"]
-        world.act(Order.fill(5), key="o")
-        paid = world.act(Order.pay("tok"), key="o")
-        assert (paid.status, paid.state.receipt) == ("error", None)
-        assert world.snapshot(Order, "o").system.pending_requirements == ()
-    with opened(shop, wl.Script.never()) as world:
-        world.act(Order.fill(5), key="o")
-        world.submit(Order.pay("tok"), key="o")
-        with pytest.raises(wl.BadInput, match="cell of a flow domain"):
-            world.act(Order.pay("t" * 3_000), key="o")
-
-
 def test_a_state_that_is_large_is_read_and_not_answered() -> None:
     shop = Shop()
     with opened(shop) as world:
@@ -487,7 +481,7 @@ def test_another_world_acts_and_gets_the_end_as_its_reply() -> None:
     shop = Shop()
     with opened(shop, wl.Script.later(5, "r-1")) as world:
         world.act(Order.fill(5), key="o")
-        data = structs.encode(acting.StartIntent("o", "far", True, [{"card": "tok"}]))
+        data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
         message = inbox.Message(
             b"m" * 16,
             b"u" * 16,

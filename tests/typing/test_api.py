@@ -306,15 +306,17 @@ todos = app.domain({"id": "x:todos"}, keyed=False)
 
 async def acts(world: wl.World) -> None:
     done = await world.act(Order.pay("tok"), key="o-7", id="try-1")
-    reveal_type(done)  #: Revealed type is "worldline.client.flow.acted.Acted[sample.Order]"
+    reveal_type(done)  #: Revealed type is "worldline.kernel.flow.authoring.acts.Acted[sample.Order]"
     reveal_type(done.state.receipt)  #: Revealed type is "str | None"
     reveal_type((await world.preview(Order.pay("tok"))).state)  #: Revealed type is "sample.Order"
     reveal_type((await world.act(todos.action("add")(title="milk"))).state)  #: Revealed type is "dict[str, Any]"
-    reveal_type(await world.explain(Order.pay, key="o-7"))  #: Revealed type is "worldline.client.flow.acted.Explained"
+    reveal_type(await world.explain(Order.pay))  #: Revealed type is "worldline.client.flow.looking.Explained"
     reveal_type(await world.state(Order, "o-7"))  #: Revealed type is "sample.Order"
     reveal_type((await world.tools(Order)).documents)  #: Revealed type is "list[dict[str, Any]]"
     await world.patch(Order, [flow.set("cents", 5)], key="o-7")
     await world.act(Order.pay)  #: Argument 1 to "act" of "Acts" has incompatible type
+    reveal_type((await wl.act(Order.pay("tok"), key="o-7")).state.receipt)  #: Revealed type is "str | None"
+    await wl.act(Order.pay, key="o-7")  #: Argument 1 to "act" has incompatible type
     Order.pay(5)  #: Argument 1 to "__call__" of "Action" has incompatible type "int"; expected "str"
 
 

@@ -26,6 +26,7 @@ class OpKind(enum.IntEnum):
     VALUE = 8  # something read at once and recorded
     PATCH = 9
     AFTER = 10
+    ACT = 11  # an intent for a flow domain of the same world
 
 
 def describe(kind: OpKind, name: str, *, run: str, number: int) -> str:
@@ -39,6 +40,8 @@ def describe(kind: OpKind, name: str, *, run: str, number: int) -> str:
             return f"world {name} to take a message"
         case OpKind.CHILD | OpKind.START:
             return f"run {run}/{number} ({name})"
+        case OpKind.ACT:
+            return f"the end of action {name}"
         case OpKind.EFFECT:
             return f"effect {name}"
         case _:

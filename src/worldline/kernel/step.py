@@ -91,8 +91,9 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | No
         dead = _take(machine, given)
         if machine.branch is not None and machine.branch.unsettled and not now.reverted:
             fork.settle_inherited(machine)
-        while now.ready or (machine.work.unsent.items and now.has_room):
+        while now.ready or machine.domains.wanted or (machine.work.unsent.items and now.has_room):
             driver.drain(machine)
+            acting.take_wanted(machine)
             if machine.work.unsent.items:
                 work.send_held_back(machine)
                 acting.take_answered(machine)

@@ -35,7 +35,7 @@ _EFFECT_WORK, _TIMER_WORK = WorkKind.EFFECT, WorkKind.TIMER
 _OUTSIDE = (OpKind.EFFECT, OpKind.TIMER, OpKind.AFTER)
 _RUNS = (OpKind.CHILD, OpKind.START)
 _MESSAGES = (OpKind.SEND, OpKind.ASK)
-_SEND, _OK = OpKind.SEND, ReceiptStatus.OK
+_SEND, _ACT, _OK = OpKind.SEND, OpKind.ACT, ReceiptStatus.OK
 
 
 def check_known(program: Program, target: calls.Target) -> None:
@@ -83,10 +83,13 @@ def issued(machine: Machine, run: Run, number: int, params: bytes, *, delay_us: 
     elif op.kind in _MESSAGES:
         due_us = machine.now.context.store_us
         ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
+    elif op.kind is _ACT:
+        intent = digest.hash_parts(b"act", run.record.seed, runs.child_id(run, number).encode()).hex()[:32]
+        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, intent))
 
 
 def ask_for(machine: Machine, held: Held) -> None:
-    """Ask for an effect, timer or run now if the step has room for it, else with a step that follows at once."""
+    """Ask for an effect, timer, run or intent now if the step has room for it, else in a step that follows at once."""
     if machine.work.unsent.items or not machine.now.has_room:
         machine.work.unsent.append(held)
     else:
@@ -114,6 +117,9 @@ def _ask_now(machine: Machine, held: Held) -> None:
         return
     if held.kind in _MESSAGES:
         _send_away(machine, run, held)
+        return
+    if held.kind is _ACT:
+        machine.domains.want(held)
         return
     deadline_us = 0
     kind = held.kind

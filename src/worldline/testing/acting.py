@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from worldline.base import errors
 from worldline.client import answers
 from worldline.client.flow import looking
-from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
+from worldline.client.flow.looking import Explained, Preview
 from worldline.codec import structs
-from worldline.kernel.domains import acting, turn
+from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, snapshots
+from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
@@ -49,7 +50,7 @@ class Acting:
         answer = structs.decode(Answer, found.payload)
         if not answer.ok:
             raise answers.error_of(structs.decode(Failure, answer.data))
-        said = structs.decode(turn.Acted, answer.data)
+        said = structs.decode(Answered, answer.data)
         state = self.snapshot(act.domain, key) if said.state is None else snapshots.decoded(said.state)
         return acted_of(act, said, state)
 

@@ -496,4 +496,5 @@ _WAITS = {
     OpKind.TIMER: "timer",
     OpKind.CHILD: "run of",
     OpKind.ASK: "an answer of world",
+    OpKind.ACT: "the end of action",
 }

@@ -53,7 +53,7 @@ async def act(
     """
     async with desk.open() as universe:
         handle = await desk.world(universe, world)
-        domain, name = await _named(handle, action)
+        domain, name = await _named(handle, action, unseen=not preview)
         called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
         found = World(universe, world)
         if preview:
@@ -85,18 +85,31 @@ async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
     return 0 if found.available else output.NEGATIVE
 
 
-async def _named(world: Handle, action: str) -> tuple[Document, str]:
-    """A domain, and one of its actions: as the world has it, else as its program does."""
+async def _named(world: Handle, action: str, *, unseen: bool = False) -> tuple[Document, str]:
+    """A domain, and one of its actions: as the world has it, else as its program does.
+
+    `unseen`: an action of a world that was never run, of a program that is not known here, is taken as it is named. The
+    process that runs the world knows whether there is one.
+    """
     domains = (await world.machine()).domains
     known = {name: domains.documents[each.hash].raw for name, each in domains.current.items()}
     if not domains.had:
         program = world.universe.programs.get((await world.describe()).meta.program)
         known = {} if program is None else {name: each.raw for name, each in program.domains.items()}
+        if program is None and unseen:
+            return _unseen(action)
     domain, _, name = action.partition(".")
     document = msgspec.json.decode(known[domain]) if domain in known else {"actions": {}}
     if name not in document["actions"]:
         raise errors.NotFound(f"no action {action!r}; {_known(known)}")
     return Document(domain, document), name
+
+
+def _unseen(action: str) -> tuple[Document, str]:
+    domain, _, name = action.partition(".")
+    if not domain or not name:
+        raise errors.BadInput(f"an action is named DOMAIN.ACTION, as in Order.pay, not {action!r}")
+    return Document(domain, {"actions": {name: {}}}), name
 
 
 def _known(documents: dict[str, bytes]) -> str:

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.flow import looking
-from worldline.client.flow.acted import Acted, Explained, Preview, acted_of, checked, event_of
+from worldline.client.flow.looking import Explained, Preview
 from worldline.client.handle import Handle
 from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
 from worldline.kernel.authoring.calls import Seconds
-from worldline.kernel.domains import acting, kept, turn
+from worldline.kernel.domains import acting, kept
 from worldline.kernel.flow import jobs, snapshots
+from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
@@ -46,7 +47,7 @@ class Acts:
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
         async with asyncio.timeout(limit_seconds(timeout)):
             answer, height = await self._submitted(schema, data, key, id)
-            said = structs.decode(turn.Acted, answer)
+            said = structs.decode(Answered, answer)
             if said.state is None:
                 found = await snapshot_at(self._handle, act.domain, key, at=height)
                 return acted_of(act, said, found)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from worldline.base import errors
-from worldline.client.flow.acted import Explained, Preview, input_of
 from worldline.kernel.domains import kept
 from worldline.kernel.domains.turn import compiled
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import hashing, snapshots
+from worldline.kernel.flow.authoring.acts import input_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.compiled import Compiled
@@ -18,7 +19,31 @@ from worldline.kernel.state import Machine
 from worldline.model import row_keys
 
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 _ID = "preview"
+
+
+@dataclass(frozen=True)
+class Preview(Generic[S_co]):
+    """What an intent would do now, up to its first effect: "complete", "halted", "error" or "pending"."""
+
+    status: str
+    state: S_co
+    error: snapshots.ErrorValue | None
+    asks: list[tuple[str, dict[str, Any]]]  # the effects that it would ask for, with their parameters
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Whether an action may be done now; if not, why."""
+
+    available: bool
+    code: str = ""
+    message: str = ""
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "yes" if self.available else f"no: {'; '.join(self.reasons) or self.message}"
 
 
 def document_of(machine: Machine, domain: Any) -> Compiled:

@@ -20,6 +20,8 @@ from worldline.kernel import context, user_errors, values
 from worldline.kernel.authoring import closing, messages, reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.closing import GRACE_SECONDS
+from worldline.kernel.flow.authoring import acts
+from worldline.kernel.flow.authoring.domains import Act
 from worldline.kernel.operations import All, ContinueAsNew, Joined, OpKind
 from worldline.kernel.operations import Scope as Entered
 from worldline.model import ids
@@ -485,15 +487,52 @@ async def ask(
     reducers.check_request(type(request))
     wanted = answer_type(type(request))
     content = messages.content(request, to="", inbox=None, headers=headers, correlation=correlation)
-    answer: R
-    if timeout is None:
-        answer = await _Awaiting(_question(world, content, wanted))
-    else:
-        async with scope(timeout=timeout) as limit:
-            answer = await _Awaiting(_question(world, content, wanted))
-        if limit.timed_out:
-            raise TimeoutError(f"world {world!r} did not answer {user_errors.name_of(type(request))} in time")
+    late = f"world {world!r} did not answer {user_errors.name_of(type(request))} in time"
+    answer: R = await _within(timeout, _question(world, content, lambda data: values.load(wanted, data)), late)
     return answer
+
+
+async def act(
+    act: Act[S], /, *, key: str = "", id: str | None = None, world: str | None = None, timeout: Seconds | None = None
+) -> acts.Acted[S]:
+    """Do an action of a flow domain and wait for its end: `await wl.act(Order.pay("tok"), key="o-7")`.
+
+    The domain is one of this world, or of another `world`, named as for `wl.send`. The end may be an error of the
+    action; that is no exception. The same id is the same intent, and gives the same end. `TimeoutError` when time is
+    up: the intent goes on.
+    """
+    key = values.text(key, "the key of a cell")
+    if id is not None:
+        ids.check_chosen(values.text(id, "an intent's id"), "an intent's id")
+    schema, data = acts.event_of(acts.checked(act), key=key, id=id or "", named=id is not None)
+    ids.check_name(schema, "an action's name")
+    if world is None:
+        steps = _intent(schema, data, act)
+    else:
+        steps = _question(world, messages.Content(schema, data), lambda said: acts.read_answer(act, said))
+    end: acts.Acted[S] = await _within(timeout, steps, f"{schema} did not end in time")
+    return end
+
+
+def _intent(schema: str, data: bytes, act: Act[S]) -> Generator[Any, Any, acts.Acted[S]]:
+    number = context.require("wl.act()").issue(OpKind.ACT, schema, data)
+    (answer,) = yield All((number,))
+    try:
+        return acts.read_answer(act, answer)
+    except errors.DecodeError as error:
+        raise _unfit(number, error) from error
+
+
+async def _within(timeout: Seconds | None, steps: Generator[Any, Any, Any], late: str) -> Any:
+    """What is waited for, at most so long."""
+    if timeout is None:
+        return await _Awaiting(steps)
+    found: Any = None
+    async with scope(timeout=timeout) as limit:
+        found = await _Awaiting(steps)
+    if limit.timed_out:
+        raise TimeoutError(late)
+    return found
 
 
 def _message(kind: OpKind, world: str, content: messages.Content) -> Generator[Any, Any, Any]:
@@ -505,10 +544,10 @@ def _message(kind: OpKind, world: str, content: messages.Content) -> Generator[A
     return data if kind is OpKind.SEND else (number, data)
 
 
-def _question(world: str, content: messages.Content, answer: Any) -> Generator[Any, Any, Any]:
+def _question(world: str, content: messages.Content, read: Callable[[bytes], Any]) -> Generator[Any, Any, Any]:
     number, data = yield from _message(OpKind.ASK, world, content)
     try:
-        return values.load(answer, data)
+        return read(data)
     except errors.DecodeError as error:
         raise _unfit(number, error) from error
 

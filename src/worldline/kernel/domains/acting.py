@@ -1,7 +1,8 @@
 """What reaches the flow domains of a world: intents, the outcomes of their effects, and what people command.
 
 An intent is an event whose schema is `Domain.action`. It comes from a client, a message of another world, or anything
-else that sends events, and its end is told to who asked for it: in the same step, or in that of the last receipt.
+else that sends events; or a run of the world asks for it. Its end is told to who asked for it: in the same step, or in
+that of the last receipt.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
 from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.turn import Target, Turn, tell
+from worldline.kernel.domains.turn import End, Target, Turn, tell
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
+from worldline.kernel.flow.authoring.acts import StartIntent
 from worldline.kernel.rows.domains import Domain
 from worldline.kernel.rows.records import Failure, Outcome
 from worldline.kernel.state import Machine
@@ -35,15 +37,6 @@ _CODES = {
     ReceiptStatus.CANCELLED: jobs.EFFECT_CANCELLED,
     ReceiptStatus.ERROR: jobs.EFFECT_EXECUTION_FAILED,
 }
-
-
-class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The payload of an event that is an intent. `input`: one value, or none. `named`: its caller chose the id."""
-
-    key: str
-    intent: str
-    named: bool
-    input: list[Any] = []
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -83,26 +76,47 @@ def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
     owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply)) if item.reply else Owed()
-    return _act(machine, item.name, data, owed)
+    return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 
-def _act(machine: Machine, schema: str, data: bytes, owed: Owed) -> str:
+def take_wanted(machine: Machine) -> None:
+    """Take the intents that runs of this world have asked for, and go on with cells for which a step was too short."""
+    while machine.domains.wanted:
+        held = machine.domains.take_wanted()
+        if not held.run:
+            Turn(machine, held.name, held.id).finish()
+            take_answered(machine)
+            continue
+        machine.draft(Kind.EVENT_RAISED, values.pack([held.name, held.params]))
+        _act(machine, held.name, held.params, Owed(run=held.run, op=held.op), derived=held.id)
+
+
+def _act(machine: Machine, schema: str, data: bytes, owed: Owed, *, derived: str = "") -> str:
+    """`derived`: the id of an intent whose caller gives none."""
     try:
         wanted = structs.decode(StartIntent, data)
-        domain, action = machine.domains.actions[schema]
+        wanted = msgspec.structs.replace(wanted, intent=wanted.intent or derived)
+        domain, action = _action(machine, schema)
         turn = Turn(machine, domain, _checked_key(machine, domain, wanted.key))
         turn.submit(_waiting(wanted, action), owed)
     except errors.CannotStep:
         raise
     except errors.Error as error:
         if owed.waits:
-            tell(machine, owed, Answer(False, runs.failure(error.code, str(error))))
+            tell(machine, owed, End(Answer(False, runs.failure(error.code, str(error)))))
             return ""
         machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(str(error))]))
         return f"{schema}: {error}"
     turn.finish()
     take_answered(machine)
     return ""
+
+
+def _action(machine: Machine, schema: str) -> tuple[str, str]:
+    found = machine.domains.actions.get(schema)
+    if found is None:
+        raise errors.NotFound(f"the world has no action {schema!r} now; it has {sorted(machine.domains.actions)}")
+    return found
 
 
 def _waiting(wanted: StartIntent, action: str) -> Waiting:
@@ -194,6 +208,7 @@ def patch(machine: Machine, data: bytes) -> bytes:
     turn.enqueue(jobs.ApplyPatches(given, wanted.source))
     turn.finish()
     take_answered(machine)
+    turn.check_applied()
     return values.NONE
 
 

@@ -7,22 +7,27 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, digest
-from worldline.kernel.flow import faults, snapshots, values
+from worldline.kernel.flow import faults, slots, snapshots, values
 from worldline.model import inbox, payload
 from worldline.model.inbox import MessageMode, Reply
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who waits for the end of an intent: a caller, by its correlation, or a world that has asked."""
+    """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
+    run of this world.
+    """
 
     correlation: str = ""
     universe: bytes = b""
     world: bytes = b""
     message: bytes = b""
     reply: int = 0
+    run: str = ""
+    op: int = -1
 
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""
@@ -33,7 +38,7 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     @property
     def waits(self) -> bool:
-        return bool(self.correlation or self.message)
+        return bool(self.correlation or self.message or self.run)
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -69,12 +74,12 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     blocked: str = ""
 
 
-def encode(kept: Kept, head: snapshots.Snapshot) -> bytes:
-    """`TooLarge` or `EncodeError` for what no cell may hold."""
-    made = msgspec.structs.replace(kept, snapshot=snapshots.plain(head))
+def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None) -> bytes:
+    """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
+    made = replace(kept, snapshot=snapshots.plain(head))
     data = canonical.encode(msgspec.to_builtins(made, builtin_types=(bytes,)))
-    if len(data) > limits.FLOW_CELL_BYTES_MAX:
-        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limits.FLOW_CELL_BYTES_MAX)
+    if limit is not None and len(data) > limit:
+        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data
 
 
@@ -90,3 +95,31 @@ def decode(data: bytes) -> tuple[Kept, snapshots.Snapshot]:
 def body_of(action: str, given: list[Any]) -> bytes:
     """What must be the same if the id of an intent is."""
     return digest.hash_parts(b"intent", action.encode(), canonical.encode(given))
+
+
+def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | None:
+    """What an intent was submitted with, if the cell knows one of this id."""
+    slot = slots.slot(head, intent_id)
+    if slot is not None:
+        return body_of(slot["type"], [slot["input"]] if "input" in slot else [])
+    found = [each.body for each in kept.done if each.id == intent_id]
+    found += [body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
+    return next(iter(found), None)
+
+
+def queued(kept: Kept, wanted: Waiting, body: bytes, name: str) -> Kept:
+    """The cell with an intent more that waits."""
+    if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
+        raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
+    named = {**kept.named, wanted.id: body} if wanted.named else kept.named
+    return replace(kept, queue=[*kept.queue, wanted], named=named)
+
+
+def told_of(kept: Kept, intent_id: str, owed: Owed, name: str) -> Kept:
+    """The cell with one more who is told of the end of an intent. All of them are told in one step."""
+    found = kept.owed.get(intent_id, [])
+    if len(found) >= limits.FLOW_WAITERS_MAX:
+        raise errors.Closed(f"{limits.FLOW_WAITERS_MAX} callers wait for intent {intent_id!r} already")
+    if sum(map(len, kept.owed.values())) >= limits.FLOW_CELL_WAITERS_MAX:
+        raise errors.Closed(f"{limits.FLOW_CELL_WAITERS_MAX} callers wait for intents of {name} already")
+    return replace(kept, owed={**kept.owed, intent_id: [*found, owed]})

@@ -2,8 +2,8 @@
 from them is done at once. A world is a host of the contract without runners: the inbox and the cell's queue are the
 mailbox, the step is the job's frame.
 
-The cell is written before anything is asked for or answered. What it cannot hold ends the intent that would have put
-it there, over the snapshot as it was.
+The cell is written before anything is asked for or answered. An intent that would leave more than the cell can hold
+ends with an error, over the snapshot as it was.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import fields, jobs, schema, slots, snapshots, validation
 from worldline.kernel.flow import values as flow_values
+from worldline.kernel.flow.authoring.acts import Answered
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held
+from worldline.kernel.rows.records import UNREAD, Held, Outcome
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
+from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
+FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
 
 # Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
@@ -44,12 +47,13 @@ TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where it
 recorder: ContextVar[Callable[[str, str, str, dict[str, Any]], None] | None] = ContextVar("recorder", default=None)
 
 
-class Acted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The answer to an intent. `state`: the snapshot it ended with, if that is small."""
+class End(msgspec.Struct, frozen=True):
+    """What is told of the end of an intent. `brief`: without the state, for clients, which can read it; None: the same
+    as for others.
+    """
 
-    status: str
-    error: dict[str, Any] | None = None
-    state: dict[str, Any] | None = None
+    whole: Answer
+    brief: Answer | None = None
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +78,12 @@ def compiled(raw: bytes) -> Compiled:
     return validation.load_unchecked(msgspec.json.decode(raw))
 
 
+# Of one cell in one step: the cell, its snapshot, and what is still to be done.
+_Progress = tuple[
+    Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str], int
+]
+
+
 class Turn:
     """The work on one cell. `finish` ends it."""
 
@@ -90,9 +100,12 @@ class Turn:
             self._kept, self.head = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
         self._asked: list[snapshots.Requirement] = []
-        self._ends: list[tuple[str, Answer]] = []
+        self._ends: list[tuple[str, End]] = []
         self._stale: list[str] = []
         self._owed: dict[str, list[Owed]] = {}
+        self._unapplied: Exception | None = None
+        self._told = 0  # bytes that the ends take
+        self._goes_on = False  # in the next step: this one is full
 
     # --- What is to be done ---
 
@@ -100,54 +113,40 @@ class Turn:
     def kept(self) -> Kept:
         return self._kept
 
-    def _body(self, intent_id: str) -> bytes | None:
-        """What an intent was submitted with, if the cell knows one of this id."""
-        kept, slot = self._kept, slots.slot(self.head, intent_id)
-        if slot is not None:
-            return cells_of.body_of(slot["type"], [slot["input"]] if "input" in slot else [])
-        found = [each.body for each in kept.done if each.id == intent_id]
-        found += [cells_of.body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
-        return next(iter(found), None)
+    @property
+    def name(self) -> str:
+        return row_keys.cell_name(self.domain, self.key)
 
     def submit(self, wanted: Waiting, owed: Owed) -> None:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
-            raise KeyFatal(f"{row_keys.cell_name(self.domain, self.key)} takes nothing any more: {self._kept.fatal}")
-        body, before = cells_of.body_of(wanted.action, wanted.input), self._body(wanted.id)
+            raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
+        body, before = cells_of.body_of(wanted.action, wanted.input), cells_of.body_in(self._kept, self.head, wanted.id)
         if before not in (None, body):
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
-            kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
+            kept = cells_of.told_of(kept, wanted.id, owed, self.name)
         done = next((each for each in kept.done if each.id == wanted.id), None)
         if done is not None:
-            self._ends.append((wanted.id, self._answer(done.status, done.error)))
+            self._add_end(wanted.id, self._answer(done.status, done.error))
         elif before is None:
-            kept = self._queued(kept, wanted)
-            if wanted.named:
-                kept = replace(kept, named={**kept.named, wanted.id: body})
+            kept = cells_of.queued(kept, wanted, body, self.name)
+        if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
+            # It waits in the cell: what the cell cannot hold is refused now.
+            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX)
         self._kept = kept
-
-    def _queued(self, kept: Kept, wanted: Waiting) -> Kept:
-        if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
-            name = row_keys.cell_name(self.domain, self.key)
-            raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
-        kept = replace(kept, queue=[*kept.queue, wanted])
-        if len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head):
-            cells_of.encode(kept, self.head)  # it waits there: what the cell cannot hold is refused now
-        return kept
 
     def enqueue(self, job: jobs.Job) -> None:
         self._jobs.append(job)
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
-        name = row_keys.cell_name(self.domain, self.key)
         intent = slots.intent(self.head, intent_id)
         if intent is None:
             waiting = next((each for each in self._kept.queue if each.id == intent_id), None)
             if waiting is None:
-                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
+                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {self.name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
@@ -167,20 +166,15 @@ class Turn:
 
     def finish(self) -> None:
         """Run the jobs, write the cell, and then do what follows: effects, answers."""
-        before = self._jobs[0] if self._jobs else None
-        start = self._kept, self.head
+        start = self._progress()
         try:
-            data = self._run()
-        except (errors.TooLarge, errors.EncodeError) as error:
+            while (job := self._next()) is not None:
+                self._settle(self._outcome(job))
+            data = self._closed(limits.FLOW_CELL_BYTES_MAX)
+        except (errors.TooLarge, errors.EncodeError):
             probes.hit("domains.cell-unstorable")
-            self._kept, self.head = start
-            self._asked, self._ends, self._stale = [], [], []
-            self._jobs.clear()
-            job = before or self._start_next()
-            assert job is not None, "what was stored can be stored"
-            context = self._context(job.intent_id)
-            self._settle(jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit))
-            data = self._closed()
+            self._go_back(start)
+            data = self._run_one_by_one()
         self._write(data)
         for requirement in self._asked:
             _ask(self.machine, self.domain, self.key, requirement)
@@ -188,29 +182,67 @@ class Turn:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
             self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
+        if self._goes_on:
+            probes.hit("domains.queue-goes-on")
+            self.machine.work.unsent.append(Held("", -1, OpKind.ACT, self.domain, b"", 0, self.key))
         for intent_id, answer in self._ends:
             for each in self._owed[intent_id]:
                 tell(self.machine, each, answer)
 
-    def _run(self) -> bytes:
-        while (job := self._next()) is not None:
-            context = self._context(jobs.seed(job, self.head))
-            domain = self._domain()
-            try:
-                outcome = stack.call(jobs.run, job, self.head, domain, context, self._emit)
-            except (MemoryError, errors.CannotStep):
-                raise
-            except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
-                outcome = jobs.failed(job, error, self.head, domain, context=context, emit=self._emit)
-            self._settle(outcome)
-        return self._closed()
+    def check_applied(self) -> None:
+        """Refuse patches from outside that could not be applied: no intent says so."""
+        if self._unapplied is not None:
+            raise errors.BadInput(f"the patches are not applied: {self._unapplied}") from self._unapplied
 
-    def _closed(self) -> bytes:
+    def _run_one_by_one(self) -> bytes:
+        """Run the jobs again, and end the intent of each one that leaves more than the cell can hold."""
+        while (job := self._next()) is not None:
+            before = self._progress()
+            self._settle(self._outcome(job))
+            try:
+                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+            except (errors.TooLarge, errors.EncodeError) as error:
+                self._go_back(before)
+                self._settle(self._failed(job, error))
+        try:
+            return self._closed(limits.FLOW_CELL_BYTES_MAX + limits.FLOW_CELL_RESERVE_BYTES)
+        except (errors.TooLarge, errors.EncodeError) as error:
+            probes.hit("domains.cell-full")
+            self._stop(f"it has no room for the end of an intent: {error}")
+            return self._closed(None)
+
+    def _outcome(self, job: jobs.Job) -> jobs.Outcome:
+        context = self._context(jobs.seed(job, self.head))
+        try:
+            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._domain(), context, self._emit)
+        except (MemoryError, errors.CannotStep):
+            raise
+        except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
+            return self._failed(job, error)
+        return found
+
+    def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
+        if isinstance(job, jobs.ApplyPatches):
+            self._unapplied = error
+        context = self._context(jobs.seed(job, self.head))
+        return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
+
+    def _progress(self) -> _Progress:
+        return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale], self._told
+
+    def _go_back(self, to: _Progress) -> None:
+        self._kept, self.head, waiting, self._asked, self._ends, self._stale, self._told = to
+        self._jobs = deque(waiting)
+        self._goes_on = False
+
+    def _closed(self, limit: int | None) -> bytes:
         """The cell as bytes. Who waits for an intent that has ended is in it no more."""
         self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
         owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
-        self._kept = replace(self._kept, owed=owed)
-        return cells_of.encode(self._kept, self.head)
+        closed = replace(self._kept, owed=owed)
+        data = cells_of.encode(closed, self.head, limit)
+        self._kept = closed
+        return data
 
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
@@ -218,8 +250,11 @@ class Turn:
         return self._jobs.popleft() if self._jobs else self._start_next()
 
     def _start_next(self) -> jobs.Job | None:
-        """The first intent that waits, if none is on its way and its document fits."""
+        """The first intent that waits, if none is on its way, its document fits and the step has room."""
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
+            return None
+        if self.machine.now.is_full_with(self._told):
+            self._goes_on = True
             return None
         first, *others = self._kept.queue
         self._kept = replace(self._kept, queue=others)
@@ -238,27 +273,34 @@ class Turn:
     def _end(self, ended: jobs.Ended) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
-        self._ends.append((ended.intent_id, self._answer(status, error)))
+        self._add_end(ended.intent_id, self._answer(status, error))
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
             done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
-    def _answer(self, status: str, error: dict[str, Any] | None) -> Answer:
-        state = snapshots.plain(self.head)
-        made = structs.encode(Acted(status, error, state))
-        if len(made) > limits.FLOW_STATE_BYTES_MAX:
-            made = structs.encode(Acted(status, error))
-        return Answer(True, made)
+    def _add_end(self, intent_id: str, end: End) -> None:
+        self._ends.append((intent_id, end))
+        waiters = len(self._kept.owed.get(intent_id, []))
+        self._told += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
+
+    def _answer(self, status: str, error: dict[str, Any] | None) -> End:
+        """The end of an intent, with the state, which a client reads by itself if it is large."""
+        whole = structs.encode(Answered(status, error, snapshots.plain(self.head)))
+        if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
+            return End(Answer(True, whole))
+        return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
         probes.hit("domains.cell-fatal")
-        said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
+        why = why[:FATAL_CHARACTERS_MAX]
+        said = runs.failure(FATAL, f"{self.name}: {why}")
         self.machine.draft(Kind.HANDLER_FAILED, said)
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
-        self._ends += [(each, Answer(False, said)) for each in self._kept.owed]
+        ended = [intent_id for intent_id, _ in self._ends]
+        self._ends += [(each, End(Answer(False, said))) for each in self._kept.owed if each not in ended]
         self._jobs.clear()
 
     # --- Its document ---
@@ -286,8 +328,7 @@ class Turn:
         if wrong:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
-                name = row_keys.cell_name(self.domain, self.key)
-                why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
+                why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
                 self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
@@ -359,12 +400,16 @@ def misfit(document: Compiled, data: dict[str, Any]) -> str:
     return ""
 
 
-def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
+def tell(machine: Machine, owed: Owed, end: End) -> None:
     """Give who waits the end of an intent."""
     if owed.correlation:
-        machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=owed.correlation)
+        machine.draft(Kind.ANSWERED, structs.encode(end.brief or end.whole), correlation=owed.correlation)
     elif owed.message:
-        events.send_reply(machine, owed.question(), answer)
+        events.send_reply(machine, owed.question(), end.whole)
+    elif owed.run:
+        status = ReceiptStatus.OK if end.whole.ok else ReceiptStatus.ERROR
+        machine.now.count_bytes(len(end.whole.data))
+        work.arrive(machine, owed.run, owed.op, Outcome(status, end.whole.data))
 
 
 def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:

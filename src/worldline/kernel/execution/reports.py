@@ -32,7 +32,7 @@ _TO_GO_ON = "  to go on:"  # what advice begins with
 _NAMES = {
     OpKind.EFFECT: "effect", OpKind.TIMER: "timer", OpKind.WAIT: "wait", OpKind.CHILD: "child",
     OpKind.START: "start", OpKind.SEND: "send", OpKind.ASK: "ask", OpKind.VALUE: "value", OpKind.PATCH: "patch",
-    OpKind.AFTER: "after",
+    OpKind.AFTER: "after", OpKind.ACT: "act",
 }  # fmt: skip
 
 
@@ -190,6 +190,10 @@ def arguments(op: Asked) -> str:
             case OpKind.SEND | OpKind.ASK:
                 schema, data, to = values.load(tuple[str, bytes, str], params)
                 return f"{schema}{value_text(data)}{f' to run {to!r}' if to else ''}"
+            case OpKind.ACT:
+                key, _, _, given = values.load(tuple[str, str, bool, list[Any]], params)
+                said = value_text(values.dump(given[0])) if given else "()"
+                return f"{said}{f' for key {key!r}' if key else ''}"
             case _:
                 return value_text(params)
     except errors.DecodeError:

@@ -52,7 +52,7 @@ ANSWER_EFFECT: Final = "answer_effect"
 
 START: Final = 0  # `ResetRun.to`: everything is dropped
 
-_AGAIN: Final = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.AFTER, OpKind.START, OpKind.CHILD)
+_AGAIN: Final = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.AFTER, OpKind.START, OpKind.CHILD, OpKind.ACT)
 _NOTHING: Final = (OpKind.TIMER, OpKind.SEND)  # operations whose outcome has no value
 
 
@@ -316,6 +316,8 @@ def _outcome(machine: Machine, op: Op, data: bytes, error: str | None) -> Outcom
         raise errors.Exists(f"{reports.describe(op)} was answered when it was asked for")
     if op.kind is OpKind.AFTER:
         raise errors.BadInput(f"{reports.describe(op)}: no code waits for it")
+    if op.kind is OpKind.ACT:
+        raise errors.BadInput(f"{reports.describe(op)}: abandon the intent, or answer with an error")
     _check(machine, op.kind, op.name, data)
     return Outcome(ReceiptStatus.OK, data)
 

@@ -7,6 +7,7 @@ for ever: an intent on its way ends under the one that it began with.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 from worldline.base import limits
 from worldline.kernel.flow.authoring.documents import schema_of
 from worldline.kernel.rows.ledger import Ledger, Write, Written
-from worldline.kernel.rows.records import Outcome
+from worldline.kernel.rows.records import Held, Outcome
 from worldline.model import row_keys as keys
 
 
@@ -43,7 +44,19 @@ class Domain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Domains:
     """Of one world. Most worlds have none."""
 
-    __slots__ = ("_rows", "actions", "alone", "answered", "blocked", "current", "deadlines", "documents", "env", "had")
+    __slots__ = (
+        "_rows",
+        "actions",
+        "alone",
+        "answered",
+        "blocked",
+        "current",
+        "deadlines",
+        "documents",
+        "env",
+        "had",
+        "wanted",
+    )
 
     def __init__(self, ledger: Ledger) -> None:
         self._rows = ledger.top
@@ -56,6 +69,7 @@ class Domains:
         self.env: dict[str, Any] = {}
         self.blocked: dict[tuple[str, str], None] = {}
         self.answered: list[tuple[str, Outcome]] = []  # by a fork's script, in this step
+        self.wanted: deque[Held] = deque()  # intents of this world's runs, in this step
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
         if self.had:
@@ -121,6 +135,13 @@ class Domains:
     def take_answered(self) -> list[tuple[str, Outcome]]:
         found, self.answered = self.answered, []
         return found
+
+    def want(self, held: Held) -> None:
+        """A run asks for an intent: it is taken later in this step."""
+        self.wanted.append(held)
+
+    def take_wanted(self) -> Held:
+        return self.wanted.popleft()
 
     def _note(self) -> None:
         self._rows.put(keys.DOMAINS, self.write)

@@ -140,7 +140,7 @@ _FED = canonical.encode_flat([-1, -1, "", int(_USER), False])  # with outcomes, 
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An effect, timer or start of a run that did not fit into its step: it is asked for in the next one."""
+    """An effect, timer, intent or start of a run that did not fit into its step: it is asked for in the next one."""
 
     run: str
     op: int
@@ -148,7 +148,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     name: str
     params: bytes
     due_us: int
-    id: str = ""  # of a run to be started
+    id: str = ""  # of a run to be started, or of an intent that has no id of its caller
     seed: bytes = b""
 
     def write(self) -> Written:

@@ -1,0 +1,80 @@
+"""A call of an action on its way to a world, and its end: the records that travel, and what authors get.
+
+An intent is an event: its schema names domain and action (`documents.schema_of`), its payload is a `StartIntent`. Its
+end is answered with an `Answered`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from worldline.base import errors
+from worldline.codec import structs
+from worldline.kernel.flow import faults, snapshots, values
+from worldline.kernel.flow.authoring.documents import name_of, schema_of
+from worldline.kernel.flow.authoring.domains import Act
+
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+
+
+class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The payload of an event that is an intent. `intent`: its id; empty, if the world derives one from the operation
+    or the message that asks for it. `named`: its caller chose the id. `input`: one value, or none.
+    """
+
+    key: str
+    intent: str
+    named: bool
+    input: list[Any] = []
+
+
+class Answered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The answer to an intent. `state`: the snapshot that it ended with; a client reads a large one from the world."""
+
+    status: str
+    error: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Acted(Generic[S_co]):
+    """The end of an intent: "complete" (also if it halted) or "error", with the domain's state then."""
+
+    status: str
+    state: S_co
+    error: snapshots.ErrorValue | None = None
+
+
+def checked(act: object) -> Act[Any]:
+    if not isinstance(act, Act):
+        raise errors.BadInput(f"an action is called to be done, as in Order.pay('tok'); {act!r} is no such call")
+    return act
+
+
+def input_of(act: Act[Any]) -> Any:
+    """The input of a call; a call without arguments has none."""
+    return values.MISSING if act.input == {} else act.input
+
+
+def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, bytes]:
+    """The event that an intent is: its schema and its data."""
+    given = [each for each in [input_of(act)] if each is not values.MISSING]
+    return schema_of(name_of(act.domain), act.action), structs.encode(StartIntent(key, id, named, given))
+
+
+def acted_of(act: Act[S], said: Answered, snapshot: snapshots.Snapshot) -> Acted[S]:
+    error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
+    return Acted(said.status, act.domain.read(snapshot), error)
+
+
+def read_answer(act: Act[S], data: bytes) -> Acted[S]:
+    """The end of an intent from an answer that has the whole state. `DecodeError` for what is no such answer."""
+    said = structs.decode(Answered, data)
+    try:
+        return acted_of(act, said, snapshots.decoded(said.state))
+    except (faults.NotJson, msgspec.ValidationError) as error:
+        raise errors.DecodeError(f"this is no end of an intent: {error}") from error
