@@ -18,10 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel import events, runs, values, work
 from worldline.kernel.domains import kept as cells_of
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
+from worldline.kernel.domains.packing import Packer
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
@@ -78,6 +79,13 @@ def compiled(raw: bytes) -> Compiled:
     return validation.load_unchecked(msgspec.json.decode(raw))
 
 
+@functools.lru_cache(maxsize=256)
+def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.Domain:
+    """What jobs of a document are run with."""
+    core = cores.Core(effects="parallel" if parallel else "serial", trace=traced)
+    return jobs.Domain(compiled(raw), core, parallel=parallel)
+
+
 # Of one cell in one step: the cell, its snapshot, and what is still to be done.
 _Progress = tuple[
     Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str], int
@@ -92,12 +100,13 @@ class Turn:
         self.domain = domain
         self.key = key
         self._cell = machine.find_cell((domain, key))
+        self._packer = Packer()
         if self._cell is None:
             self._kept, self.head = Kept(), self._created()
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
-            self._kept, self.head = self._cell.value
+            self._kept, self.head, self._packer = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
         self._asked: list[snapshots.Requirement] = []
         self._ends: list[tuple[str, End]] = []
@@ -121,8 +130,8 @@ class Turn:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
             raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
-        body, before = cells_of.body_of(wanted.action, wanted.input), cells_of.body_in(self._kept, self.head, wanted.id)
-        if before not in (None, body):
+        before = cells_of.body_in(self._kept, self.head, wanted.id)
+        if before is not None and before != cells_of.body_of(wanted.action, wanted.input):
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
@@ -131,10 +140,10 @@ class Turn:
         if done is not None:
             self._add_end(wanted.id, self._answer(done.status, done.error))
         elif before is None:
-            kept = cells_of.queued(kept, wanted, body, self.name)
+            kept = cells_of.queued(kept, wanted, self.name)
         if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
             # It waits in the cell: what the cell cannot hold is refused now.
-            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
         self._kept = kept
 
     def enqueue(self, job: jobs.Job) -> None:
@@ -200,7 +209,7 @@ class Turn:
             before = self._progress()
             self._settle(self._outcome(job))
             try:
-                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
             except (errors.TooLarge, errors.EncodeError) as error:
                 self._go_back(before)
                 self._settle(self._failed(job, error))
@@ -240,7 +249,7 @@ class Turn:
         self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
         owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
         closed = replace(self._kept, owed=owed)
-        data = cells_of.encode(closed, self.head, limit)
+        data = cells_of.encode(closed, self.head, limit, self._packer)
         self._kept = closed
         return data
 
@@ -287,7 +296,9 @@ class Turn:
 
     def _answer(self, status: str, error: dict[str, Any] | None) -> End:
         """The end of an intent, with the state, which a client reads by itself if it is large."""
-        whole = structs.encode(Answered(status, error, snapshots.plain(self.head)))
+        whole = canonical.join_list([
+            canonical.encode(status), canonical.encode(error, around=1), self._packer.pack(self.head)
+        ])  # fmt: skip
         if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
             return End(Answer(True, whole))
         return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
@@ -308,11 +319,9 @@ class Turn:
     def _domain(self) -> jobs.Domain:
         """What jobs are run with: the document that the snapshot was made under."""
         domains = self.machine.domains
-        document = compiled(domains.documents[self.head.meta.schema_hash].raw)
         current = domains.current.get(self.domain)
         parallel = current is not None and current.parallel
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
-        return jobs.Domain(document, core, parallel=parallel)
+        return _ready(domains.documents[self.head.meta.schema_hash].raw, parallel, recorder.get() is not None)
 
     def _fits(self) -> bool:
         """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
@@ -363,11 +372,12 @@ class Turn:
             self._stale.append(said["requirementId"])
         told = recorder.get()
         if told is not None:
-            told(self.domain, self.key, type, said)
+            told(self.domain, self.key, type, jobs.told(said))
 
     def _write(self, data: bytes) -> None:
         machine, name = self.machine, (self.domain, self.key)
-        value = (self._kept, self.head)
+        self._packer.rest()
+        value = (self._kept, self.head, self._packer)
         before = None if self._cell is None else (self._cell.folds, self._cell.data)
         if before is not None and before[1] == data:
             return
