@@ -47,12 +47,15 @@ class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a program declares. `documents`: those that the world does not have yet, by hash."""
+    """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
+    that are given the snapshot of the cell that asks for them.
+    """
 
     domains: dict[str, Domain]
     documents: dict[str, bytes]
     alone: bool
     deadlines: dict[str, int]
+    snapshots: list[str] = []
 
 
 class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -164,7 +167,9 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
     wanted = structs.decode(Declared, data)
-    machine.domains.declared(wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines)
+    machine.domains.declared(
+        wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
+    )
     for domain, key in list(machine.domains.blocked):
         Turn(machine, domain, key).finish()
     take_answered(machine)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel import events, runs, values, work
 from worldline.kernel.domains import kept as cells_of
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
@@ -89,7 +89,7 @@ class Turn:
         else:
             self._kept, self.head = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
-        self._asked: list[snapshots.Requirement] = []
+        self._asked: list[tuple[snapshots.Requirement, snapshots.Snapshot]] = []  # with the head at its dispatch
         self._ends: list[tuple[str, Answer]] = []
         self._stale: list[str] = []
         self._owed: dict[str, list[Owed]] = {}
@@ -182,8 +182,8 @@ class Turn:
             self._settle(jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit))
             data = self._closed()
         self._write(data)
-        for requirement in self._asked:
-            _ask(self.machine, self.domain, self.key, requirement)
+        for requirement, head in self._asked:
+            _ask(self.machine, self.domain, self.key, requirement, head)
         for requirement_id in self._stale:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
@@ -231,7 +231,7 @@ class Turn:
             self._stop(outcome.fatal)
             return
         self._jobs.extend(outcome.jobs)
-        self._asked += outcome.effects
+        self._asked += [(each, outcome.head) for each in outcome.effects]
         if outcome.ended is not None:
             self._end(outcome.ended)
 
@@ -367,10 +367,17 @@ def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
         events.send_reply(machine, owed.question(), answer)
 
 
-def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:
-    """A requirement leaves as an effect of the world; the world's name for it is the key outside."""
+def _ask(
+    machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot
+) -> None:
+    """A requirement leaves as an effect of the world; the world's name for it is the key outside. Whether the snapshot
+    goes with it, the state says: no program is needed to run that again.
+    """
     given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
     params = values.pack([values.dump(given), b""])
     target = Target(domain, key, requirement.intent_id, requirement.id).text()
     due_us = machine.now.context.store_us
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target))
+    attached = b""
+    if requirement.type in machine.domains.snapshots:
+        attached = canonical.encode(snapshots.plain(head))
+    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, attached=attached))
