@@ -100,6 +100,7 @@ from worldline.kernel.authoring.workflow_api import (
     uuid,
     wait,
 )
+from worldline.kernel.domains.tracing import Trace, TraceEvent
 from worldline.kernel.events import Envelope
 from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
@@ -212,6 +213,8 @@ __all__ = [
     "StoreError",
     "StoreUncertain",
     "Timer",
+    "Trace",
+    "TraceEvent",
     "TryAgain",
     "Undeliverable",
     "Universe",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -30,18 +29,28 @@ from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held
+from worldline.kernel.rows.records import UNREAD, Held, Pending
 from worldline.kernel.state import Machine
-from worldline.model import row_keys
+from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
 TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
 
-# Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
-# with one shows what happened; steps themselves record nothing.
-recorder: ContextVar[Callable[[str, str, str, dict[str, Any]], None] | None] = ContextVar("recorder", default=None)
+
+class Recorder(Protocol):
+    """Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is run
+    again with one shows what happened (`tracing.py`); steps themselves record nothing. `graphs`: also of Core's traces.
+    """
+
+    graphs: bool
+
+    def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any], /) -> None: ...
+
+
+recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
 class Acted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -66,6 +75,14 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def of(text: str) -> Target:
         return msgspec.json.decode(text, type=Target)
+
+
+def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, Target]]:
+    """What flow domains have required and is open, in the order in which it was asked for."""
+    return [
+        (effect, pending, Target.of(pending.event)) for effect, pending in machine.work.open.items()
+        if pending.event and not pending.run and pending.kind is WorkKind.EFFECT
+    ]  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
@@ -149,6 +166,7 @@ class Turn:
             if waiting is None:
                 raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
+            self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
@@ -156,11 +174,14 @@ class Turn:
             closing=slots.closing(intent_id),
         )  # fmt: skip
         self.head = head
+        self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for pending in [each for each in self.machine.work.open.values() if each.event]:
-            if pending.run or Target.of(pending.event).intent != intent_id:
-                continue
-            if Target.of(pending.event).domain == self.domain and Target.of(pending.event).key == self.key:
+        for effect, pending, target in requirements(self.machine):
+            if (target.domain, target.key, target.intent) == (self.domain, self.key, intent_id):
+                self._emit(
+                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
+                    work=effect.hex(),
+                )  # fmt: skip
                 self.machine.work.give_up(pending)
 
     # --- Running it ---
@@ -202,6 +223,8 @@ class Turn:
                 raise
             except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
                 outcome = jobs.failed(job, error, self.head, domain, context=context, emit=self._emit)
+            if outcome.trace is not None:
+                self._emit("core:graph", intentId=job.intent_id, graph=outcome.trace)
             self._settle(outcome)
         return self._closed()
 
@@ -269,7 +292,8 @@ class Turn:
         document = compiled(domains.documents[self.head.meta.schema_hash].raw)
         current = domains.current.get(self.domain)
         parallel = current is not None and current.parallel
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
+        told = recorder.get()
+        core = cores.Core(effects="parallel" if parallel else "serial", trace=told is not None and told.graphs)
         return jobs.Domain(document, core, parallel=parallel)
 
     def _fits(self) -> bool:
@@ -289,12 +313,14 @@ class Turn:
                 name = row_keys.cell_name(self.domain, self.key)
                 why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
                 self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+            self._emit("cell:block", where=wrong)
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
         meta = replace(self.head.meta, schema_hash=current.hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
+        self._emit("core:apply", source="document", patchCount=0)
         self._unblock()
         return True
 
