@@ -1,7 +1,7 @@
 """The trace of a stored world's flow domains: its steps are run again, from a saved state on, with a recorder.
 
 Whatever is run is compared with the journal, byte for byte, as a proof does: a trace of something else than what
-happened is refused. No program is needed for a world of flow domains alone: documents are data of it. Nothing is written.
+happened is refused. A world of flow domains alone needs no program: documents are data of it. Nothing is written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from worldline.roles.proof import Cold, Prover, Sealed
 CELLS_BYTES_MAX = 16 * limits.MIB  # of the world, in memory; of a larger one the cells stay in the store
 
 
-async def trace(world: Handle, wanted: Wanted, *, above: int | None = None, up_to: int | None = None) -> Trace:
-    """The events of the steps that end in (above, up_to]; without heights, of the last entries, as far as states are
-    kept. `NotRetained` if they are not kept from there on, `BadInput` if the program is needed and not known.
+async def trace(
+    world: Handle, wanted: Wanted, *, above: int | None = None, up_to: int | None = None, last: int | None = None
+) -> Trace:
+    """The events of the steps that end in (above, up_to]; if it is not said above what, of the last entries, as far as
+    states are kept. `NotRetained` if they are not kept from there on, `BadInput` if a program is needed and not known.
     """
     universe, at = world.universe, await world.address()
     engine = universe.store.engine
@@ -37,7 +39,7 @@ async def trace(world: Handle, wanted: Wanted, *, above: int | None = None, up_t
     up_to = top.height if up_to is None else up_to
     if not (above is None or 0 <= above <= up_to) or not 0 <= up_to <= top.height:
         raise errors.BadInput(f"no heights {above or 0} to {up_to}: the journal's head is at height {top.height}")
-    saved, above = await _start(world, line, above, up_to)
+    saved, above = await _start(world, line, above, up_to, last or limits.FLOW_TRACE_ENTRIES)
     base = await saved_state.load(universe.blobs, saved.root, cells_max=CELLS_BYTES_MAX)
     run = asyncio.get_running_loop().run_in_executor
     head, rows = await run(universe.executor, restore.standing, saved, base)
@@ -71,14 +73,17 @@ def wanted_of(domain: Any, key: str | None, intent: str | None, *, graphs: bool)
     return Wanted(name, key, intent or "", graphs)
 
 
-async def _start(world: Handle, line: lines.Line, above: int | None, up_to: int) -> tuple[snapshot.Snapshot, int]:
+async def _start(
+    world: Handle, line: lines.Line, above: int | None, up_to: int, last: int
+) -> tuple[snapshot.Snapshot, int]:
     """The saved state that steps are run from, and the height above which they are told of."""
     engine = world.universe.store.engine
     lost = max(await journal_pages.changes_above(engine, line), (await journal_pages.kept(engine, line)).above)
     kept = [each for each in await reader.records(engine, line) if each.height >= lost]
-    if not kept or (above is not None and above < kept[0].height):
-        raise await reader.not_retained(engine, line, above or 0)
-    above = max(up_to - limits.FLOW_TRACE_ENTRIES, kept[0].height) if above is None else above
+    wanted = up_to if above is None else above
+    if not kept or wanted < kept[0].height:
+        raise await reader.not_retained(engine, line, wanted)
+    above = max(up_to - last, kept[0].height) if above is None else above
     return [each for each in kept if each.height <= above][-1], above
 
 

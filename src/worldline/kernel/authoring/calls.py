@@ -454,7 +454,9 @@ def _without_snapshot(
     if found.kind is not found.KEYWORD_ONLY:
         names = list(parameters.parameters)
         behind = [each for each in others if names.index(each.name) > names.index(SNAPSHOT)]
-        wrong = next((each.name for each in behind if each.kind in (each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)), "")
+        wrong = next(
+            (each.name for each in behind if each.kind in (each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)), ""
+        )
         if wrong or found.kind is not found.POSITIONAL_OR_KEYWORD:
             where = f"behind {wrong!r}, or behind *" if wrong else "behind *"
             raise errors.BadInput(f"{function.__name__}(): {SNAPSHOT!r} is passed by name; put it {where}")

@@ -393,9 +393,7 @@ def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
         events.send_reply(machine, owed.question(), answer)
 
 
-def _ask(
-    machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot
-) -> None:
+def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot) -> None:
     """A requirement leaves as an effect of the world; the world's name for it is the key outside. Whether the snapshot
     goes with it, the state says: no program is needed to run that again.
     """

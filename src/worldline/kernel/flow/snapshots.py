@@ -82,7 +82,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
     input: Any = values.MISSING
 
 
-# The default of an effect's parameter `snapshot`: to type checkers a snapshot, because that is what the effect is given.
+# The default of an effect's parameter `snapshot`: to type checkers a snapshot, because the effect is given one.
 GIVEN: Final = Snapshot({}, {}, System(), Meta(version=0, timestamp=0, random_seed="", schema_hash=""))
 
 
