@@ -44,9 +44,9 @@ async def patch(
     desk: Desk, *, world: str, domain: str, fields: tuple[str, ...], gone: tuple[str, ...], key: str,
     timeout: float | None,
 ) -> int:  # fmt: skip
-    """Change the data of a flow domain from outside, and show what it is then.
+    """Change the data of a flow domain from outside.
 
-    VALUE is JSON, or else a text. What does not fit the document is refused by it, and nothing of that is changed.
+    VALUE is JSON, or else a text. Shows the data then; what does not fit the document is refused by it: exit code 1.
     """
     given = jobs.from_handler([*(_set(each) for each in fields), *(patches.unset(each) for each in gone)])
     if not given:

@@ -1,5 +1,5 @@
 """What the jobs of flow domains did, as events of the Host contract. Steps record nothing: a journal is run again with
-a `Recorder`, and tells it. So a trace costs nothing until somebody wants it, and goes back as far as states are kept.
+a `Recorder`, and tells it. So a trace costs nothing until it is asked for, and goes back as far as states are kept.
 
 A recorder keeps whole steps, in their order, and no more than its bounds: `more` says that it stopped. It never changes
 what a step does, reads no store, and does not say whether the steps came out as they were journaled; its caller does.
@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
-from worldline.codec import canonical
-from worldline.kernel import replay
+from worldline.codec import canonical, structs
 from worldline.kernel.domains import turn
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
@@ -95,9 +94,7 @@ class Recorder:
         self._step, self._intent, self._receipt = [], "", b""
         self._number, self._ends = entries[0].step, entries[-1].height
         if entries[0].kind is Kind.EFFECT_RESULT:
-            item = replay.item_of(entries[0])
-            assert isinstance(item, inbox.Receipt)
-            self._receipt = item.intent
+            self._receipt = structs.decode(inbox.Receipt, entries[0].payload).intent
 
     def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any]) -> None:
         if type == "job:start":
