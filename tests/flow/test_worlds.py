@@ -16,7 +16,7 @@ from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
 from worldline import flow, testing
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
-from worldline.kernel import runs
+from worldline.kernel import replay, runs
 from worldline.kernel.domains import acting, declared, kept
 from worldline.kernel.domains.turn import Target
 from worldline.kernel.events import Answer
@@ -24,6 +24,7 @@ from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches
 from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.exporting import tools as exporting
+from worldline.kernel.state import Machine
 from worldline.model import inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -177,6 +178,21 @@ def test_what_fails_goes_where_fail_says(answer: Any, code: str) -> None:
         assert done.status == "complete"
         assert done.state.refused is not None
         assert done.state.refused["code"] == code  # type: ignore[index]
+
+
+def test_the_total_timeout_of_what_is_required_comes_from_the_state() -> None:
+    """The program that runs a step may have another one by now, or not have the effect at all."""
+    shop, other = Shop(), wl.Program("other")
+    with opened(shop, wl.Script.never()) as world:
+        world.act(Order.fill(5), key="o")
+        shop.app.effects["charge"] = other.effect(name="charge", total_timeout=1)(shop.charge.function)
+        world.submit(Order.pay("tok"), key="o")
+        [pending] = world.machine.work.open.values()
+        assert pending.deadline_us - pending.due_us == 60_000_000
+        alone = Machine(wl.Program.without_code(shop.app.hash))
+        for entries in replay.steps(world.life.filled()):
+            replay.check(alone, entries, world.address, world.life.load)
+        assert alone.work.open == world.machine.work.open
 
 
 def test_bad_input_is_refused_and_nothing_is_changed() -> None:

@@ -164,6 +164,9 @@ FLOW_DONE_KEPT_MAX = 64  # intents with ids of their callers that a cell remembe
 FLOW_STATE_BYTES_MAX = 4 * KIB  # of a state that is answered with the end of an intent; a larger one is read
 FLOW_BLOCKED_MAX = 1_024  # cells that are tried again when a document changes; others, at their next intent
 FLOW_ENV_BYTES_MAX = 16 * KIB
+FLOW_TRACE_ENTRIES = 1_000  # of a journal, the last ones, that a trace is of unless a height is given
+FLOW_TRACE_EVENTS_MAX = 10_000  # of one trace
+FLOW_TRACE_BYTES_MAX = 16 * MIB  # of their fields
 FLOW_RESULTS_KEPT_MAX = 1_024  # of intents that have ended, in one standalone host
 
 # --- Retries of the store --------------------------------------------------------------------------------

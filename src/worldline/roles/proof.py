@@ -21,6 +21,7 @@ its own.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -35,6 +36,7 @@ from worldline.kernel.domains import acting
 from worldline.kernel.replay import Difference
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.state import Machine
+from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import history, lines, saved_state
 from worldline.model import ids, inbox, journal, payload, row_keys, snapshot
 from worldline.model.change import Change
@@ -61,6 +63,13 @@ class Cold(msgspec.Struct, frozen=True):
     fetch: ColdCells
     unsaved: Unsaved
     bytes_max: int
+
+    @staticmethod
+    def of(blobs: blob_layer.Blobs, base: saved_state.Loaded, bytes_max: int) -> Cold:
+        """The cells of a saved state stay where they are, save those that steps reach. Called on the event loop."""
+        unsaved = Unsaved(base.header)
+        unsaved.track()
+        return Cold(ColdCells(asyncio.get_running_loop(), blobs, unsaved), unsaved, bytes_max)
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -42,8 +42,8 @@ def scripted(script: Script) -> dict[str, flow.Handler]:
     def handler(name: str) -> flow.Handler:
         effect = script.effects[name]
 
-        def answer(**params: Any) -> Any:
-            said = reading.attempt(effect, effect.signature.pack((), params))
+        def answer(*, snapshot: flow.Snapshot, **params: Any) -> Any:
+            said = reading.attempt(effect, effect.signature.pack((), params), snapshot=snapshot)
             if said.after_us is None:
                 return asyncio.get_running_loop().create_future()  # the effect's timeout ends it
             if not said.ok:

@@ -140,7 +140,9 @@ def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> N
     outcome: Outcome | None = None
     if branch.policy is Policy.REISSUE:
         due_us = machine.now.context.store_us
-        held = Held("", -1, OpKind.EFFECT, pending.name, pending.params, due_us, pending.event)
+        held = Held(
+            "", -1, OpKind.EFFECT, pending.name, pending.params, due_us, pending.event, attached=pending.attached
+        )
         work.ask_for(machine, held)
     elif branch.policy is Policy.SHARE:
         _share(machine, branch, pending)

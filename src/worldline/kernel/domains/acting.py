@@ -15,7 +15,8 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
 from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.turn import End, Target, Turn, tell
+from worldline.kernel.domains.telling import End, tell
+from worldline.kernel.domains.turn import Target, Turn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
@@ -40,12 +41,15 @@ _CODES = {
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a program declares. `documents`: those that the world does not have yet, by hash."""
+    """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
+    that are given the snapshot of the cell that asks for them.
+    """
 
     domains: dict[str, Domain]
     documents: dict[str, bytes]
     alone: bool
     deadlines: dict[str, int]
+    snapshots: list[str] = []
 
 
 class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -178,7 +182,9 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
     wanted = structs.decode(Declared, data)
-    machine.domains.declared(wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines)
+    machine.domains.declared(
+        wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
+    )
     for domain, key in list(machine.domains.blocked):
         Turn(machine, domain, key).finish()
     take_answered(machine)

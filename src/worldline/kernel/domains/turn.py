@@ -10,50 +10,50 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.codec import structs
-from worldline.kernel import events, runs, values, work
+from worldline.codec import canonical
+from worldline.kernel import runs, values, work
 from worldline.kernel.domains import kept as cells_of
+from worldline.kernel.domains import telling
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
+from worldline.kernel.domains.telling import End
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import fields, jobs, schema, slots, snapshots, validation
 from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.acts import Answered
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held, Outcome
+from worldline.kernel.rows.records import UNREAD, Held, Pending
 from worldline.kernel.state import Machine
-from worldline.model import row_keys
-from worldline.model.inbox import ReceiptStatus
+from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
 FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
 
-# Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
-# with one shows what happened; steps themselves record nothing.
-recorder: ContextVar[Callable[[str, str, str, dict[str, Any]], None] | None] = ContextVar("recorder", default=None)
 
-
-class End(msgspec.Struct, frozen=True):
-    """What is told of the end of an intent. `brief`: without the state, for clients, which can read it; None: the same
-    as for others.
+class Recorder(Protocol):
+    """Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is run
+    again with one shows what happened (`tracing.py`); steps themselves record nothing. `graphs`: also of Core's traces.
     """
 
-    whole: Answer
-    brief: Answer | None = None
+    graphs: bool
+
+    def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any], /) -> None: ...
+
+
+recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
@@ -72,16 +72,23 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.json.decode(text, type=Target)
 
 
+def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, Target]]:
+    """What flow domains have required and is open, in the order in which it was asked for."""
+    return [
+        (effect, pending, Target.of(pending.event)) for effect, pending in machine.work.open.items()
+        if pending.event and not pending.run and pending.kind is WorkKind.EFFECT
+    ]  # fmt: skip
+
+
 @functools.lru_cache(maxsize=256)
 def compiled(raw: bytes) -> Compiled:
     """A document made ready to run. What is wrong with it was refused when it was declared."""
     return validation.load_unchecked(msgspec.json.decode(raw))
 
 
+_Asked = tuple[snapshots.Requirement, snapshots.Snapshot]  # with the head at its dispatch
 # Of one cell in one step: the cell, its snapshot, and what is still to be done.
-_Progress = tuple[
-    Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str], int
-]
+_Progress = tuple[Kept, snapshots.Snapshot, list[jobs.Job], list[_Asked], list[tuple[str, End]], list[str], int]
 
 
 class Turn:
@@ -99,7 +106,7 @@ class Turn:
         else:
             self._kept, self.head = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
-        self._asked: list[snapshots.Requirement] = []
+        self._asked: list[_Asked] = []
         self._ends: list[tuple[str, End]] = []
         self._stale: list[str] = []
         self._owed: dict[str, list[Owed]] = {}
@@ -129,7 +136,7 @@ class Turn:
             kept = cells_of.told_of(kept, wanted.id, owed, self.name)
         done = next((each for each in kept.done if each.id == wanted.id), None)
         if done is not None:
-            self._add_end(wanted.id, self._answer(done.status, done.error))
+            self._add_end(wanted.id, telling.end_of(done.status, done.error, self.head))
         elif before is None:
             kept = cells_of.queued(kept, wanted, body, self.name)
         if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
@@ -148,6 +155,7 @@ class Turn:
             if waiting is None:
                 raise errors.NotFound(f"no intent {intent_id!r} is on its way in {self.name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
+            self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
@@ -155,11 +163,14 @@ class Turn:
             closing=slots.closing(intent_id),
         )  # fmt: skip
         self.head = head
+        self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for pending in [each for each in self.machine.work.open.values() if each.event]:
-            if pending.run or Target.of(pending.event).intent != intent_id:
-                continue
-            if Target.of(pending.event).domain == self.domain and Target.of(pending.event).key == self.key:
+        for effect, pending, target in requirements(self.machine):
+            if (target.domain, target.key, target.intent) == (self.domain, self.key, intent_id):
+                self._emit(
+                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
+                    work=effect.hex(),
+                )  # fmt: skip
                 self.machine.work.give_up(pending)
 
     # --- Running it ---
@@ -176,8 +187,8 @@ class Turn:
             self._go_back(start)
             data = self._run_one_by_one()
         self._write(data)
-        for requirement in self._asked:
-            _ask(self.machine, self.domain, self.key, requirement)
+        for requirement, head in self._asked:
+            _ask(self.machine, self.domain, self.key, requirement, head)
         for requirement_id in self._stale:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
@@ -185,9 +196,9 @@ class Turn:
         if self._goes_on:
             probes.hit("domains.queue-goes-on")
             self.machine.work.unsent.append(Held("", -1, OpKind.ACT, self.domain, b"", 0, self.key))
-        for intent_id, answer in self._ends:
+        for intent_id, end in self._ends:
             for each in self._owed[intent_id]:
-                tell(self.machine, each, answer)
+                telling.tell(self.machine, each, end)
 
     def check_applied(self) -> None:
         """Refuse patches from outside that could not be applied: no intent says so."""
@@ -219,6 +230,8 @@ class Turn:
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
             return self._failed(job, error)
+        if found.trace is not None:
+            self._emit("core:graph", intentId=job.intent_id, graph=found.trace)
         return found
 
     def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
@@ -266,14 +279,14 @@ class Turn:
             self._stop(outcome.fatal)
             return
         self._jobs.extend(outcome.jobs)
-        self._asked += outcome.effects
+        self._asked += [(each, outcome.head) for each in outcome.effects]
         if outcome.ended is not None:
             self._end(outcome.ended)
 
     def _end(self, ended: jobs.Ended) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
-        self._add_end(ended.intent_id, self._answer(status, error))
+        self._add_end(ended.intent_id, telling.end_of(status, error, self.head))
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
@@ -284,13 +297,6 @@ class Turn:
         self._ends.append((intent_id, end))
         waiters = len(self._kept.owed.get(intent_id, []))
         self._told += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
-
-    def _answer(self, status: str, error: dict[str, Any] | None) -> End:
-        """The end of an intent, with the state, which a client reads by itself if it is large."""
-        whole = structs.encode(Answered(status, error, snapshots.plain(self.head)))
-        if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
-            return End(Answer(True, whole))
-        return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
@@ -311,7 +317,8 @@ class Turn:
         document = compiled(domains.documents[self.head.meta.schema_hash].raw)
         current = domains.current.get(self.domain)
         parallel = current is not None and current.parallel
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
+        told = recorder.get()
+        core = cores.Core(effects="parallel" if parallel else "serial", trace=told is not None and told.graphs)
         return jobs.Domain(document, core, parallel=parallel)
 
     def _fits(self) -> bool:
@@ -330,12 +337,14 @@ class Turn:
             if wrong != self._kept.blocked:
                 why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
                 self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+            self._emit("cell:block", where=wrong)
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
         meta = replace(self.head.meta, schema_hash=current.hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
+        self._emit("core:apply", source="document", patchCount=0)
         self._unblock()
         return True
 
@@ -400,22 +409,15 @@ def misfit(document: Compiled, data: dict[str, Any]) -> str:
     return ""
 
 
-def tell(machine: Machine, owed: Owed, end: End) -> None:
-    """Give who waits the end of an intent."""
-    if owed.correlation:
-        machine.draft(Kind.ANSWERED, structs.encode(end.brief or end.whole), correlation=owed.correlation)
-    elif owed.message:
-        events.send_reply(machine, owed.question(), end.whole)
-    elif owed.run:
-        status = ReceiptStatus.OK if end.whole.ok else ReceiptStatus.ERROR
-        machine.now.count_bytes(len(end.whole.data))
-        work.arrive(machine, owed.run, owed.op, Outcome(status, end.whole.data))
-
-
-def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:
-    """A requirement leaves as an effect of the world; the world's name for it is the key outside."""
+def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot) -> None:
+    """A requirement leaves as an effect of the world; the world's name for it is the key outside. Whether the snapshot
+    goes with it, the state says: no program is needed to run that again.
+    """
     given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
     params = values.pack([values.dump(given), b""])
     target = Target(domain, key, requirement.intent_id, requirement.id).text()
     due_us = machine.now.context.store_us
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target))
+    attached = b""
+    if requirement.type in machine.domains.snapshots:
+        attached = canonical.encode(snapshots.plain(head))
+    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, attached=attached))
