@@ -216,3 +216,26 @@ async def test_a_reducers_cell_that_looks_like_one_is_left_alone(memory_kit: Kit
         await (await world.send(Put("x"))).applied(20)
         await world.act(Order.fill(5), key="o 7")
         assert [each for each in (await why.why(world._handle)).reasons if each.cell] == []
+
+
+async def test_a_run_says_which_action_it_waits_for(memory_kit: Kit) -> None:
+    shop = waiting()
+
+    @shop.app.workflow
+    async def sell() -> str | None:
+        await wl.act(Order.fill(5), key="o 7")
+        return (await wl.act(Order.pay("tok"), key="o 7")).state.receipt
+
+    async with memory_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.start(sell(), id="s")
+        await aio.until(lambda: _has_effect(world))
+        [reason] = await reasons(world, "act")
+        assert (reason.what, reason.stuck, reason.run, reason.command) == (
+            "run s (sell) waits for the end of action Order.pay", False, "s", "worldline trace w --domain Order",
+        )  # fmt: skip
+        assert "Order.pay) waits for effect charge" in (await reasons(world, "effect"))[0].what
+
+
+async def _has_effect(world: wl.World) -> bool:
+    return bool(await world.effects())

@@ -401,12 +401,14 @@ def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
             command = asking.command(f"send {asking.name} {op.name} ... --to {record.id}")
         case OpKind.ASK | OpKind.SEND:
             command = asking.command(f"why {op.name}")
+        case OpKind.ACT:
+            command = asking.command(f"trace {asking.name} --domain {op.name.partition('.')[0]}")
         case _:
             command = asking.command(f"runs show {asking.name} {_child(record, op)}")
     return Reason(op.kind.name.lower(), what, False, record.id, _since(record), command=command)
 
 
-_WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND)
+_WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND, OpKind.ACT)
 
 
 def _describe(record: Record, op: Op) -> str:
