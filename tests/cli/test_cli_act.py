@@ -117,3 +117,12 @@ def test_data_is_patched(hosted: Path) -> None:
         refused = said(hosted, "patch", "shop", "Order", *words, "--key", "p")
         assert (refused.code, why in refused.err) == (2, True)
     assert said(hosted, "patch", "shop", "Nothing", "a=1").code == 3
+
+
+def test_a_world_of_domains_alone_is_proved_without_its_program(hosted: Path) -> None:
+    for key in ("p", "q"):
+        assert said(hosted, "act", "shop", "Order.fill", "cents=7", "--key", key, "--app", ORDERS).code == 0
+    assert said(hosted, "act", "shop", "Order.pay", "card=tok", "--key", "p").code == 0
+    proof = said(hosted, "replay", "shop", "--prove", "--json").json
+    assert (proof["proved"], proof["unverifiable"], proof["difference"]) == (proof["steps"], [], None)
+    assert proof["steps"] >= 5

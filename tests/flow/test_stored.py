@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +10,13 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.flow.shop import Order, Order2, Shop
-from tests.roles import crashing
 from tests.roles import kit as kits
-from tests.roles.conftest import kit, lmdb_kit, make
+from tests.roles.conftest import kit, lmdb_kit
 from tests.roles.kit import Kit
 from worldline import flow
 from worldline.inspect import prove
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
-from worldline.store import kv
 
 __all__ = ["kit", "lmdb_kit"]
 
@@ -188,40 +185,3 @@ async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: K
     with pytest.raises(wl.BadInput, match="is not loaded"):
         await proved(lmdb_kit, "w")
     assert (await proved(lmdb_kit, "w", shop.app)).holds
-
-
-@pytest.mark.parametrize("fate", crashing.DEATHS)
-async def test_a_death_at_any_commit_is_one_intent_and_one_end(fate: crashing.Fate, tmp_path: Path) -> None:
-    shop = Shop(attempts=5)  # an attempt whose process dies counts
-    for number in range(1, 100):
-        kit = make("memory", tmp_path)
-        made: list[crashing.Crashing] = []
-
-        def wrap(engine: kv.Engine, made: list[crashing.Crashing] = made, number: int = number) -> kv.Engine:
-            made.append(crashing.Crashing(engine, number, fate))
-            return made[0]
-
-        first = await kit.process(shop.app, wrap=wrap)
-        acting = asyncio.create_task(_paid(first.universe, shop))
-        dying = asyncio.create_task(made[0].dead.wait())
-        await asyncio.wait([acting, dying], return_when=asyncio.FIRST_COMPLETED)
-        survived = acting.done() and not made[0].met
-        for task in (acting, dying):
-            task.cancel()
-        await asyncio.gather(acting, dying, return_exceptions=True)
-        await first.kill()
-        async with kit.hosting(shop.app) as universe:
-            assert await _paid(universe, shop) == "5 from tok"
-            entries = await kits.entries(universe.world("w"))
-            assert [each.kind for each in entries].count(Kind.EFFECT_REQUESTED) == 1
-        assert (await proved(kit, "w")).holds
-        await kit.aclose()
-        if survived:
-            break
-    assert 5 < number < 99
-
-
-async def _paid(universe: wl.Universe, shop: Shop) -> str | None:
-    world = await universe.ensure("w", shop.app)
-    await world.act(Order.fill(5), key="o", id="fill", timeout=60)
-    return (await world.act(Order.pay("tok"), key="o", id="pay", timeout=60)).state.receipt

@@ -177,7 +177,7 @@ def test_what_fails_goes_where_fail_says(answer: Any, code: str) -> None:
         done = world.act(Order.pay("tok"), key="o")
         assert done.status == "complete"
         assert done.state.refused is not None
-        assert done.state.refused["code"] == code  # type: ignore[index]
+        assert done.state.refused.code == code
 
 
 def test_the_total_timeout_of_what_is_required_comes_from_the_state() -> None:

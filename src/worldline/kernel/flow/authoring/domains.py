@@ -111,13 +111,19 @@ class Domain:
 
     @classmethod
     def read(cls: type[D], snapshot: snapshots.Snapshot) -> D:
-        """The values of a snapshot, fields and computed ones, as an instance."""
+        """The values of a snapshot, fields and computed ones, as an instance. Where an annotation names a dataclass or
+        a struct, they are of it; data that does not fit it stays as it is.
+        """
+        fields, derived, records = _read_of(cls)
         made = object.__new__(cls)
-        made.__dict__.update({name: snapshot.data.get(name) for name in _fields(cls)})
-        made.__dict__.update({
-            name: snapshot.computed.get(f"computed.{name}")
-            for name in _members(cls, computed)
-        })  # fmt: skip
+        found = made.__dict__
+        for name in fields:
+            found[name] = snapshot.data.get(name)
+        for name, key in derived.items():
+            found[name] = snapshot.computed.get(key)
+        for name, annotation in records.items():
+            with contextlib.suppress(msgspec.ValidationError):
+                found[name] = msgspec.convert(found[name], annotation)
         return made
 
 
@@ -165,6 +171,19 @@ def _hints(of: Any) -> dict[str, Any]:
 def _fields(cls: type[Any]) -> dict[str, Any]:
     hints = _hints(cls)
     return {name: each for name, each in hints.items() if not name.startswith("_")}
+
+
+def _read_of(cls: type[Domain]) -> tuple[tuple[str, ...], dict[str, str], dict[str, Any]]:
+    """What `read` makes of a snapshot: fields, keys of computed values, and annotations that name records."""
+    known = cls.__flow__.get("read")
+    if known is None:
+        fields, derived = _fields(cls), _members(cls, computed)
+        annotated = fields | {name: _hints(each.function).get("return", Any) for name, each in derived.items()}
+        records = {name: each for name, each in annotated.items() if specs.names_record(each)}
+        known = tuple(fields), {name: f"computed.{name}" for name in derived}, records
+        cls.__flow__["read"] = known
+    found: tuple[tuple[str, ...], dict[str, str], dict[str, Any]] = known
+    return found
 
 
 def _members(cls: type[Any], kind: type[T]) -> dict[str, T]:
