@@ -112,6 +112,10 @@ class Recorder:
         if len(self._answered) < self._events_max:
             self._answered[effect] = whose
 
+    def skip(self) -> None:
+        """The step could not be run, or not to its end."""
+        self._step, self._height = [], self._ends
+
     def end(self, entries: Sequence[journal.Entry]) -> None:
         """The step was run: keep its events, if there is room for all of them."""
         for effect in _late(entries):

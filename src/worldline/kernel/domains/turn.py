@@ -191,7 +191,7 @@ class Turn:
         before = self._jobs[0] if self._jobs else None
         start = self._kept, self.head
         try:
-            data = self._run()
+            data, leaving = self._run(), self._leaving()
         except (errors.TooLarge, errors.EncodeError) as error:
             probes.hit("domains.cell-unstorable")
             self._kept, self.head = start
@@ -201,10 +201,10 @@ class Turn:
             assert job is not None, "what was stored can be stored"
             context = self._context(job.intent_id)
             self._settle(jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit))
-            data = self._closed()
+            data, leaving = self._closed(), []
         self._write(data)
-        for requirement, head in self._asked:
-            _ask(self.machine, self.domain, self.key, requirement, head)
+        for held in leaving:
+            work.ask_for(self.machine, held)
         for requirement_id in self._stale:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
@@ -212,6 +212,31 @@ class Turn:
         for intent_id, answer in self._ends:
             for each in self._owed[intent_id]:
                 tell(self.machine, each, answer)
+
+    def _leaving(self) -> list[Held]:
+        """What was required, as effects of the world; the world's names for them are the keys outside. Whether the
+        snapshot of its dispatch goes with one, the state says: no program is needed to run that again. `TooLarge` if
+        all of these are.
+        """
+        found: list[Held] = []
+        last, attached, size = None, b"", 0
+        due_us = self.machine.now.context.store_us
+        for requirement, head in self._asked:
+            wants = requirement.type in self.machine.domains.snapshots
+            if wants and head is not last:
+                last, attached = head, canonical.encode(snapshots.plain(head))
+            size += len(attached) if wants else 0
+            if size > limits.FLOW_ATTACHED_BYTES_MAX:
+                probes.hit("domains.snapshots-too-large")
+                limit = limits.FLOW_ATTACHED_BYTES_MAX
+                raise errors.TooLarge("the snapshots for effects that are asked for at once", size=size, limit=limit)
+            given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
+            target = Target(self.domain, self.key, requirement.intent_id, requirement.id).text()
+            params = values.pack([values.dump(given), b""])
+            found.append(
+                Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, b"", attached if wants else b"")
+            )
+        return found
 
     def _run(self) -> bytes:
         while (job := self._next()) is not None:
@@ -391,17 +416,3 @@ def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
         machine.draft(Kind.ANSWERED, structs.encode(answer), correlation=owed.correlation)
     elif owed.message:
         events.send_reply(machine, owed.question(), answer)
-
-
-def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot) -> None:
-    """A requirement leaves as an effect of the world; the world's name for it is the key outside. Whether the snapshot
-    goes with it, the state says: no program is needed to run that again.
-    """
-    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
-    params = values.pack([values.dump(given), b""])
-    target = Target(domain, key, requirement.intent_id, requirement.id).text()
-    due_us = machine.now.context.store_us
-    attached = b""
-    if requirement.type in machine.domains.snapshots:
-        attached = canonical.encode(snapshots.plain(head))
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, attached=attached))
