@@ -20,7 +20,7 @@ from worldline import flow
 from worldline.client.flow import acts
 from worldline.codec import structs
 from worldline.flow import effects as calls
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.authoring.acts import Answered, event_of

@@ -23,6 +23,7 @@ from worldline.inspect import doctor, prove
 from worldline.kernel import snapshots, values
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.domains import acting, declared
+from worldline.kernel.flow import snapshots as flow_snapshots
 from worldline.kernel.rows.records import Parked, Pending
 from worldline.layers.stored import history
 from worldline.model import row_keys
@@ -150,6 +151,30 @@ def test_effects_side_by_side_each_see_their_own_dispatch(monkeypatch: pytest.Mo
         world.advance(10)
         assert (world.snapshot(made).data["r3"], saw) == (3, [7, 7, 7])
         world.prove()
+
+
+@pytest.mark.probe("domains.snapshots-too-large")
+def test_more_snapshots_than_a_turn_may_ask_for_end_the_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = wl.Program("app")
+
+    @app.effect
+    async def look(n: int, *, snapshot: flow.Snapshot = flow.GIVEN) -> int:
+        return n
+
+    asks = [when(op("isNull", get(f"r{n}")), effect("look", n=lit(n), into=lit(f"r{n}"))) for n in (1, 2)]
+    fields = {f"r{n}": field("number") for n in (1, 2)}
+    made = app.domain(document({"go": seq(*asks)}, fields), name="Made", effects="parallel")
+    with testing.world(app, wl.Script().on(look, look)) as world:
+        size = len(canonical.encode(flow_snapshots.plain(world.snapshot(made))))
+        monkeypatch.setattr(limits, "FLOW_ATTACHED_BYTES_MAX", 2 * size)
+        done = world.act(made.action("go")())
+        assert (done.status, done.state["r1"]) == ("error", None)
+        assert done.error is not None
+        assert "the snapshots for effects that are asked for at once" in done.error.message
+        assert (world.machine.work.open, world.snapshot(made).system.pending_requirements) == ({}, ())
+        world.prove()
+        monkeypatch.setattr(limits, "FLOW_ATTACHED_BYTES_MAX", 20 * size)
+        assert world.act(made.action("go")()).state["r2"] == 2
 
 
 @pytest.mark.parametrize("policy", ["reissue", "script"])

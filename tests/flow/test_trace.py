@@ -22,7 +22,7 @@ from worldline.client import delivery
 from worldline.client.flow import tracing
 from worldline.codec import canonical
 from worldline.kernel import replay, values
-from worldline.kernel.domains import turn
+from worldline.kernel.domains import documents
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import patches
 from worldline.model import inbox, payload, row_keys
@@ -130,7 +130,7 @@ def test_graphs_are_there_if_they_are_wanted_and_steps_know_nothing_of_it() -> N
         assert "core:graph" not in types(world.trace())
         [graph] = [each.fields["graph"] for each in world.trace(graphs=True).events if each.type == "core:graph"]
         assert graph["nodes"][graph["root"]]["inputs"] == {"op": "set", "path": "cents"}
-        assert turn.recorder.get() is None
+        assert documents.recorder.get() is None
         world.prove()
 
 

@@ -18,7 +18,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import replay, runs
 from worldline.kernel.domains import acting, declared, kept
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches

@@ -16,7 +16,7 @@ from tests.flow.hosts import KEY, Handlers
 from worldline import flow, testing
 from worldline.flow import effects as calls
 from worldline.kernel import runs, values
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.authoring.domains import Act

@@ -123,13 +123,17 @@ def _take(
             return
         entries = [restore.filled(entry, loaded) for entry in step.entries()]
         recorder.begin(entries)
+        proved = prover.proved
         with tracing.told(recorder):
             prover.take([step], loaded)
         if prover.difference is not None:
             raise failures.Diverged(
                 f"no trace: run again, a step does not come out as it is journaled, {prover.difference}"
             )
-        recorder.end(entries)
+        if prover.proved > proved:
+            recorder.end(entries)
+        else:
+            recorder.skip()
 
 
 def _gaps(prover: Prover) -> list[Gap]:

@@ -12,7 +12,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.inspect.render import when
-from worldline.kernel.domains import kept, turn
+from worldline.kernel.domains import asking, kept
 from worldline.kernel.flow import slots, snapshots
 from worldline.kernel.state import Machine
 from worldline.model import ids, row_keys
@@ -83,7 +83,7 @@ def required(machine: Machine) -> dict[ids.IntentId, Required]:
     """Whose the open effects are that flow domains require, by their names outside."""
     heads: dict[tuple[str, str], snapshots.Snapshot | None] = {}
     found: dict[ids.IntentId, Required] = {}
-    for effect, _, target in turn.requirements(machine):
+    for effect, _, target in asking.requirements(machine):
         name = target.domain, target.key
         if name not in heads:
             cell = machine.cells.get(name)

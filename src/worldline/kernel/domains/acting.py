@@ -14,9 +14,10 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.domains.kept import Owed, Waiting
 from worldline.kernel.domains.telling import End, tell
-from worldline.kernel.domains.turn import Target, Turn
+from worldline.kernel.domains.turn import Turn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values

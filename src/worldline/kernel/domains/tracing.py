@@ -15,7 +15,7 @@ import msgspec
 
 from worldline.base import limits
 from worldline.codec import canonical, structs
-from worldline.kernel.domains import turn
+from worldline.kernel.domains import documents
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 
@@ -112,6 +112,10 @@ class Recorder:
         if len(self._answered) < self._events_max:
             self._answered[effect] = whose
 
+    def skip(self) -> None:
+        """The step could not be run, or not to its end."""
+        self._step, self._height = [], self._ends
+
     def end(self, entries: Sequence[journal.Entry]) -> None:
         """The step was run: keep its events, if there is room for all of them."""
         for effect in _late(entries):
@@ -159,8 +163,8 @@ def _late(entries: Sequence[journal.Entry]) -> Iterator[bytes]:
 @contextmanager
 def told(recorder: turn.Recorder) -> Iterator[None]:
     """Within the block, steps tell it what jobs do. It is set for the thread alone."""
-    token = turn.recorder.set(recorder)
+    token = documents.recorder.set(recorder)
     try:
         yield
     finally:
-        turn.recorder.reset(token)
+        documents.recorder.reset(token)

@@ -8,87 +8,36 @@ ends with an error, over the snapshot as it was.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.codec import canonical
 from worldline.kernel import runs, values, work
+from worldline.kernel.domains import asking, documents, telling
 from worldline.kernel.domains import kept as cells_of
-from worldline.kernel.domains import telling
+from worldline.kernel.domains.asking import Asked
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
 from worldline.kernel.domains.telling import End
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import fields, jobs, schema, slots, snapshots, validation
-from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.flow import jobs, schema, slots, snapshots
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held, Pending
+from worldline.kernel.rows.records import UNREAD, Held
 from worldline.kernel.state import Machine
-from worldline.model import ids, row_keys
+from worldline.model import row_keys
 from worldline.model.journal import Kind
-from worldline.model.work import WorkKind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
 FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
-TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
 
 
-class Recorder(Protocol):
-    """Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is run
-    again with one shows what happened (`tracing.py`); steps themselves record nothing. `graphs`: also of Core's traces.
-    """
-
-    graphs: bool
-
-    def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any], /) -> None: ...
-
-
-recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-
-
-class Target(msgspec.Struct, frozen=True, array_like=True):
-    """Which requirement an effect answers."""
-
-    domain: str
-    key: str
-    intent: str
-    requirement: str
-
-    def text(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @staticmethod
-    def of(text: str) -> Target:
-        return msgspec.json.decode(text, type=Target)
-
-
-def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, Target]]:
-    """What flow domains have required and is open, in the order in which it was asked for."""
-    return [
-        (effect, pending, Target.of(pending.event)) for effect, pending in machine.work.open.items()
-        if pending.event and not pending.run and pending.kind is WorkKind.EFFECT
-    ]  # fmt: skip
-
-
-@functools.lru_cache(maxsize=256)
-def compiled(raw: bytes) -> Compiled:
-    """A document made ready to run. What is wrong with it was refused when it was declared."""
-    return validation.load_unchecked(msgspec.json.decode(raw))
-
-
-_Asked = tuple[snapshots.Requirement, snapshots.Snapshot]  # with the head at its dispatch
 # Of one cell in one step: the cell, its snapshot, and what is still to be done.
-_Progress = tuple[Kept, snapshots.Snapshot, list[jobs.Job], list[_Asked], list[tuple[str, End]], list[str], int]
+_Progress = tuple[Kept, snapshots.Snapshot, list[jobs.Job], list[Asked], list[tuple[str, End]], list[str], int]
 
 
 class Turn:
@@ -100,13 +49,13 @@ class Turn:
         self.key = key
         self._cell = machine.find_cell((domain, key))
         if self._cell is None:
-            self._kept, self.head = Kept(), self._created()
+            self._kept, self.head = Kept(), documents.created(machine, domain, self._context("initial"))
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
             self._kept, self.head = self._cell.value
         self._jobs: deque[jobs.Job] = deque()
-        self._asked: list[_Asked] = []
+        self._asked: list[Asked] = []
         self._ends: list[tuple[str, End]] = []
         self._stale: list[str] = []
         self._owed: dict[str, list[Owed]] = {}
@@ -165,7 +114,7 @@ class Turn:
         self.head = head
         self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for effect, pending, target in requirements(self.machine):
+        for effect, pending, target in asking.requirements(self.machine):
             if (target.domain, target.key, target.intent) == (self.domain, self.key, intent_id):
                 self._emit(
                     "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
@@ -181,14 +130,16 @@ class Turn:
         try:
             while (job := self._next()) is not None:
                 self._settle(self._outcome(job))
+            leaving = self._leaving()
             data = self._closed(limits.FLOW_CELL_BYTES_MAX)
         except (errors.TooLarge, errors.EncodeError):
             probes.hit("domains.cell-unstorable")
             self._go_back(start)
             data = self._run_one_by_one()
+            leaving = self._leaving()
         self._write(data)
-        for requirement, head in self._asked:
-            _ask(self.machine, self.domain, self.key, requirement, head)
+        for held in leaving:
+            work.ask_for(self.machine, held)
         for requirement_id in self._stale:
             probes.hit("domains.outcome-stale")
             said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
@@ -199,6 +150,9 @@ class Turn:
         for intent_id, end in self._ends:
             for each in self._owed[intent_id]:
                 telling.tell(self.machine, each, end)
+
+    def _leaving(self) -> list[Held]:
+        return asking.leaving(self.machine, self.domain, self.key, self._asked)
 
     def check_applied(self) -> None:
         """Refuse patches from outside that could not be applied: no intent says so."""
@@ -212,6 +166,7 @@ class Turn:
             self._settle(self._outcome(job))
             try:
                 cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+                self._leaving()
             except (errors.TooLarge, errors.EncodeError) as error:
                 self._go_back(before)
                 self._settle(self._failed(job, error))
@@ -225,7 +180,7 @@ class Turn:
     def _outcome(self, job: jobs.Job) -> jobs.Outcome:
         context = self._context(jobs.seed(job, self.head))
         try:
-            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._domain(), context, self._emit)
+            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._document(), context, self._emit)
         except (MemoryError, errors.CannotStep):
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
@@ -238,7 +193,7 @@ class Turn:
         if isinstance(job, jobs.ApplyPatches):
             self._unapplied = error
         context = self._context(jobs.seed(job, self.head))
-        return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
+        return jobs.failed(job, error, self.head, self._document(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
         return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale], self._told
@@ -311,15 +266,8 @@ class Turn:
 
     # --- Its document ---
 
-    def _domain(self) -> jobs.Domain:
-        """What jobs are run with: the document that the snapshot was made under."""
-        domains = self.machine.domains
-        document = compiled(domains.documents[self.head.meta.schema_hash].raw)
-        current = domains.current.get(self.domain)
-        parallel = current is not None and current.parallel
-        told = recorder.get()
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=told is not None and told.graphs)
-        return jobs.Domain(document, core, parallel=parallel)
+    def _document(self) -> jobs.Domain:
+        return documents.run_with(self.machine, self.domain, self.head)
 
     def _fits(self) -> bool:
         """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
@@ -329,9 +277,9 @@ class Turn:
         if current.hash == self.head.meta.schema_hash:
             self._unblock()
             return True
-        document = compiled(self.machine.domains.documents[current.hash].raw)
+        document = documents.compiled(self.machine.domains.documents[current.hash].raw)
         data = {**schema.defaults(document.schema), **self.head.data}
-        wrong = misfit(document, data)
+        wrong = documents.misfit(document, data)
         if wrong:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
@@ -353,13 +301,6 @@ class Turn:
             self._kept = replace(self._kept, blocked="")
             self.machine.domains.unblock(self.domain, self.key)
 
-    def _created(self) -> snapshots.Snapshot:
-        found = self.machine.domains.current.get(self.domain)
-        if found is None:
-            raise errors.NotFound(f"the world has no flow domain {self.domain!r} now")
-        document = compiled(self.machine.domains.documents[found.hash].raw)
-        return cores.created(document, {}, self._context("initial"))
-
     @property
     def _now(self) -> int:
         return self.machine.now.context.time_us // 1_000
@@ -370,7 +311,7 @@ class Turn:
     def _emit(self, type: str, **said: Any) -> None:
         if type == "effect:fulfill:drop":
             self._stale.append(said["requirementId"])
-        told = recorder.get()
+        told = documents.recorder.get()
         if told is not None:
             told(self.domain, self.key, type, said)
 
@@ -398,26 +339,3 @@ ABANDONED = "ABANDONED"
 
 def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
     return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.Source(action, ""), now)
-
-
-def misfit(document: Compiled, data: dict[str, Any]) -> str:
-    """Where data does not fit a document; empty if it does. A field that is declared no more does not count."""
-    for name, spec in document.fields.items():
-        wrong = fields.misfit(spec, data.get(name, flow_values.MISSING), name) if name in data or spec.required else ""
-        if wrong:
-            return wrong
-    return ""
-
-
-def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement, head: snapshots.Snapshot) -> None:
-    """A requirement leaves as an effect of the world; the world's name for it is the key outside. Whether the snapshot
-    goes with it, the state says: no program is needed to run that again.
-    """
-    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
-    params = values.pack([values.dump(given), b""])
-    target = Target(domain, key, requirement.intent_id, requirement.id).text()
-    due_us = machine.now.context.store_us
-    attached = b""
-    if requirement.type in machine.domains.snapshots:
-        attached = canonical.encode(snapshots.plain(head))
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, attached=attached))

@@ -21,7 +21,7 @@ from worldline.kernel import values as stored
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Later, Reading, Script, Unscripted
-from worldline.kernel.domains.turn import TARGETS
+from worldline.kernel.domains.asking import TARGETS
 from worldline.kernel.flow import jobs, patches, snapshots, values
 from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.authoring.documents import name_of
