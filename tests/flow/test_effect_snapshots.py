@@ -314,11 +314,18 @@ def test_rows_of_worlds_without_such_effects_are_as_they_were() -> None:
         assert row is not None
         found: Any = canonical.decode(row.meaning)
         assert len(found) == 4
-    told = declared.news(world.machine, Seeing().app)
-    assert told is not None
-    assert told.snapshots == ["charge"]
     older = structs.decode(acting.Declared, canonical.encode([{}, {}, True, {}]))
     assert older == acting.Declared({}, {}, True, {}, [])
+
+
+def test_a_world_is_told_if_that_alone_has_changed() -> None:
+    with testing.world(Looking(needs=False).app) as world:
+        told = declared.news(world.machine, Looking().app)
+        assert told is not None
+        assert (told.documents, told.snapshots) == ({}, ["look"])
+        world.adopt(Looking().app)
+        assert world.machine.domains.snapshots == ["look"]
+        assert declared.news(world.machine, Looking().app) is None
 
 
 @pytest.mark.parametrize("parked", [None, Parked(3, "down")])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.flow.shop import Order, Shop
+from tests.flow.shop import Order, Shop, break_clearing
 from tests.roles import compacting
 from tests.roles import kit as kits
 from tests.roles.conftest import kit, lmdb_kit
@@ -23,8 +23,6 @@ from worldline.client.flow import tracing
 from worldline.codec import canonical
 from worldline.kernel import replay, values
 from worldline.kernel.domains import documents
-from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import patches
 from worldline.model import inbox, payload, row_keys
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -155,14 +153,7 @@ def test_an_abandoned_intent_and_what_comes_too_late() -> None:
 
 
 def test_a_fatal_cell_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = cores.Core.apply
-
-    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
-        if any(each.path == patches.CLEAR for each in given):
-            raise RuntimeError("disk full")
-        return apply(self, schema, head, given, context)
-
-    monkeypatch.setattr(cores.Core, "apply", broken)
+    break_clearing(monkeypatch, cents=5)
     with opened(Shop()) as world:
         filled(world, "o")
         with pytest.raises(wl.Error, match="cannot be cleared"):
@@ -407,7 +398,8 @@ async def test_a_late_success_after_a_timeout_is_dropped_journaled_and_traced(lm
         await world.act(Order.fill(5), key="o")
         done = await world.act(Order.pay("tok"), key="o", id="pay", timeout=30)
         assert done.state.refused is not None
-        assert done.state.refused["code"] == "EFFECT_TIMEOUT"  # type: ignore[index]
+        assert done.state.refused is not None
+        assert done.state.refused.code == "EFFECT_TIMEOUT"
         [answered] = [each for each in await kits.entries(world) if each.kind is Kind.EFFECT_RESULT]
         item = replay.item_of(answered)
         assert isinstance(item, inbox.Receipt)

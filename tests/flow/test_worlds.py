@@ -12,7 +12,7 @@ import pytest
 
 import worldline as wl
 from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
-from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
+from tests.flow.shop import TODOS, Order, Order2, Order3, Shop, break_clearing
 from worldline import flow, testing
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
@@ -20,8 +20,7 @@ from worldline.kernel import replay, runs
 from worldline.kernel.domains import acting, declared, kept
 from worldline.kernel.domains.asking import Target
 from worldline.kernel.events import Answer
-from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import jobs, patches
+from worldline.kernel.flow import jobs
 from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.exporting import tools as exporting
 from worldline.kernel.state import Machine
@@ -342,14 +341,7 @@ def test_the_environment_is_journaled_and_read_by_flows() -> None:
 @pytest.mark.probe("domains.cell-fatal")
 def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop()
-    apply = cores.Core.apply
-
-    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
-        if any(each.path == patches.CLEAR for each in given) and head.data["cents"] == 13:
-            raise RuntimeError("disk full")
-        return apply(self, schema, head, given, context)
-
-    monkeypatch.setattr(cores.Core, "apply", broken)
+    break_clearing(monkeypatch, cents=13)
     with opened(shop) as world:
         for key, cents in (("bad", 13), ("good", 5)):
             world.act(Order.fill(cents), key=key)

@@ -12,13 +12,11 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.flow.shop import Order, Shop
+from tests.flow.shop import Order, Shop, break_clearing
 from tests.roles.kit import Kit
 from worldline import cli, flow
 from worldline.inspect import why
 from worldline.inspect.why import Reason
-from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import patches
 from worldline.model.work import WorkState
 
 
@@ -162,14 +160,7 @@ async def test_intents_of_a_domain_that_is_not_declared_any_more(memory_kit: Kit
 
 async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(why, "CELLS_SHOWN_MAX", 1)
-    apply = cores.Core.apply
-
-    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
-        if any(each.path == patches.CLEAR for each in given) and head.data["cents"] == 13:
-            raise RuntimeError("disk full")
-        return apply(self, schema, head, given, context)
-
-    monkeypatch.setattr(cores.Core, "apply", broken)
+    break_clearing(monkeypatch, cents=13)
     shop = waiting()
     async with memory_kit.hosting(shop.app) as universe:
         world = await universe.ensure("w", shop.app)

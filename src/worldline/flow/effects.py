@@ -28,7 +28,7 @@ class EffectCall:
     params: Mapping[str, Any]
     requirement: Mapping[str, Any]
     snapshot: Mapping[str, Any]
-    head: snapshots.Snapshot
+    head: snapshots.Snapshot = snapshots.GIVEN
 
 
 Patches = list[patches.Patch]

@@ -46,7 +46,7 @@ from worldline.model.trace import Kept, Source
 from worldline.model.upkeep.sealed import Erase
 from worldline.roles import traces
 from worldline.testing import forks, render, sealing, stage
-from worldline.testing.flow.acting import Acting
+from worldline.testing.acting import Acting
 from worldline.testing.life import Life, Standing
 
 R = TypeVar("R")

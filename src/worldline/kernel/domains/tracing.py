@@ -161,7 +161,7 @@ def _late(entries: Sequence[journal.Entry]) -> Iterator[bytes]:
 
 
 @contextmanager
-def told(recorder: turn.Recorder) -> Iterator[None]:
+def told(recorder: documents.Recorder) -> Iterator[None]:
     """Within the block, steps tell it what jobs do. It is set for the thread alone."""
     token = documents.recorder.set(recorder)
     try:

@@ -1,1 +1,1 @@
-"""Flow domains in tests."""
+"""Any actions of a flow domain, drawn by hypothesis."""
