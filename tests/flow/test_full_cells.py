@@ -12,6 +12,7 @@ import pytest
 
 import worldline as wl
 from tests import aio
+from tests.flow.documents import document, field, get, lit, put
 from tests.flow.shop import Order, Shop
 from tests.flow.test_worlds import opened
 from tests.roles.conftest import lmdb_kit
@@ -99,6 +100,23 @@ def test_of_queued_intents_only_the_one_that_does_not_fit_ends_with_an_error() -
         assert ends(world) == {"first": "complete", "w0": "complete", "w1": "complete", "w2": "error"}
         assert len(world.snapshot(Note).data["text"]) == 20
         assert cell(world).queue == []
+
+
+def test_what_is_nested_too_deep_to_be_stored_ends_its_intent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    nest = put("tree", {"kind": "object", "fields": {"child": get("tree")}})
+    app = wl.Program("nested")
+    nested = app.domain(
+        document({"nest": nest, "clear": put("tree", lit(None))}, {"tree": field("object")}), name="Nested"
+    )
+    with testing.world(app) as world:
+        done = [world.act(nested.action("nest")()) for _ in range(limits.CBOR_DEPTH_MAX + 5)]
+        ended = [each.status for each in done]
+        assert ended == sorted(ended), "once it is too deep, every further one ends with an error"
+        assert (ended[0], ended[-1]) == ("complete", "error")
+        assert "nested deeper" in str(done[-1].error)
+        assert world.act(nested.action("clear")()).state["tree"] is None
+        world.prove()
 
 
 def test_a_full_cell_still_says_how_its_intents_end() -> None:

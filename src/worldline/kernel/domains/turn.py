@@ -163,8 +163,8 @@ class Turn:
         """Run the jobs again, and end the intent of each one that leaves more than the cell can hold."""
         while (job := self._next()) is not None:
             before = self._progress()
-            self._settle(self._outcome(job))
             try:
+                self._settle(self._outcome(job))
                 cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
                 self._leaving()
             except (errors.TooLarge, errors.EncodeError) as error:
