@@ -156,6 +156,7 @@ FLOW_ITERATIONS_MAX = 100  # computes of one intent
 FLOW_EFFECT_TIMEOUT_MS = 30_000
 FLOW_RETRY_DELAY_MS = 1_000
 FLOW_CELL_BYTES_MAX = 512 * KIB  # of a flow domain's cell in a world
+FLOW_CELL_SPARE_BYTES = 64 * KIB  # more that it may take, for the errors of intents that it cannot hold
 FLOW_QUEUE_MAX = 256  # intents that wait in one cell
 FLOW_DONE_KEPT_MAX = 64  # intents with ids of their callers that a cell remembers the end of
 FLOW_STATE_BYTES_MAX = 4 * KIB  # of a state that is answered with the end of an intent; a larger one is read

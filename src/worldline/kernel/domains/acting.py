@@ -194,6 +194,8 @@ def patch(machine: Machine, data: bytes) -> bytes:
     turn.enqueue(jobs.ApplyPatches(given, wanted.source))
     turn.finish()
     take_answered(machine)
+    if turn.refused is not None:
+        raise turn.refused
     return values.NONE
 
 

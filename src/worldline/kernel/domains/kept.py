@@ -58,7 +58,9 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All of a cell. `named`: the bodies of intents under way whose ids their callers chose."""
+    """All of a cell. `named`: the bodies of intents under way whose ids their callers chose. `asked`: of the questions
+    of other worlds that are not answered yet, the world that was asked: a fork answers none that was put to its parent.
+    """
 
     snapshot: dict[str, Any] = {}
     queue: list[Waiting] = []
@@ -67,14 +69,16 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     done: list[Done] = []
     fatal: str = ""
     blocked: str = ""
+    asked: dict[str, bytes] = {}
 
 
-def encode(kept: Kept, head: snapshots.Snapshot) -> bytes:
-    """`TooLarge` or `EncodeError` for what no cell may hold."""
+def encode(kept: Kept, head: snapshots.Snapshot, *, spare: bool = False) -> bytes:
+    """`TooLarge` or `EncodeError` for what no cell may hold. `spare`: what is kept free for errors may be used."""
     made = msgspec.structs.replace(kept, snapshot=snapshots.plain(head))
     data = canonical.encode(msgspec.to_builtins(made, builtin_types=(bytes,)))
-    if len(data) > limits.FLOW_CELL_BYTES_MAX:
-        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limits.FLOW_CELL_BYTES_MAX)
+    limit = limits.FLOW_CELL_BYTES_MAX + (limits.FLOW_CELL_SPARE_BYTES if spare else 0)
+    if len(data) > limit:
+        raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data
 
 

@@ -3,7 +3,7 @@ from them is done at once. A world is a host of the contract without runners: th
 mailbox, the step is the job's frame.
 
 The cell is written before anything is asked for or answered. What it cannot hold ends the intent that would have put
-it there, over the snapshot as it was.
+it there, over the snapshot as it was: then all jobs are run once more, and the cell is looked at behind each of them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held
+from worldline.kernel.rows.records import UNREAD, Held, Pending
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
 from worldline.model.journal import Kind
+from worldline.model.work import WorkKind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
@@ -92,7 +93,10 @@ class Turn:
         self._asked: list[snapshots.Requirement] = []
         self._ends: list[tuple[str, Answer]] = []
         self._stale: list[str] = []
+        self._said: list[bytes] = []  # failures, to be journaled
+        self._cut_off: list[str] = []  # intents that have ended with effects open, maybe
         self._owed: dict[str, list[Owed]] = {}
+        self.refused: errors.Error | None = None  # why what no intent has asked for was not done
 
     # --- What is to be done ---
 
@@ -119,6 +123,8 @@ class Turn:
         kept = self._kept
         if owed.waits:
             kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
+        if owed.message:
+            kept = replace(kept, asked={**kept.asked, owed.message.hex(): self._here})
         done = next((each for each in kept.done if each.id == wanted.id), None)
         if done is not None:
             self._ends.append((wanted.id, self._answer(done.status, done.error)))
@@ -157,60 +163,116 @@ class Turn:
         )  # fmt: skip
         self.head = head
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for pending in [each for each in self.machine.work.open.values() if each.event]:
-            if pending.run or Target.of(pending.event).intent != intent_id:
-                continue
-            if Target.of(pending.event).domain == self.domain and Target.of(pending.event).key == self.key:
-                self.machine.work.give_up(pending)
+        self._cut_off.append(intent_id)
 
     # --- Running it ---
 
     def finish(self) -> None:
         """Run the jobs, write the cell, and then do what follows: effects, answers."""
-        before = self._jobs[0] if self._jobs else None
-        start = self._kept, self.head
+        start = self._state()
         try:
-            data = self._run()
-        except (errors.TooLarge, errors.EncodeError) as error:
-            probes.hit("domains.cell-unstorable")
-            self._kept, self.head = start
-            self._asked, self._ends, self._stale = [], [], []
-            self._jobs.clear()
-            job = before or self._start_next()
-            assert job is not None, "what was stored can be stored"
-            context = self._context(job.intent_id)
-            self._settle(jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit))
+            self._run()
             data = self._closed()
+        except (errors.TooLarge, errors.EncodeError):
+            probes.hit("domains.cell-unstorable")
+            self._restore(start)
+            self._run(checked=True)
+            data = self._closed(spare=True)
         self._write(data)
+        for said in self._said:
+            self.machine.draft(Kind.HANDLER_FAILED, said)
+        for intent_id in self._cut_off:
+            self._give_up(intent_id)
         for requirement in self._asked:
             _ask(self.machine, self.domain, self.key, requirement)
         for requirement_id in self._stale:
             probes.hit("domains.outcome-stale")
-            said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
-            self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
+            dropped = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
+            self.machine.draft(Kind.LATE_ANSWER, values.dump(dropped))
         for intent_id, answer in self._ends:
             for each in self._owed[intent_id]:
                 tell(self.machine, each, answer)
 
-    def _run(self) -> bytes:
-        while (job := self._next()) is not None:
-            context = self._context(jobs.seed(job, self.head))
-            domain = self._domain()
-            try:
-                outcome = stack.call(jobs.run, job, self.head, domain, context, self._emit)
-            except (MemoryError, errors.CannotStep):
-                raise
-            except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
-                outcome = jobs.failed(job, error, self.head, domain, context=context, emit=self._emit)
-            self._settle(outcome)
-        return self._closed()
+    @property
+    def _here(self) -> bytes:
+        return self.machine.now.context.address.world
 
-    def _closed(self) -> bytes:
-        """The cell as bytes. Who waits for an intent that has ended is in it no more."""
-        self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
-        owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
-        self._kept = replace(self._kept, owed=owed)
-        return cells_of.encode(self._kept, self.head)
+    def _run(self, *, checked: bool = False) -> None:
+        """`checked`: what the cell cannot hold ends the intent whose job would put it there, and no other."""
+        while (job := self._next()) is not None:
+            before = self._state() if checked else None
+            self._settle(self._outcome(job))
+            if before is not None:
+                try:
+                    cells_of.encode(self._kept, self.head)
+                except (errors.TooLarge, errors.EncodeError) as error:
+                    self._restore(before)
+                    self._settle(self._failed(job, error))
+
+    def _outcome(self, job: jobs.Job) -> jobs.Outcome:
+        context = self._context(jobs.seed(job, self.head))
+        try:
+            return stack.call(jobs.run, job, self.head, self._domain(), context, self._emit)
+        except (MemoryError, errors.CannotStep):
+            raise
+        except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
+            return self._failed(job, error)
+
+    def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
+        """A job could not be done. Its intent ends; without one, it has changed nothing."""
+        if job.intent_id:
+            self._cut_off.append(job.intent_id)
+        elif isinstance(error, errors.Error):
+            self.refused = error
+        context = self._context(jobs.seed(job, self.head))
+        return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
+
+    def _state(self) -> tuple[Any, ...]:
+        """All that a job changes."""
+        lists = (self._jobs, self._asked, self._ends, self._stale, self._said, self._cut_off)
+        return self._kept, self.head, [list(each) for each in lists]
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        self._kept, self.head, (waiting, *lists) = state
+        self._jobs = deque(waiting)
+        self._asked, self._ends, self._stale, self._said, self._cut_off = (list(each) for each in lists)
+
+    def _give_up(self, intent_id: str) -> None:
+        """An intent has ended while effects of it are open, or held back: nothing waits for them any more."""
+
+        def is_its(target: str) -> bool:
+            to = Target.of(target)
+            return (to.domain, to.key, to.intent) == (self.domain, self.key, intent_id)
+
+        work_of = self.machine.work
+        for pending in [each for each in work_of.open.values() if _requires(each) and is_its(each.event)]:
+            work_of.give_up(pending)
+        if work_of.unsent:
+            work_of.unsent.keep(lambda held: None if not held.run and held.id and is_its(held.id) else held)
+
+    def _closed(self, *, spare: bool = False) -> bytes:
+        """The cell as bytes. Who waits for an intent that has ended is in it no more. `spare`: with the errors of
+        intents that it could not hold more of, which are bounded.
+        """
+        kept = self._kept
+        told = {intent_id: kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
+        owed = {each: owed for each, owed in kept.owed.items() if each not in told}
+        asked = kept.asked
+        if asked:
+            self._owed = {id: [each for each in its if self._was_asked(each)] for id, its in told.items()}
+            answered = [each.message.hex() for its in told.values() for each in its]
+            asked = {each: world for each, world in asked.items() if each not in answered}
+        else:
+            self._owed = told
+        self._kept = replace(kept, owed=owed, asked=asked)
+        return cells_of.encode(self._kept, self.head, spare=spare)
+
+    def _was_asked(self, owed: Owed) -> bool:
+        """Whether it is for this world to answer. A question that was put to the parent of a fork is for the parent."""
+        is_ours = self._kept.asked.get(owed.message.hex(), self._here) == self._here
+        if not is_ours:
+            probes.hit("domains.asked-before-fork")
+        return is_ours
 
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
@@ -256,7 +318,8 @@ class Turn:
         """The cell takes nothing any more; others go on."""
         probes.hit("domains.cell-fatal")
         said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
-        self.machine.draft(Kind.HANDLER_FAILED, said)
+        self._said.append(said)
+        self._cut_off += slots.every(self.head)
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
         self._ends += [(each, Answer(False, said)) for each in self._kept.owed]
         self._jobs.clear()
@@ -288,7 +351,7 @@ class Turn:
             if wrong != self._kept.blocked:
                 name = row_keys.cell_name(self.domain, self.key)
                 why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
-                self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+                self._said.append(runs.failure(UNFIT, why))
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
@@ -344,6 +407,11 @@ class KeyFatal(errors.Error):
 
 
 ABANDONED = "ABANDONED"
+
+
+def _requires(pending: Pending) -> bool:
+    """Whether open work is what a flow domain requires."""
+    return bool(pending.event) and not pending.run and pending.kind is WorkKind.EFFECT
 
 
 def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
