@@ -15,6 +15,7 @@ from tests.flow.documents import document, effect, field, get, lit, op, put, seq
 from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
 from worldline import flow, testing
 from worldline.base import errors, limits
+from worldline.client.flow.acted import event_of
 from worldline.codec import canonical, structs
 from worldline.kernel import runs
 from worldline.kernel.domains import acting, declared, kept
@@ -353,6 +354,100 @@ def test_what_a_cell_cannot_hold_ends_the_intent_that_would_put_it_there(monkeyp
             world.act(Order.pay("t" * 3_000), key="o")
 
 
+def crates(effects: Any = "parallel") -> tuple[wl.Program, Any, Any]:
+    """A program whose domain asks for two effects at once, each into a field of its own."""
+    app = wl.Program("crates")
+
+    @app.effect
+    async def part(number: int) -> str:
+        raise AssertionError(number)
+
+    asks = [
+        when(op("isNull", get(name)), effect("part", number=lit(number), into=lit(name)))
+        for number, name in enumerate("ab")
+    ]
+    actions = {"pack": seq(*asks), "fill": {
+        "flow": put("text", op("concat", get("input.text"), get("input.text"))),
+        "input": {"type": "object", "required": True, "fields": {"text": {"type": "string", "required": True}}},
+    }}  # fmt: skip
+    fields = {name: field("string") for name in ("a", "b", "text")}
+    return app, app.domain(document(actions, fields), name="Crate", effects=effects), part
+
+
+def test_effects_of_an_intent_that_a_cell_cannot_hold_are_given_up_and_the_next_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by the simulator: they were performed all the same, and whatever waited behind it waited for ever."""
+    monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
+    app, crate, part = crates()
+    script = wl.Script().on(part, wl.Script.later(1, "x" * 3_000), wl.Script.later(9, "late"))
+    with testing.world(app, script) as world:
+        world.submit(crate.action("pack")(), id="first")
+        waits = world.submit(crate.action("fill")(text="next"), id="next")
+        world.advance(2)
+        assert world.machine.work.open == {}
+        assert (world.snapshot(crate).data["a"], world.snapshot(crate).data["text"]) == (None, "nextnext")
+        assert [each.kind for each in world.journal() if each.correlation == waits] == [Kind.EVENT, Kind.ANSWERED]
+        assert world.act(crate.action("pack")(), id="first").error is not None
+        world.prove()
+
+
+def test_a_cell_that_is_full_ends_the_intent_that_fills_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intent before it, whose effect had been performed, was ended in its place."""
+    monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_400)
+    app, crate, part = crates("serial")
+    with testing.world(app, wl.Script().on(part, wl.Script.later(1, "one"), wl.Script.later(1, "two"))) as world:
+        world.submit(crate.action("pack")(), id="first")
+        world.submit(crate.action("fill")(text="x" * 1_000), id="half")
+        world.submit(crate.action("pack")(), id="last")
+        world.advance(5)
+        assert [world.act(crate.action(name)(), id=id).status for name, id in (("pack", "first"), ("pack", "last"))] == [
+            "complete", "complete",
+        ]  # fmt: skip
+        assert world.act(crate.action("fill")(text="x" * 1_000), id="half").status == "error"
+        assert (world.snapshot(crate).data["b"], world.snapshot(crate).data["text"]) == ("two", None)
+
+
+def test_a_patch_that_a_cell_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was left out, and its caller was told that all is well."""
+    monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 2_000)
+    app, crate, _ = crates()
+    with testing.world(app) as world:
+        with pytest.raises(wl.BadInput, match="the cell of a flow domain"):
+            world.patch(crate, [flow.set("text", "x" * 3_000)])
+        world.patch(crate, [flow.set("text", "short")])
+        assert world.snapshot(crate).data["text"] == "short"
+        world.prove()
+
+
+def test_a_cell_has_room_for_the_errors_of_intents_that_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, crate, _ = crates()
+    with testing.world(app) as world:
+        world.act(crate.action("fill")(text="x" * 1_000))
+        size = len(world.machine.cells["Crate", ""].data)
+        monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", size)  # not one byte more
+        for number in range(40):
+            assert world.act(crate.action("fill")(text="y" * 2_000), id=f"{number}").status == "error"
+        assert size < len(world.machine.cells["Crate", ""].data) < size + limits.FLOW_CELL_SPARE_BYTES
+        monkeypatch.setattr(limits, "FLOW_CELL_BYTES_MAX", 100_000)
+        assert world.act(crate.action("fill")(text="z")).state["text"] == "zz"
+
+
+def test_what_is_held_back_of_an_abandoned_intent_never_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step has no room for is asked for by the next, which may be the one that abandons it."""
+    monkeypatch.setattr(limits, "STEP_EFFECTS_MAX", 1)
+    app, crate, part = crates()
+    with testing.world(app, wl.Script().on(part, wl.Script.never())) as world:
+        schema, data = event_of(crate.action("pack")(), key="", id="first", named=True)
+        world._stage.step(world._actor, inbox.Event(schema, payload.inline(data)), data)
+        assert (len(world.machine.work.open), len(world.machine.work.unsent.items)) == (1, 1)
+        world.abandon(crate, "first")
+        assert (world.machine.work.open, list(world.machine.work.unsent.items)) == ({}, [])
+        asked = [each for each in world.journal() if each.kind is Kind.EFFECT_REQUESTED]
+        assert len(asked) == 1
+        world.prove()
+
+
 def test_a_state_that_is_large_is_read_and_not_answered() -> None:
     shop = Shop()
     with opened(shop) as world:
@@ -470,6 +565,57 @@ def test_what_a_dry_fork_requires_is_parked_and_answered_by_hand() -> None:
         assert scripted.act(Order.pay("tok"), key="o").state.receipt == "said before"
         fork.prove()
         scripted.prove()
+
+
+@pytest.mark.probe("fork.shared-requirement")
+def test_a_fork_of_a_fork_that_shares_asks_for_the_effect_itself() -> None:
+    """Found by the simulator: it looked for the answer of its parent's parent, whatever its policy said."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        sharing = world.fork("sharing", effects="share")
+        script = wl.Script().on(shop.charge, "scripted")
+        forks = {
+            policy: sharing.fork(policy, effects=policy, script=script if policy == "script" else None)
+            for policy in ("drop", "reissue", "share", "script")
+        }  # type: ignore[call-overload]
+        asked = {policy: [each.name for each in fork.machine.work.open.values()] for policy, fork in forks.items()}
+        assert asked == {"drop": [], "reissue": ["charge"], "share": ["worldline.share"], "script": []}
+        assert forks["reissue"].answer(shop.charge, "by hand") == 1
+        world.advance(20)
+        receipts = {policy: fork.state(Order, "o").receipt for policy, fork in forks.items()}
+        assert receipts == {"drop": None, "reissue": "by hand", "share": "r-1", "script": "scripted"}
+        for fork in forks.values():
+            fork.prove()
+
+
+@pytest.mark.probe("domains.asked-before-fork")
+def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
+    """Found by the simulator: both answered under one id, and whichever came first was taken."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        data = structs.encode(acting.StartIntent("o", "far", True, [{"card": "tok"}]))
+
+        def ask(asked: TestWorld, id: bytes) -> None:
+            message = inbox.Message(
+                id * 16, b"u" * 16, b"w" * 16, 1, MessageMode.TYPED, "Order.pay", payload.inline(data), reply=Reply.MESSAGE
+            )
+            asked.step(message, data)
+
+        ask(world, b"m")
+        fork = world.fork("other", effects="reissue", live=True)
+        ask(fork, b"n")
+        fork.crash()
+        world.advance(10)
+        assert [replies(each) for each in (world, fork)] == [[(b"m" * 16).hex()], [(b"n" * 16).hex()]]
+        assert kept.decode(fork.machine.cells["Order", "o"].data)[0].asked == {}
+        fork.prove()
+
+
+def replies(world: TestWorld) -> list[str]:
+    return [each.correlation for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
 
 
 def test_forks_behind_every_step_come_to_the_same() -> None:

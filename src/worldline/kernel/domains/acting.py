@@ -14,7 +14,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
 from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.turn import Target, Turn, tell
+from worldline.kernel.domains.turn import Target, Turn, effect_of, tell
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
@@ -131,6 +131,13 @@ def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
     turn = Turn(machine, to.domain, to.key)
     turn.enqueue(_fulfilment(turn.head, to, outcome))
     turn.finish()
+
+
+def required(machine: Machine, target: str) -> tuple[str, bytes]:
+    """The effect that a requirement asks for, and its parameters, as they leave the world."""
+    to = Target.of(target)
+    pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
+    return effect_of(next(each for each in pending if each.id == to.requirement))
 
 
 def take_answered(machine: Machine) -> None:

@@ -437,8 +437,13 @@ def tell(machine: Machine, owed: Owed, answer: Answer) -> None:
 
 def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:
     """A requirement leaves as an effect of the world; the world's name for it is the key outside."""
-    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
-    params = values.pack([values.dump(given), b""])
+    name, params = effect_of(requirement)
     target = Target(domain, key, requirement.intent_id, requirement.id).text()
     due_us = machine.now.context.store_us
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target))
+    work.ask_for(machine, Held("", -1, OpKind.EFFECT, name, params, due_us, target))
+
+
+def effect_of(requirement: snapshots.Requirement) -> tuple[str, bytes]:
+    """The effect that a requirement becomes: its name, and its parameters without those that stay inside."""
+    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
+    return requirement.type, values.pack([values.dump(given), b""])

@@ -125,13 +125,13 @@ class FlowDomains:
         except (errors.DecodeError, Unknown):  # parts of it are blobs
             life.is_known = False
             return
-        for wrong in life.model.wrong:
-            self._broken("H2", f"{life.name}, step {stored.step}: {wrong}")
+        self._never_again(life, step, before)
+        for invariant, wrong in life.model.wrong:
+            self._broken(invariant, f"{life.name}, step {stored.step}: {wrong}")
         life.model.wrong.clear()
         cells = self._cells(life)
         self._like_model(life, stored.step, cells)
         self._open_is_pending(life, stored.step, cells)
-        self._never_again(life, step, before)
         self._stale_changes_nothing(life, step, changed)
 
     def _cells(self, life: Life) -> dict[Name, tuple[kept.Kept, snapshots.Snapshot]]:

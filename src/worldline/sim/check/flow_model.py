@@ -287,12 +287,12 @@ class Cell:
 
 
 class Model:
-    """A world. `wrong`: what its journal says and the model does not."""
+    """A world. `wrong`: what its journal says and the model does not, each with the invariant that is broken."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.cells: dict[Name, Cell] = {}
-        self.wrong: list[str] = []
+        self.wrong: list[tuple[str, str]] = []
         self._declared: dict[str, str] = {}  # the version of each domain's document
         self._env: dict[str, Any] = {}
         self._asked: dict[bytes, tuple[Name, Label]] = {}  # effects that have left the world, by their names outside
@@ -331,7 +331,7 @@ class Model:
         for entry in step.entries[1:]:
             self._derived(step, entry)
         if self._due:
-            self.wrong.append(f"{list(self._due)} were not told how their intents have ended")
+            self.wrong.append(("H2", f"{list(self._due)} were not told how their intents have ended"))
 
     # --- Inputs ---
 
@@ -436,7 +436,7 @@ class Model:
             label = _label(effect, params)
             found = self._cell_of(label)
             if found is None:
-                self.wrong.append(f"{label} is asked for, and no intent waits for that")
+                self.wrong.append(("H1", f"{label} is asked for, and no intent waits for that"))
                 return
             name = found
         self._asked[work] = name, label
@@ -488,7 +488,7 @@ class Model:
             acted = structs.decode(Acted, answer.data)
             found = acted.status, "" if acted.error is None else acted.error["code"]
         if found != wanted:
-            self.wrong.append(f"{correlation} was told {found} instead of {wanted}")
+            self.wrong.append(("H2", f"{correlation} was told {found} instead of {wanted}"))
 
 
 def _item(entry: journal.Entry) -> inbox.Item | None:
