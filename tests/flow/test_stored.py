@@ -190,6 +190,24 @@ async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: K
     assert (await proved(lmdb_kit, "w", shop.app)).holds
 
 
+async def test_worlds_that_begin_otherwise_are_proved_without_their_program(lmdb_kit: Kit) -> None:
+    """Found by the simulator: forks of worlds that had done nothing, and worlds whose program changed before their
+    first step. What came before the documents could not be run again.
+    """
+    first, second = Shop(), Shop(2)
+    async with lmdb_kit.hosting() as universe:
+        await universe.create("w", first.app)
+        await universe.create("changed", first.app)
+    async with lmdb_kit.hosting(second.app) as universe:
+        assert (await universe.world("changed").act(Order2.fill(5), key="o")).state.cents == 5
+        fork = await universe.world("w").fork("fork")
+        assert (await fork.act(Order2.fill(6), key="o")).state.cents == 6
+        again = await universe.world("fork").fork("again", at=1)
+        assert (await again.act(Order2.fill(7), key="o")).state.cents == 7
+    for name in ("changed", "fork", "again"):
+        assert (await proved(lmdb_kit, name)).holds
+
+
 @pytest.mark.parametrize("fate", crashing.DEATHS)
 async def test_a_death_at_any_commit_is_one_intent_and_one_end(fate: crashing.Fate, tmp_path: Path) -> None:
     shop = Shop(attempts=5)  # an attempt whose process dies counts
