@@ -401,9 +401,8 @@ def test_a_cell_that_is_full_ends_the_intent_that_fills_it_and_no_other(monkeypa
         world.submit(crate.action("fill")(text="x" * 1_000), id="half")
         world.submit(crate.action("pack")(), id="last")
         world.advance(5)
-        assert [world.act(crate.action(name)(), id=id).status for name, id in (("pack", "first"), ("pack", "last"))] == [
-            "complete", "complete",
-        ]  # fmt: skip
+        for id in ("first", "last"):
+            assert world.act(crate.action("pack")(), id=id).status == "complete"
         assert world.act(crate.action("fill")(text="x" * 1_000), id="half").status == "error"
         assert (world.snapshot(crate).data["b"], world.snapshot(crate).data["text"]) == ("two", None)
 
@@ -579,7 +578,7 @@ def test_a_fork_of_a_fork_that_shares_asks_for_the_effect_itself() -> None:
         forks = {
             policy: sharing.fork(policy, effects=policy, script=script if policy == "script" else None)
             for policy in ("drop", "reissue", "share", "script")
-        }  # type: ignore[call-overload]
+        }
         asked = {policy: [each.name for each in fork.machine.work.open.values()] for policy, fork in forks.items()}
         assert asked == {"drop": [], "reissue": ["charge"], "share": ["worldline.share"], "script": []}
         assert forks["reissue"].answer(shop.charge, "by hand") == 1
@@ -600,7 +599,14 @@ def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
 
         def ask(asked: TestWorld, id: bytes) -> None:
             message = inbox.Message(
-                id * 16, b"u" * 16, b"w" * 16, 1, MessageMode.TYPED, "Order.pay", payload.inline(data), reply=Reply.MESSAGE
+                id * 16,
+                b"u" * 16,
+                b"w" * 16,
+                1,
+                MessageMode.TYPED,
+                "Order.pay",
+                payload.inline(data),
+                reply=Reply.MESSAGE,
             )
             asked.step(message, data)
 

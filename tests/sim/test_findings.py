@@ -211,8 +211,8 @@ class Holding:
 
 
 def test_no_state_of_a_world_is_saved_while_it_is_still_being_taken() -> None:
-    """A fork was saved as soon as it had begun, in the middle of the step that declares its flow domains. A process that
-    died then left a state that no step had led to, and the fork went on from there (seed 44 with flows=2).
+    """A fork was saved as soon as it had begun, in the middle of the step that declares its flow domains. When its host
+    died then, the fork went on from a state that no step had led to (seed 44 with flows=2).
     """
 
     async def scenario(calm: kit.Calm) -> None:

@@ -180,9 +180,9 @@ class Prover:
         given = replay.input_of(entries, functools.partial(_load, loaded))
         if isinstance(given.item, inbox.Control) and given.item.command == acting.DOMAINS:
             return structs.decode(acting.Declared, given.data).alone
-        if isinstance(given.item, inbox.Control) and given.item.command in (fork.FORKED, commands.PROGRAM):
-            if all(key in _BLANK or key.startswith(row_keys.SCRIPT) for key in self._rows.keys()):
-                return True
+        begins = isinstance(given.item, inbox.Control) and given.item.command in (fork.FORKED, commands.PROGRAM)
+        if begins and all(key in _BLANK or key.startswith(row_keys.SCRIPT) for key, _ in self._rows.items()):
+            return True
         row = self._rows.get(row_keys.DOMAINS)
         return row is not None and canonical.decode(row.meaning)[0] is True  # type: ignore[index]
 

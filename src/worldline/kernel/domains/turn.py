@@ -30,7 +30,7 @@ from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held, Pending
+from worldline.kernel.rows.records import UNREAD, Held
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
 from worldline.model.journal import Kind
@@ -84,7 +84,7 @@ class Turn:
         self.key = key
         self._cell = machine.find_cell((domain, key))
         if self._cell is None:
-            self._kept, self.head = Kept(), self._created()
+            self._kept, self.head = Kept(), _created(machine, domain, self._context("initial"))
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
@@ -182,7 +182,7 @@ class Turn:
         for said in self._said:
             self.machine.draft(Kind.HANDLER_FAILED, said)
         for intent_id in self._cut_off:
-            self._give_up(intent_id)
+            _give_up(self.machine, self.domain, self.key, intent_id)
         for requirement in self._asked:
             _ask(self.machine, self.domain, self.key, requirement)
         for requirement_id in self._stale:
@@ -212,11 +212,14 @@ class Turn:
     def _outcome(self, job: jobs.Job) -> jobs.Outcome:
         context = self._context(jobs.seed(job, self.head))
         try:
-            return stack.call(jobs.run, job, self.head, self._domain(), context, self._emit)
+            outcome: jobs.Outcome = stack.call(
+                jobs.run, job, self.head, _domain_of(self.machine, self.domain, self.head), context, self._emit
+            )
         except (MemoryError, errors.CannotStep):
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
             return self._failed(job, error)
+        return outcome
 
     def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
         """A job could not be done. Its intent ends; without one, it has changed nothing."""
@@ -225,7 +228,9 @@ class Turn:
         elif isinstance(error, errors.Error):
             self.refused = error
         context = self._context(jobs.seed(job, self.head))
-        return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
+        return jobs.failed(
+            job, error, self.head, _domain_of(self.machine, self.domain, self.head), context=context, emit=self._emit
+        )
 
     def _state(self) -> tuple[Any, ...]:
         """All that a job changes."""
@@ -236,19 +241,6 @@ class Turn:
         self._kept, self.head, (waiting, *lists) = state
         self._jobs = deque(waiting)
         self._asked, self._ends, self._stale, self._said, self._cut_off = (list(each) for each in lists)
-
-    def _give_up(self, intent_id: str) -> None:
-        """An intent has ended while effects of it are open, or held back: nothing waits for them any more."""
-
-        def is_its(target: str) -> bool:
-            to = Target.of(target)
-            return (to.domain, to.key, to.intent) == (self.domain, self.key, intent_id)
-
-        work_of = self.machine.work
-        for pending in [each for each in work_of.open.values() if _requires(each) and is_its(each.event)]:
-            work_of.give_up(pending)
-        if work_of.unsent:
-            work_of.unsent.keep(lambda held: None if not held.run and held.id and is_its(held.id) else held)
 
     def _closed(self, *, spare: bool = False) -> bytes:
         """The cell as bytes. Who waits for an intent that has ended is in it no more. `spare`: with the errors of
@@ -326,15 +318,6 @@ class Turn:
 
     # --- Its document ---
 
-    def _domain(self) -> jobs.Domain:
-        """What jobs are run with: the document that the snapshot was made under."""
-        domains = self.machine.domains
-        document = compiled(domains.documents[self.head.meta.schema_hash].raw)
-        current = domains.current.get(self.domain)
-        parallel = current is not None and current.parallel
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
-        return jobs.Domain(document, core, parallel=parallel)
-
     def _fits(self) -> bool:
         """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
         current = self.machine.domains.current.get(self.domain)
@@ -365,13 +348,6 @@ class Turn:
         if self._kept.blocked:
             self._kept = replace(self._kept, blocked="")
             self.machine.domains.unblock(self.domain, self.key)
-
-    def _created(self) -> snapshots.Snapshot:
-        found = self.machine.domains.current.get(self.domain)
-        if found is None:
-            raise errors.NotFound(f"the world has no flow domain {self.domain!r} now")
-        document = compiled(self.machine.domains.documents[found.hash].raw)
-        return cores.created(document, {}, self._context("initial"))
 
     @property
     def _now(self) -> int:
@@ -409,13 +385,26 @@ class KeyFatal(errors.Error):
 ABANDONED = "ABANDONED"
 
 
-def _requires(pending: Pending) -> bool:
-    """Whether open work is what a flow domain requires."""
-    return bool(pending.event) and not pending.run and pending.kind is WorkKind.EFFECT
-
-
 def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
     return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.Source(action, ""), now)
+
+
+def _created(machine: Machine, domain: str, context: snapshots.Context) -> snapshots.Snapshot:
+    """The first snapshot of a cell."""
+    found = machine.domains.current.get(domain)
+    if found is None:
+        raise errors.NotFound(f"the world has no flow domain {domain!r} now")
+    return cores.created(compiled(machine.domains.documents[found.hash].raw), {}, context)
+
+
+def _domain_of(machine: Machine, name: str, head: snapshots.Snapshot) -> jobs.Domain:
+    """What jobs are run with: the document that the snapshot was made under."""
+    domains = machine.domains
+    document = compiled(domains.documents[head.meta.schema_hash].raw)
+    current = domains.current.get(name)
+    parallel = current is not None and current.parallel
+    core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
+    return jobs.Domain(document, core, parallel=parallel)
 
 
 def misfit(document: Compiled, data: dict[str, Any]) -> str:
@@ -425,6 +414,23 @@ def misfit(document: Compiled, data: dict[str, Any]) -> str:
         if wrong:
             return wrong
     return ""
+
+
+def _give_up(machine: Machine, domain: str, key: str, intent_id: str) -> None:
+    """An intent has ended while effects of it are open, or held back: nothing waits for them any more."""
+
+    def is_its(run: str, target: str) -> bool:
+        if not target or run:
+            return False
+        to = Target.of(target)
+        return (to.domain, to.key, to.intent) == (domain, key, intent_id)
+
+    effects = [each for each in machine.work.open.values() if each.kind is WorkKind.EFFECT]
+    for pending in effects:
+        if is_its(pending.run, pending.event):
+            machine.work.give_up(pending)
+    if machine.work.unsent:
+        machine.work.unsent.keep(lambda held: None if is_its(held.run, held.id) else held)
 
 
 def tell(machine: Machine, owed: Owed, answer: Answer) -> None:

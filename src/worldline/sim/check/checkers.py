@@ -112,7 +112,9 @@ INVARIANTS = {
     "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
     "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
     "H1": Held("audit", "with every step, what is pending in the cells of flow domains is what is open for them"),
-    "H2": Held("audit", "an intent ends once, and is told so in that step; the same id gets the same end, or is refused"),
+    "H2": Held(
+        "audit", "an intent ends once, and is told so in that step; the same id gets the same end, or is refused"
+    ),
     "H3": Held("audit", "a cell holds what a sequential model makes of the journal, however its effects are performed"),
     "H4": Held("audit", "a requirement that has failed is never asked for again"),
     "H5": Held("audit", "an answer that comes too late changes no cell"),

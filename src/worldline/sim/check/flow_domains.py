@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
-from worldline.codec import canonical, structs
+from worldline.codec import structs
 from worldline.inspect import prove
 from worldline.kernel import values
 from worldline.kernel.domains import kept
@@ -25,7 +26,7 @@ from worldline.keys import worlds as world_keys
 from worldline.layers.stored import history
 from worldline.layers.stored.lines import Line
 from worldline.model import ids, inbox, row_keys
-from worldline.model.change import Change
+from worldline.model.change import Change, Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
@@ -47,12 +48,14 @@ class Life:
         self.at = at
         self.name = name
         before = [] if parent is None else [each for each in parent.model.steps if each.height <= height]
-        self.model = Model.of(before)
-        self.past = {each: rows for each, rows in (parent.past if parent else {}).items() if each <= height}
+        past = {} if parent is None else parent.past
+        failed = {} if parent is None else parent.failed
+        self.model: Model = Model.of(before)
+        self.past: dict[int, dict[bytes, Row]] = {each: rows for each, rows in past.items() if each <= height}
         self.rows = Rows(self.past[max(self.past)].items() if self.past else ())
         self.past.setdefault(height, dict(self.rows.items()))
-        self.failed = {each: at for each, at in (parent.failed if parent else {}).items() if at <= height}
-        self.is_known = parent is None or parent.is_known
+        self.failed: dict[str, int] = {each: at for each, at in failed.items() if at <= height}
+        self.is_known: bool = parent is None or parent.is_known
         self._reader = history.Reader(Line(at), above=height)
 
     def take(self, frames: list[tuple[bytes, bytes]]) -> list[history.Stored]:
@@ -62,12 +65,12 @@ class Life:
         """What of flow domains is open, by target, with its name outside; what is held back has none yet."""
         found: dict[str, bytes] = {}
         for _, row in self.rows.under(row_keys.WORK):
-            _, name, params, run, _, target, *_ = canonical.decode(row.meaning)
+            _, name, params, run, _, target, *_ = _fields(row.meaning)
             if target and not run:
-                step, ordinal, *_ = canonical.decode(row.placement)
+                step, ordinal, *_ = _fields(row.placement)
                 found[target] = ids.intent_id(self.at, step=step, ordinal=ordinal, kind=name, params=params)
         for _, row in self.rows.under(row_keys.HELD):
-            run, _, _, _, _, target, _ = canonical.decode(row.meaning)
+            run, _, _, _, _, target, _ = _fields(row.meaning)
             if target and not run:
                 found[target] = b""
         return found
@@ -159,9 +162,7 @@ class FlowDomains:
             if [each.id for each in own.queue] != [each.id for each in modelled.queue]:
                 self._broken("H3", f"{where}: other intents wait than in the model")
 
-    def _open_is_pending(
-        self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]
-    ) -> None:
+    def _open_is_pending(self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]) -> None:
         """H1."""
         wanted: dict[str, None] = {}
         for (domain, key), (own, head) in cells.items():
@@ -219,9 +220,9 @@ class FlowDomains:
             return
         answer = answered[op.id]
         if op.kind in flow_domains.ACTS and (answer != flow_domains.REUSED or op.id not in self._commissioned(ops)):
-            self._ended(life, op, op.kind, op.amount, op.id, answer)
+            self._ended(life, op, op.kind, answer)
         elif op.kind == "submit" and answer == "submitted" and life.name in flow_domains.WORLDS:
-            self._ended(life, op, flow_domains.submitted_as(op), op.amount, op.id, None)
+            self._ended(life, op, flow_domains.submitted_as(op), None)
         elif op.kind in ("again", "other"):
             kind, _, id = op.to.partition(" ")
             first, again = (flow_domains.act_of(kind, each) for each in (op.amount, flow_domains.repeated(op)))
@@ -229,14 +230,14 @@ class FlowDomains:
             if answer != wanted:
                 self._broken("H2", f"{op.world}: the intent {id} was repeated and ended as {answer}, not {wanted}")
 
-    def _ended(self, life: Life, op: Op, kind: str, amount: int, id: str, answer: object) -> None:
-        act, key = flow_domains.act_of(kind, amount)
+    def _ended(self, life: Life, op: Op, kind: str, answer: object) -> None:
+        act, key = flow_domains.act_of(kind, op.amount)
         cell = life.model.cells.get((flow_domains.name_of(act), key))
-        end: End | None = None if cell is None else cell.ends.get(id)
+        end: End | None = None if cell is None else cell.ends.get(op.id)
         if end is None:
-            self._broken("H2", f"{op.world}: the intent {id} ({kind}) has not ended")
+            self._broken("H2", f"{op.world}: the intent {op.id} ({kind}) has not ended")
         elif answer is not None and answer != list(end):
-            self._broken("H2", f"{op.world}: the intent {id} ({kind}) ended as {end}, and its client was told {answer}")
+            self._broken("H2", f"{op.world}: {op.id} ({kind}) ended as {end}, and its client was told {answer}")
 
     async def _proved(self, universe: Connection, name: str) -> None:
         world = Handle(universe, name)
@@ -255,8 +256,13 @@ class FlowDomains:
 
 @functools.lru_cache(maxsize=256)
 def _decoded(meaning: bytes) -> tuple[kept.Kept, snapshots.Snapshot]:
-    _, data = canonical.decode(meaning)
+    _, data = _fields(meaning)
     return kept.decode(data)
+
+
+def _fields(written: bytes) -> list[Any]:
+    """What a row says."""
+    return values.load(list[Any], written)  # type: ignore[no-any-return]
 
 
 def _failed_by(step: Step) -> bytes:

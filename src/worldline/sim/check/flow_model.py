@@ -104,9 +104,9 @@ def _line(data: dict[str, Any], id: str) -> End:
 
 
 def _fill(cell: Cell, intent: Intent) -> Flow:
+    yield from ()
     cell.data["cents"] += intent.input["cents"]
     return _line(cell.data, intent.id)
-    yield []
 
 
 def _pay(cell: Cell, intent: Intent) -> Flow:
@@ -139,19 +139,19 @@ def _pack(cell: Cell, intent: Intent) -> Flow:
 
 
 def _add(cell: Cell, intent: Intent) -> Flow:
+    yield from ()
     cell.data["total"] += intent.input["amount"]
     return _line(cell.data, intent.id)
-    yield []
 
 
 def _locate(cell: Cell, intent: Intent) -> Flow:
+    yield from ()
     data = cell.data
     data |= {"begun": intent.id, "region": cell.env.get("REGION")}
     if data["region"] is None:
         return "error", "LOOP_MAX_ITERATIONS"
     data["ended"] = intent.id
     return _line(data, intent.id)
-    yield []
 
 
 _FLOWS: dict[str, Callable[[Cell, Intent], Flow]] = {

@@ -448,11 +448,12 @@ def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
 
 async def _leaving_first(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
     """Open what flow domains require first, commit their cells afterwards."""
-    opened = _copy(batch, puts=flow_ablations.is_required, deletes=lambda _: False, appends=False)
-    opened.ranges, opened.counts = [], {}
-    rest = _copy(batch, puts=lambda put: not flow_ablations.is_required(put))
-    rest.expects = {key: value for key, value in batch.expects.items() if key not in opened.puts}
-    first = await truth.commit(host, _guarded(truth, opened))
+    opened = kv.Batch()
+    for put in filter(flow_ablations.is_required, batch.puts.values()):
+        opened.absent(put.key)
+        opened.put(put.key, put.value)
+    rest = _copy(batch, puts=lambda put: put.key not in opened.puts)
+    first = await truth.commit(host, opened)
     return await truth.commit(host, rest) if isinstance(first, kv.Ok) else first
 
 

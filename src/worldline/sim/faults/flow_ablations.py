@@ -1,8 +1,8 @@
 """The guards of flow domains, switched off: see `ablations.py`.
 
 Two guards of the Host contract are about runners, which worlds do not have: that the mailbox is checked again, and that
-a kick which a runner blocks is remembered. `tests/flow/test_ablations.py` switches them off in the standalone host. What
-does their work in a world is `scan`.
+a kick which a runner blocks is remembered. `tests/flow/test_ablations.py` switches them off in the standalone host. In
+a world, `scan` does what they do.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 from worldline.kernel import step as kernel_step
+from worldline.kernel.authoring.program import RESERVED
 from worldline.kernel.domains import acting
 from worldline.kernel.flow import jobs
 from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
 from worldline.keys import work as work_keys
 from worldline.model import ids, inbox
-from worldline.sim.load import flow_domains
+from worldline.model.work import WorkKind
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
 _Receipt = Callable[[Machine, inbox.Receipt, bytes], str]
-_EFFECTS = tuple(flow_domains.VERSIONS[flow_domains.FIRST].effects)
 
 
 @contextlib.contextmanager
@@ -67,7 +67,8 @@ def _taking_late(real: _Receipt) -> _Receipt:
 
 
 def is_required(put: kv.Put) -> bool:
-    """Whether a batch opens this for a flow domain."""
+    """Whether a batch opens this for a flow domain: an effect of no run, and none of the hosts' own."""
     if keyspaces.place(put.key).what != "open":
         return False
-    return work_keys.WORK.unpack(put.value).name in _EFFECTS
+    work = work_keys.WORK.unpack(put.value)
+    return work.kind is WorkKind.EFFECT and not work.correlation and not work.name.startswith(RESERVED)

@@ -39,7 +39,7 @@ LEAN_FORKS = 3  # with so many clients that fork
 LOUD = ("crash", "pause", "partition", "slow", "late", "unavailable", "conflict")  # what keeps all from getting far
 SKETCHED = 0.6  # of the seeds that collect garbage put the same bytes again and again,
 SKETCHES = 3  # with so many clients
-FLOWS = 0.15  # of the seeds have worlds of flow domains
+FLOWS = 0.12  # of the seeds have worlds of flow domains
 
 
 class Adapters(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_hosts, remaining
-from worldline.sim.hosts.machines import Away, Code, Member
+from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import (
     flow_domains,
@@ -261,20 +261,10 @@ class Cluster:
         if self.elsewhere is not None:
             self.loop.start(self.loop.root, self.elsewhere.change_grants(), name="grants")
         if self.profile.flows:
-            self.loop.start(self.loop.root, self._deploy(), name="deployments")
+            deploying = self.flows.deploy(self.members, self.faults, self._start_again)
+            self.loop.start(self.loop.root, deploying, name="deployments")
         mishaps = Mishaps(self.loop, self.faults, self.members, self.truth, self._draws)
         await mishaps.run(self.check_roles)
-
-    async def _deploy(self) -> None:
-        """Until the faults end: hosts of flow domains end and begin again, maybe with other documents."""
-        for seconds in self.flows.deployments():
-            await asyncio.sleep(seconds)
-            for member in self._hosts_of(self.flows.code):
-                if not self.faults.active:
-                    return
-                assert member.host is not None
-                if self.faults.allow(member.host, "started again with another version"):
-                    self._start_again(member)
 
     async def _revoke(self, at: ids.Address) -> None:
         """An operator revokes a lease, as may happen at any time."""
@@ -289,16 +279,14 @@ class Cluster:
         self.outside.heal()
         self.excursions.come_back()
         self.calm_since_us = self.loop.now_us
-        hosting = [member for member in self.members if member.name.startswith("host")]
-        if self.profile.heal == "core" and len(hosting) > 1:
-            lost = hosting[-1]
+        ordinary = [member for member in self.members if member.name.startswith("host")]
+        if self.profile.heal == "core" and len(ordinary) > 1:
+            lost = ordinary[-1]
             lost.stay_dead()
             if lost.host is not None:
                 self.loop.crash(lost.host)
         self.upgrade(fragile.FIRST)
-        self.flows.settle()
-        for member in self._hosts_of(self.flows.code):
-            self._start_again(member)
+        self.flows.settle(self.members, self._start_again)
         if self.profile.flows:
             self.loop.start(self.loop.root, flow_hosts.wake(self._admin), name="operator")
         for member in self.members:
@@ -311,11 +299,8 @@ class Cluster:
     def upgrade(self, version: str) -> None:
         """Let all hosts of the fragile program end, and start them with this version of it."""
         self.fragile.upgrade(version)
-        for member in self._hosts_of(self.fragile.code):
+        for member in hosting(self.members, self.fragile.code):
             self._start_again(member)
-
-    def _hosts_of(self, code: Code) -> list[Member]:
-        return [each for each in self.members if each.code is code and each.host is not None]
 
     def _start_again(self, member: Member) -> None:
         assert member.host is not None

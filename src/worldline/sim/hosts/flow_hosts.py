@@ -8,10 +8,11 @@ an input then.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.base import errors
 from worldline.client.connection import Connection
@@ -22,8 +23,9 @@ from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.model.world import Status
+from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts.machines import Code, Member
+from worldline.sim.hosts.machines import Code, Member, hosting
 from worldline.sim.load import flow_domains, workloads
 from worldline.sim.runtime.loop import Host
 
@@ -36,6 +38,7 @@ class FlowHosts:
         self._seed = seed
         self._profile = profile
         self._settled = False
+        self._count = 0  # of deployments, the first one too, with which they begin
         self.code = Code(self._version_of, settings)
 
     def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
@@ -47,15 +50,22 @@ class FlowHosts:
         first = self._settled or host.life % 2
         return flow_domains.VERSIONS[flow_domains.FIRST if first else draws.choice(flow_domains.UPGRADES)]
 
-    def deployments(self) -> Iterator[float]:
-        """The seconds before each."""
+    async def deploy(self, members: Sequence[Member], faults: Faults, start_again: Callable[[Member], None]) -> None:
+        """Until the faults end: they are started again, one after the other, maybe with other documents."""
         draws = random.Random(f"{self._seed}:deployments")
-        while True:
-            yield draws.uniform(*DEPLOYMENT_SECONDS)
+        while faults.active:
+            for each in hosting(members, self.code):
+                assert each.host is not None
+                if self._count and faults.allow(each.host, "started again, maybe with another version"):
+                    start_again(each)
+            self._count += 1
+            await asyncio.sleep(draws.uniform(*DEPLOYMENT_SECONDS))
 
-    def settle(self) -> None:
-        """From their next lives on, all have the first version."""
+    def settle(self, members: Sequence[Member], start_again: Callable[[Member], None]) -> None:
+        """All get the first version, now."""
         self._settled = True
+        for each in hosting(members, self.code):
+            start_again(each)
 
 
 async def wake(universe: Connection) -> None:

@@ -86,3 +86,8 @@ class Member:
     @property
     def alive(self) -> bool:
         return self.host is not None and self.host.alive
+
+
+def hosting(members: Sequence[Member], code: Code) -> list[Member]:
+    """The machines that host a program which changes, as far as they have lived."""
+    return [each for each in members if each.code is code and each.host is not None]

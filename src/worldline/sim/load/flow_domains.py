@@ -110,7 +110,7 @@ class SecondBill(Bill):
     note: str = "new"
 
     @flow.action
-    def pay(self, how: str) -> None:
+    def pay(self, how: str) -> None:  # type: ignore[override]
         flow.available(self.cents > 0)
         with flow.once(self.begun):
             self.receipt = None
@@ -282,7 +282,7 @@ class Pay(msgspec.Struct, wl.Request[list[Any]], frozen=True, array_like=True):
 @couriers.workflow
 async def commission(id: str, to: str, key: str, cents: int, how: str) -> list[str]:
     """An intent of another world, and how it ended there. Nothing to fill in: it is paid."""
-    wanted = Fill(key, id, True, [{"cents": cents}]) if cents else Pay(key, id, True, [{"how": how}])  # noqa: FBT003
+    wanted = Fill(key, id, True, [{"cents": cents}]) if cents else Pay(key, id, True, [{"how": how}])
     try:
         status, error, *_ = await wl.ask(to, wanted)
     except wl.Failed as failed:
@@ -302,7 +302,7 @@ def plan(lot: str, draws: random.Random) -> list[list[Op]]:
     acting: list[Op] = []
     for number in range(draws.randint(6, 9)):
         acting.append(_drawn(f"{lot}-a{number}", draws, acting))
-    others: list[Op] = []
+    others = [Op(f"{lot}-region", "region", draws.choice(WORLDS), draws.randrange(1_000))]
     branches: list[str] = []
     for number in range(draws.randint(7, 11)):
         id = f"{lot}-b{number}"
@@ -310,7 +310,7 @@ def plan(lot: str, draws: random.Random) -> list[list[Op]]:
             ["act", "act", "act", "branch", "branch", "branch", "amend", "abandon", "region", "commission", "by hand"]
             + ["submit", "submit", "prune", "go back"] * bool(branches)
         )
-        others.append(_other(id, kind, draws, acting, others, branches))
+        others.append(_drawn(id, draws, others) if kind == "act" else _other(id, kind, draws, acting, branches))
     return [acting, others]
 
 
@@ -324,13 +324,9 @@ def _drawn(id: str, draws: random.Random, before: list[Op]) -> Op:
     return Op(id, kind, draws.choice(WORLDS), draws.randrange(1_000))
 
 
-def _other(
-    id: str, kind: str, draws: random.Random, acting: list[Op], mine: list[Op], branches: list[str]
-) -> Op:  # fmt: skip
+def _other(id: str, kind: str, draws: random.Random, acting: list[Op], branches: list[str]) -> Op:
     world, amount = draws.choice(WORLDS), draws.randrange(1_000)
     match kind:
-        case "act":
-            return _drawn(id, draws, mine)
         case "branch":
             branches.append(f"branch-{id}")
             return Op(id, kind, draws.choice([world, *branches[:-1]]), amount, branches[-1])
@@ -372,7 +368,7 @@ def name_of(act: flow.Act[Any]) -> str:
 
 
 def repeated(op: Op) -> int:
-    """The amount of the intent that an operation repeats. `other`: under the same key, most often with another input."""
+    """The amount of the intent that an operation repeats. `other`: of the same key, most often with another input."""
     return op.amount + 2 * (op.kind == "other")
 
 
@@ -433,9 +429,9 @@ async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> o
             act, key = act_of(op.kind, op.amount)
             schema, data = event_of(act, key=key, id=op.id, named=True)
             told.sends_raw(op, schema, data)
-            answer = await _acted(world, op.kind, op.amount, op.id)
+            ended = await _acted(world, op.kind, op.amount, op.id)
             told.acked(op)
-            return answer
+            return ended
 
 
 async def _acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] | str:
