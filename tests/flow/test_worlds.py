@@ -474,6 +474,64 @@ def test_what_a_dry_fork_requires_is_parked_and_answered_by_hand() -> None:
         scripted.prove()
 
 
+@pytest.mark.probe("fork.shared-requirement")
+def test_a_fork_of_a_fork_that_shares_asks_for_the_effect_itself() -> None:
+    """Found by the simulator: it looked for the answer of its parent's parent, whatever its policy said."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        sharing = world.fork("sharing", effects="share")
+        script = wl.Script().on(shop.charge, "scripted")
+        forks = {
+            policy: sharing.fork(policy, effects=policy, script=script if policy == "script" else None)
+            for policy in ("drop", "reissue", "share", "script")
+        }
+        asked = {policy: [each.name for each in fork.machine.work.open.values()] for policy, fork in forks.items()}
+        assert asked == {"drop": [], "reissue": ["charge"], "share": ["worldline.share"], "script": []}
+        assert forks["reissue"].answer(shop.charge, "by hand") == 1
+        world.advance(20)
+        receipts = {policy: fork.state(Order, "o").receipt for policy, fork in forks.items()}
+        assert receipts == {"drop": None, "reissue": "by hand", "share": "r-1", "script": "scripted"}
+        for fork in forks.values():
+            fork.prove()
+
+
+@pytest.mark.probe("domains.asked-before-fork")
+def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
+    """Found by the simulator: both answered under one id, and whichever came first was taken."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
+
+        def ask(asked: TestWorld, id: bytes) -> None:
+            message = inbox.Message(
+                id * 16,
+                b"u" * 16,
+                b"w" * 16,
+                1,
+                MessageMode.TYPED,
+                "Order.pay",
+                payload.inline(data),
+                reply=Reply.MESSAGE,
+            )
+            asked.step(message, data)
+
+        ask(world, b"m")
+        fork = world.fork("other", effects="reissue", live=True)
+        ask(fork, b"n")
+        fork.crash()
+        world.advance(10)
+        assert [replies(each) for each in (world, fork)] == [[(b"m" * 16).hex()], [(b"n" * 16).hex()]]
+        assert kept.decode(fork.machine.cells["Order", "o"].data)[0].owed == {}
+        fork.prove()
+
+
+def replies(world: TestWorld) -> list[str]:
+    return [each.correlation for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
+
+
 def test_forks_behind_every_step_come_to_the_same() -> None:
     shop = Shop()
 

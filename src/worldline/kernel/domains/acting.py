@@ -14,6 +14,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
+from worldline.kernel.domains import asking
 from worldline.kernel.domains.asking import Target
 from worldline.kernel.domains.kept import Owed, Waiting
 from worldline.kernel.domains.telling import End, tell
@@ -80,7 +81,10 @@ def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
-    owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply)) if item.reply else Owed()
+    owed = Owed()
+    if item.reply:
+        here = machine.now.context.address.world
+        owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply), asked=here)
     return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 
@@ -150,6 +154,13 @@ def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
     turn = Turn(machine, to.domain, to.key)
     turn.enqueue(_fulfilment(turn.head, to, outcome))
     turn.finish()
+
+
+def required(machine: Machine, target: str) -> tuple[str, bytes]:
+    """The effect that a requirement asks for, and its parameters, as they leave the world."""
+    to = Target.of(target)
+    pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
+    return asking.effect_of(next(each for each in pending if each.id == to.requirement))
 
 
 def take_answered(machine: Machine) -> None:

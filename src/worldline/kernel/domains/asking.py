@@ -59,10 +59,33 @@ def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list
             probes.hit("domains.snapshots-too-large")
             limit = limits.FLOW_ATTACHED_BYTES_MAX
             raise errors.TooLarge("the snapshots for effects that are asked for at once", size=size, limit=limit)
-        given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
+        name, params = effect_of(requirement)
         target = Target(domain, key, requirement.intent_id, requirement.id).text()
-        params = values.pack([values.dump(given), b""])
-        found.append(
-            Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target, b"", attached if wants else b"")
-        )
+        found.append(Held("", -1, OpKind.EFFECT, name, params, due_us, target, b"", attached if wants else b""))
     return found
+
+
+def effect_of(requirement: snapshots.Requirement) -> tuple[str, bytes]:
+    """The effect that a requirement becomes: its name, and its parameters without those that stay inside."""
+    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
+    return requirement.type, values.pack([values.dump(given), b""])
+
+
+def give_up(machine: Machine, domain: str, key: str, intent_id: str) -> list[tuple[ids.IntentId, Pending, Target]]:
+    """An intent has ended while effects of it are open, or held back: no job waits for them any more. Returns those
+    that were open.
+    """
+    its = (domain, key, intent_id)
+    found = [each for each in requirements(machine) if (each[2].domain, each[2].key, each[2].intent) == its]
+    for _, pending, _ in found:
+        machine.work.give_up(pending)
+    if machine.work.unsent:
+        machine.work.unsent.keep(lambda held: None if _is_of(held, its) else held)
+    return found
+
+
+def _is_of(held: Held, its: tuple[str, str, str]) -> bool:
+    if held.run or held.kind is not OpKind.EFFECT or not held.id:
+        return False
+    target = Target.of(held.id)
+    return (target.domain, target.key, target.intent) == its

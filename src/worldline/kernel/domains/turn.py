@@ -37,7 +37,7 @@ FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 
 
 # Of one cell in one step: the cell, its snapshot, and what is still to be done.
-_Progress = tuple[Kept, snapshots.Snapshot, list[jobs.Job], list[Asked], list[tuple[str, End]], list[str], int]
+_Progress = tuple[Kept, snapshots.Snapshot, int, list[list[Any]]]
 
 
 class Turn:
@@ -58,6 +58,8 @@ class Turn:
         self._asked: list[Asked] = []
         self._ends: list[tuple[str, End]] = []
         self._stale: list[str] = []
+        self._said: list[bytes] = []  # failures, to be journaled
+        self._cut_off: list[str] = []  # intents that have ended with effects open, maybe
         self._owed: dict[str, list[Owed]] = {}
         self._unapplied: Exception | None = None
         self._told = 0  # bytes that the ends take
@@ -114,13 +116,7 @@ class Turn:
         self.head = head
         self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for effect, pending, target in asking.requirements(self.machine):
-            if (target.domain, target.key, target.intent) == (self.domain, self.key, intent_id):
-                self._emit(
-                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
-                    work=effect.hex(),
-                )  # fmt: skip
-                self.machine.work.give_up(pending)
+        self._cut_off.append(intent_id)
 
     # --- Running it ---
 
@@ -138,6 +134,9 @@ class Turn:
             data = self._run_one_by_one()
             leaving = self._leaving()
         self._write(data)
+        for failure in self._said:
+            self.machine.draft(Kind.HANDLER_FAILED, failure)
+        self._give_up()
         for held in leaving:
             work.ask_for(self.machine, held)
         for requirement_id in self._stale:
@@ -150,6 +149,15 @@ class Turn:
         for intent_id, end in self._ends:
             for each in self._owed[intent_id]:
                 telling.tell(self.machine, each, end)
+
+    def _give_up(self) -> None:
+        """Give up the effects of intents that have ended before them."""
+        for intent_id in self._cut_off:
+            for effect, pending, target in asking.give_up(self.machine, self.domain, self.key, intent_id):
+                self._emit(
+                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
+                    work=effect.hex(),
+                )  # fmt: skip
 
     def _leaving(self) -> list[Held]:
         return asking.leaving(self.machine, self.domain, self.key, self._asked)
@@ -190,27 +198,38 @@ class Turn:
         return found
 
     def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
-        if isinstance(job, jobs.ApplyPatches):
+        if job.intent_id:
+            self._cut_off.append(job.intent_id)
+        else:
             self._unapplied = error
         context = self._context(jobs.seed(job, self.head))
         return jobs.failed(job, error, self.head, self._document(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
-        return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale], self._told
+        lists = (self._jobs, self._asked, self._ends, self._stale, self._said, self._cut_off)
+        return self._kept, self.head, self._told, [list(each) for each in lists]
 
     def _go_back(self, to: _Progress) -> None:
-        self._kept, self.head, waiting, self._asked, self._ends, self._stale, self._told = to
-        self._jobs = deque(waiting)
-        self._goes_on = False
+        self._kept, self.head, self._told, (waiting, *lists) = to
+        self._jobs, self._goes_on = deque(waiting), False
+        self._asked, self._ends, self._stale, self._said, self._cut_off = (list(each) for each in lists)
 
     def _closed(self, limit: int | None) -> bytes:
         """The cell as bytes. Who waits for an intent that has ended is in it no more."""
         self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
         owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
+        self._owed = {each: [one for one in told if self._is_ours(one)] for each, told in self._owed.items()}
         closed = replace(self._kept, owed=owed)
         data = cells_of.encode(closed, self.head, limit)
         self._kept = closed
         return data
+
+    def _is_ours(self, owed: Owed) -> bool:
+        """Whether this world is to answer. A question that was put to the parent of a fork is the parent's."""
+        is_ours = owed.asked in (b"", self.machine.now.context.address.world)
+        if not is_ours:
+            probes.hit("domains.asked-before-fork")
+        return is_ours
 
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
@@ -258,7 +277,8 @@ class Turn:
         probes.hit("domains.cell-fatal")
         why = why[:FATAL_CHARACTERS_MAX]
         said = runs.failure(FATAL, f"{self.name}: {why}")
-        self.machine.draft(Kind.HANDLER_FAILED, said)
+        self._said.append(said)
+        self._cut_off += slots.every(self.head)
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
         ended = [intent_id for intent_id, _ in self._ends]
         self._ends += [(each, End(Answer(False, said))) for each in self._kept.owed if each not in ended]
@@ -284,7 +304,7 @@ class Turn:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
                 why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
-                self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+                self._said.append(runs.failure(UNFIT, why))
             self._emit("cell:block", where=wrong)
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
