@@ -14,6 +14,7 @@ from tests.roles import kit as kits
 from tests.roles.conftest import kit, lmdb_kit
 from tests.roles.kit import Kit
 from worldline import flow
+from worldline.base import limits
 from worldline.inspect import prove
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
@@ -138,6 +139,23 @@ async def _settled(world: wl.World) -> bool:
     await world.act(flow.Act(Order, "fill", {"cents": 1}), key="other")  # so that it begins
     found = (await world.state())["Order"]["o"]["snapshot"]
     return not found["system"]["pendingRequirements"]
+
+
+async def test_a_large_state_is_the_callers_own(lmdb_kit: Kit) -> None:
+    """It is taken from the memory of the process that runs the world, or read at the height of the answer."""
+    shop = Shop()
+    title = "x" * limits.FLOW_STATE_BYTES_MAX
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        done = await world.act(shop.todos.action("add")(title=title))
+        done.state["list"].append("mine")
+        assert (await world.state())["Todos"][""]["snapshot"]["data"]["list"] == [title]
+        both = await asyncio.gather(*(world.act(shop.todos.action("add")(title=each)) for each in ("a", "b")))
+        assert sorted(len(each.state["list"]) for each in both) == [2, 3]
+        async with lmdb_kit.hosting() as client:
+            elsewhere = await client.world("w").act(shop.todos.action("add")(title="c"))
+        assert elsewhere.state["list"] == [title, *both[-1].state["list"][1:], "c"]
+    assert (await proved(lmdb_kit, "w")).holds
 
 
 async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:

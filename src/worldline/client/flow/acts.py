@@ -22,6 +22,7 @@ from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
 from worldline.kernel.flow.patches import Patch
+from worldline.kernel.rows.records import UNREAD
 from worldline.model import ids
 
 S = TypeVar("S")
@@ -52,7 +53,7 @@ class Acts:
             if said.state is None:
                 found = await snapshot_at(self._handle, act.domain, key, at=height)
                 return acted_of(act, said, found)
-            return acted_of(act, said, snapshots.decoded(said.state))
+            return acted_of(act, said, snapshots.received(said.state))
 
     async def _submitted(self, schema: str, data: bytes, key: str, id: str | None) -> tuple[bytes, int]:
         """A chosen id is taken once, as every client id is, in the cell that it is for."""
@@ -112,6 +113,9 @@ class Acts:
 
 async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> snapshots.Snapshot:
     """The snapshot of a cell, now or at a height; of one that there is not yet, the first that it would have."""
+    live = None if at is None else await world.live_cell(name_of(domain), key, at=at)
+    if live is not None and live.value is not UNREAD:
+        return snapshots.copied(live.value[1])
     data = await world.cell(name_of(domain), key, at=at)
     if data is not None:
         return kept.decode(data)[1]

@@ -104,7 +104,8 @@ def _act(machine: Machine, schema: str, data: bytes, owed: Owed, *, derived: str
     """`derived`: the id of an intent whose caller gives none."""
     try:
         wanted = structs.decode(StartIntent, data)
-        wanted = msgspec.structs.replace(wanted, intent=wanted.intent or derived)
+        if not wanted.intent:
+            wanted = msgspec.structs.replace(wanted, intent=derived)
         domain, action = _action(machine, schema)
         turn = Turn(machine, domain, _checked_key(machine, domain, wanted.key))
         turn.submit(_waiting(wanted, action), owed)

@@ -45,12 +45,16 @@ def created(machine: Machine, domain: str, context: snapshots.Context) -> snapsh
 
 def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.Domain:
     """What jobs are run with: the document that the snapshot was made under."""
-    document = compiled(machine.domains.documents[head.meta.schema_hash].raw)
     current = machine.domains.current.get(domain)
     parallel = current is not None and current.parallel
     told = recorder.get()
-    core = cores.Core(effects="parallel" if parallel else "serial", trace=told is not None and told.graphs)
-    return jobs.Domain(document, core, parallel=parallel)
+    return _ready(machine.domains.documents[head.meta.schema_hash].raw, parallel, told is not None and told.graphs)
+
+
+@functools.lru_cache(maxsize=256)
+def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.Domain:
+    core = cores.Core(effects="parallel" if parallel else "serial", trace=traced)
+    return jobs.Domain(compiled(raw), core, parallel=parallel)
 
 
 def misfit(document: Compiled, data: dict[str, Any]) -> str:

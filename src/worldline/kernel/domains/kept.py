@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, digest
+from worldline.kernel.domains.packing import Packer
 from worldline.kernel.flow import faults, slots, snapshots, values
 from worldline.model import inbox, payload
 from worldline.model.inbox import MessageMode, Reply
@@ -64,7 +65,9 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All of a cell. `named`: the bodies of intents under way whose ids their callers chose."""
+    """All of a cell. `snapshot`: only where it is stored. `named`: the bodies of intents under way whose ids their
+    callers chose.
+    """
 
     snapshot: dict[str, Any] = {}
     queue: list[Waiting] = []
@@ -75,10 +78,12 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     blocked: str = ""
 
 
-def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None) -> bytes:
+def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Packer | None = None) -> bytes:
     """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
-    made = replace(kept, snapshot=snapshots.plain(head))
-    data = canonical.encode(msgspec.to_builtins(made, builtin_types=(bytes,)))
+    rest: dict[str, Any] = msgspec.to_builtins(kept, builtin_types=(bytes,))
+    parts = {name: canonical.encode(each, around=1) for name, each in rest.items()}
+    parts["snapshot"] = (packer or Packer()).pack(head)
+    data = canonical.join_map(parts)
     if limit is not None and len(data) > limit:
         raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data
@@ -88,7 +93,7 @@ def decode(data: bytes) -> tuple[Kept, snapshots.Snapshot]:
     """`DecodeError` for what is no such cell."""
     try:
         kept = msgspec.convert(canonical.decode(data), Kept, builtin_types=(bytes,))
-        return kept, snapshots.decoded(kept.snapshot)
+        return msgspec.structs.replace(kept, snapshot={}), snapshots.decoded(kept.snapshot)
     except (msgspec.ValidationError, faults.NotJson) as error:
         raise errors.DecodeError(f"this is no cell of a flow domain: {error}") from error
 
@@ -108,11 +113,13 @@ def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | Non
     return next(iter(found), None)
 
 
-def queued(kept: Kept, wanted: Waiting, body: bytes, name: str) -> Kept:
+def queued(kept: Kept, wanted: Waiting, name: str) -> Kept:
     """The cell with an intent more that waits."""
     if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
         raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
-    named = {**kept.named, wanted.id: body} if wanted.named else kept.named
+    if not wanted.named:
+        return replace(kept, queue=[*kept.queue, wanted])
+    named = {**kept.named, wanted.id: body_of(wanted.action, wanted.input)}
     return replace(kept, queue=[*kept.queue, wanted], named=named)
 
 

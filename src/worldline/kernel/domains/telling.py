@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel import events, work
 from worldline.kernel.domains.kept import Owed
 from worldline.kernel.events import Answer
-from worldline.kernel.flow import snapshots
 from worldline.kernel.flow.authoring.acts import Answered
 from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
@@ -28,9 +27,9 @@ class End(msgspec.Struct, frozen=True):
     brief: Answer | None = None
 
 
-def end_of(status: str, error: dict[str, Any] | None, head: snapshots.Snapshot) -> End:
-    """The end of an intent, with the state."""
-    whole = structs.encode(Answered(status, error, snapshots.plain(head)))
+def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> End:
+    """The end of an intent, with the state: the bytes of a snapshot. As an `Answered`."""
+    whole = canonical.join_list([canonical.encode(status), canonical.encode(error, around=1), state])
     if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
         return End(Answer(True, whole))
     return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))

@@ -8,36 +8,33 @@ ends with an error, over the snapshot as it was.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.kernel import runs, values, work
+from worldline.kernel import runs
 from worldline.kernel.domains import asking, documents, telling
 from worldline.kernel.domains import kept as cells_of
-from worldline.kernel.domains.asking import Asked
+from worldline.kernel.domains.derived import Derived
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
+from worldline.kernel.domains.packing import Packer
 from worldline.kernel.domains.telling import End
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, schema, slots, snapshots
-from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
 from worldline.kernel.rows.records import UNREAD, Held
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
-from worldline.model.journal import Kind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
 FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 
 
-# Of one cell in one step: the cell, its snapshot, and what is still to be done.
-_Progress = tuple[Kept, snapshots.Snapshot, int, list[list[Any]]]
+_Progress = tuple[Kept, snapshots.Snapshot, Derived]
 
 
 class Turn:
@@ -48,22 +45,15 @@ class Turn:
         self.domain = domain
         self.key = key
         self._cell = machine.find_cell((domain, key))
+        self._packer = Packer()
         if self._cell is None:
             self._kept, self.head = Kept(), documents.created(machine, domain, self._context("initial"))
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
-            self._kept, self.head = self._cell.value
-        self._jobs: deque[jobs.Job] = deque()
-        self._asked: list[Asked] = []
-        self._ends: list[tuple[str, End]] = []
-        self._stale: list[str] = []
-        self._said: list[bytes] = []  # failures, to be journaled
-        self._cut_off: list[str] = []  # intents that have ended with effects open, maybe
-        self._owed: dict[str, list[Owed]] = {}
+            self._kept, self.head, self._packer = self._cell.value
+        self._derived = Derived()
         self._unapplied: Exception | None = None
-        self._told = 0  # bytes that the ends take
-        self._goes_on = False  # in the next step: this one is full
 
     # --- What is to be done ---
 
@@ -79,24 +69,24 @@ class Turn:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
             raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
-        body, before = cells_of.body_of(wanted.action, wanted.input), cells_of.body_in(self._kept, self.head, wanted.id)
-        if before not in (None, body):
+        before = cells_of.body_in(self._kept, self.head, wanted.id)
+        if before is not None and before != cells_of.body_of(wanted.action, wanted.input):
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
             kept = cells_of.told_of(kept, wanted.id, owed, self.name)
         done = next((each for each in kept.done if each.id == wanted.id), None)
-        if done is not None:
-            self._add_end(wanted.id, telling.end_of(done.status, done.error, self.head))
-        elif before is None:
-            kept = cells_of.queued(kept, wanted, body, self.name)
+        if done is None and before is None:
+            kept = cells_of.queued(kept, wanted, self.name)
         if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
             # It waits in the cell: what the cell cannot hold is refused now.
-            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
         self._kept = kept
+        if done is not None:
+            self._add_end(wanted.id, done.status, done.error)
 
     def enqueue(self, job: jobs.Job) -> None:
-        self._jobs.append(job)
+        self._derived.jobs.append(job)
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
@@ -116,7 +106,7 @@ class Turn:
         self.head = head
         self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        self._cut_off.append(intent_id)
+        self._derived.cut_off.append(intent_id)
 
     # --- Running it ---
 
@@ -134,33 +124,10 @@ class Turn:
             data = self._run_one_by_one()
             leaving = self._leaving()
         self._write(data)
-        for failure in self._said:
-            self.machine.draft(Kind.HANDLER_FAILED, failure)
-        self._give_up()
-        for held in leaving:
-            work.ask_for(self.machine, held)
-        for requirement_id in self._stale:
-            probes.hit("domains.outcome-stale")
-            said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
-            self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
-        if self._goes_on:
-            probes.hit("domains.queue-goes-on")
-            self.machine.work.unsent.append(Held("", -1, OpKind.ACT, self.domain, b"", 0, self.key))
-        for intent_id, end in self._ends:
-            for each in self._owed[intent_id]:
-                telling.tell(self.machine, each, end)
-
-    def _give_up(self) -> None:
-        """Give up the effects of intents that have ended before them."""
-        for intent_id in self._cut_off:
-            for effect, pending, target in asking.give_up(self.machine, self.domain, self.key, intent_id):
-                self._emit(
-                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
-                    work=effect.hex(),
-                )  # fmt: skip
+        self._derived.carry_out(self.machine, self.domain, self.key, leaving, emit=self._emit)
 
     def _leaving(self) -> list[Held]:
-        return asking.leaving(self.machine, self.domain, self.key, self._asked)
+        return asking.leaving(self.machine, self.domain, self.key, self._derived.asked)
 
     def check_applied(self) -> None:
         """Refuse patches from outside that could not be applied: no intent says so."""
@@ -173,7 +140,7 @@ class Turn:
             before = self._progress()
             try:
                 self._settle(self._outcome(job))
-                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
                 self._leaving()
             except (errors.TooLarge, errors.EncodeError) as error:
                 self._go_back(before)
@@ -199,49 +166,39 @@ class Turn:
 
     def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
         if job.intent_id:
-            self._cut_off.append(job.intent_id)
+            self._derived.cut_off.append(job.intent_id)
         else:
             self._unapplied = error
         context = self._context(jobs.seed(job, self.head))
         return jobs.failed(job, error, self.head, self._document(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
-        lists = (self._jobs, self._asked, self._ends, self._stale, self._said, self._cut_off)
-        return self._kept, self.head, self._told, [list(each) for each in lists]
+        return self._kept, self.head, self._derived.copy()
 
     def _go_back(self, to: _Progress) -> None:
-        self._kept, self.head, self._told, (waiting, *lists) = to
-        self._jobs, self._goes_on = deque(waiting), False
-        self._asked, self._ends, self._stale, self._said, self._cut_off = (list(each) for each in lists)
+        self._kept, self.head, self._derived = to
 
     def _closed(self, limit: int | None) -> bytes:
-        """The cell as bytes. Who waits for an intent that has ended is in it no more."""
-        self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
-        owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
-        self._owed = {each: [one for one in told if self._is_ours(one)] for each, told in self._owed.items()}
+        """The cell as bytes. Callers that wait for an ended intent are in it no more."""
+        told = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._derived.ends}
+        owed = {each: waiting for each, waiting in self._kept.owed.items() if each not in told}
         closed = replace(self._kept, owed=owed)
-        data = cells_of.encode(closed, self.head, limit)
+        data = cells_of.encode(closed, self.head, limit, self._packer)
         self._kept = closed
+        self._derived.tell_to(told)
         return data
-
-    def _is_ours(self, owed: Owed) -> bool:
-        """Whether this world is to answer. A question that was put to the parent of a fork is the parent's."""
-        is_ours = owed.asked in (b"", self.machine.now.context.address.world)
-        if not is_ours:
-            probes.hit("domains.asked-before-fork")
-        return is_ours
 
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
             return None
-        return self._jobs.popleft() if self._jobs else self._start_next()
+        return self._derived.jobs.popleft() if self._derived.jobs else self._start_next()
 
     def _start_next(self) -> jobs.Job | None:
         """The first intent that waits, if none is on its way, its document fits and the step has room."""
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
             return None
-        if self.machine.now.is_full_with(self._told):
-            self._goes_on = True
+        if self.machine.now.is_full_with(self._derived.told_bytes):
+            self._derived.continue_later()
             return None
         first, *others = self._kept.queue
         self._kept = replace(self._kept, queue=others)
@@ -252,37 +209,37 @@ class Turn:
         if outcome.fatal:
             self._stop(outcome.fatal)
             return
-        self._jobs.extend(outcome.jobs)
-        self._asked += [(each, outcome.head) for each in outcome.effects]
+        self._derived.jobs.extend(outcome.jobs)
+        self._derived.asked.extend((each, outcome.head) for each in outcome.effects)
         if outcome.ended is not None:
             self._end(outcome.ended)
 
     def _end(self, ended: jobs.Ended) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
-        self._add_end(ended.intent_id, telling.end_of(status, error, self.head))
+        self._add_end(ended.intent_id, status, error)
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
             done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
-    def _add_end(self, intent_id: str, end: End) -> None:
-        self._ends.append((intent_id, end))
-        waiters = len(self._kept.owed.get(intent_id, []))
-        self._told += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
+    def _add_end(self, intent_id: str, status: str, error: dict[str, Any] | None) -> None:
+        end = telling.end_of(status, error, self._packer.pack(self.head))
+        self._derived.add_end(intent_id, end, waiters=len(self._kept.owed.get(intent_id, [])))
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
         probes.hit("domains.cell-fatal")
         why = why[:FATAL_CHARACTERS_MAX]
         said = runs.failure(FATAL, f"{self.name}: {why}")
-        self._said.append(said)
-        self._cut_off += slots.every(self.head)
+        self._derived.said.append(said)
+        self._derived.cut_off.extend(slots.every(self.head))
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
-        ended = [intent_id for intent_id, _ in self._ends]
-        self._ends += [(each, End(Answer(False, said))) for each in self._kept.owed if each not in ended]
-        self._jobs.clear()
+        ended = [intent_id for intent_id, _ in self._derived.ends]
+        end = End(Answer(False, said))
+        self._derived.ends.extend((each, end) for each in self._kept.owed if each not in ended)
+        self._derived.jobs.clear()
 
     # --- Its document ---
 
@@ -304,7 +261,7 @@ class Turn:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
                 why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
-                self._said.append(runs.failure(UNFIT, why))
+                self._derived.said.append(runs.failure(UNFIT, why))
             self._emit("cell:block", where=wrong)
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
@@ -330,14 +287,15 @@ class Turn:
 
     def _emit(self, type: str, **said: Any) -> None:
         if type == "effect:fulfill:drop":
-            self._stale.append(said["requirementId"])
+            self._derived.stale.append(said["requirementId"])
         told = documents.recorder.get()
         if told is not None:
-            told(self.domain, self.key, type, said)
+            told(self.domain, self.key, type, jobs.told(said))
 
     def _write(self, data: bytes) -> None:
         machine, name = self.machine, (self.domain, self.key)
-        value = (self._kept, self.head)
+        self._packer.rest()
+        value = (self._kept, self.head, self._packer)
         before = None if self._cell is None else (self._cell.folds, self._cell.data)
         if before is not None and before[1] == data:
             return

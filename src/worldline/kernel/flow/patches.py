@@ -51,14 +51,14 @@ def concrete(given: object) -> tuple[Patch, ...]:
         raise BadPatch(f"patches are a list, not {type(given).__name__}")
     if len(given) > limits.FLOW_PATCHES_MAX:
         raise BadPatch(f"{len(given)} patches; the limit is {limits.FLOW_PATCHES_MAX}")
-    return tuple(_concrete(each) for each in given)
+    return tuple([_concrete(each) for each in given])
 
 
 def _concrete(given: object) -> Patch:
-    if isinstance(given, Mapping):
-        given = Patch(given.get("op", ""), given.get("path", ""), given.get("value", values.MISSING))
     if not isinstance(given, Patch):
-        raise BadPatch(f"a patch is an object with op and path, not {type(given).__name__}")
+        if not isinstance(given, Mapping):
+            raise BadPatch(f"a patch is an object with op and path, not {type(given).__name__}")
+        given = Patch(given.get("op", ""), given.get("path", ""), given.get("value", values.MISSING))
     if given.op not in schema.OPS:
         raise BadPatch(f"no patch has the op {given.op!r}; there are {', '.join(schema.OPS)}")
     path: object = given.path

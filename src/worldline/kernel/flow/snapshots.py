@@ -164,6 +164,16 @@ def _frozen_error(error: ErrorValue) -> ErrorValue:
     return replace(error, context=values.frozen(error.context))
 
 
+def received(value: object) -> Snapshot:
+    """A snapshot from JSON values that a host of the same store has made: they were checked there."""
+    return msgspec.convert(value, Snapshot)
+
+
+def copied(snapshot: Snapshot) -> Snapshot:
+    """A copy that shares no container with the snapshot."""
+    return received(plain(snapshot))
+
+
 def created(data: object, schema_hash: str, context: Context) -> Snapshot:
     """The first snapshot. Its computed values are empty until the first compute or apply."""
     return Snapshot(

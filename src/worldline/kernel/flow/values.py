@@ -235,6 +235,9 @@ def short_enough(length: int) -> None:
 
 def checked(value: object, meter: Meter, where: str = "") -> Any:
     """A copy that a snapshot can keep: JSON, with numbers in their one form. `where` is said if it is not."""
+    kind = type(value)
+    if value is None or kind is bool or (kind is int and -INTEGER_MAX <= value <= INTEGER_MAX):  # type: ignore[operator]
+        return value
     return _copied(value, meter, meter.work, where, 0)
 
 

@@ -76,13 +76,14 @@ class Action(Generic[D, P]):
         self.function = function
         self.name = function.__name__
         self.owner: type[Any] = object
+        self._signature = inspect.signature(function)
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.owner = owner
         self.name = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Act[D]:
-        bound = inspect.signature(self.function).bind(None, *args, **kwargs)
+        bound = self._signature.bind(None, *args, **kwargs)
         given = dict(list(bound.arguments.items())[1:])
         return Act(self.owner, self.name, values.from_outside(given, f"input of {self.name}"))
 

@@ -19,7 +19,7 @@ from worldline.kernel.flow import core, faults, fields, jobs, paths, schema, sna
 from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.exporting import tools
-from worldline.testing.flow import subjects
+from worldline.testing.machines import domain_subjects as subjects
 
 _REFUSALS = (faults.UNKNOWN_ACTION, faults.INVALID_INPUT, faults.ACTION_UNAVAILABLE)
 ITEMS_MAX = 4  # of a list that is drawn

@@ -1,1 +1,0 @@
-"""Any actions of a flow domain, drawn by hypothesis."""
