@@ -54,7 +54,7 @@ async def one_guest(universe: wl.Universe) -> AsyncIterator[None]:
 
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are made a little smaller only: `test_ablations.py` and the command line make them as small as can be."""
+    """Failures are made a little smaller only: `test_ablations.py` makes them as small as can be."""
     monkeypatch.setattr(shrinker, "shrink", functools.partial(shrinker.shrink, runs_max=4))
 
 
