@@ -98,6 +98,21 @@ def join_map(parts: Mapping[str, bytes]) -> bytes:
     return b"".join([_head(_MAP, len(items)), *(part for item in items for part in item)])
 
 
+def joiner(*names: str) -> Callable[..., bytes]:
+    """`join_map` for these keys, whose values are given in this order, without sorting them each time."""
+    order = sorted(range(len(names)), key=lambda at: _key_bytes(names[at]))
+    keys = [_key_bytes(names[at]) for at in order]
+    head, indexes = _head(_MAP, len(names)), list(zip(keys, order, strict=True))
+
+    def join(*parts: bytes) -> bytes:
+        made = [head]
+        for key, at in indexes:
+            made += (key, parts[at])
+        return b"".join(made)
+
+    return join
+
+
 @functools.lru_cache(maxsize=1_024)
 def _key_bytes(key: str) -> bytes:
     return encode_flat(key)
@@ -144,14 +159,16 @@ def decode_flat(data: bytes) -> Value:
 
 
 def _is_small_map(value: Any) -> bool:
-    """Whether a map holds a few scalars and nothing else, as most users' values do: then its bounds are no question."""
+    """Whether a map holds a few scalars, or nothing, in each place, as most users' values do: then its bounds are no
+    question.
+    """
     if len(value) > _SMALL_ITEMS_MAX:
         return False
     for item in value.values():
         kind = type(item)
         if (kind is str or kind is bytes) and len(item) > _SMALL_BYTES_MAX:
             return False
-        if kind not in _FLAT:
+        if kind not in _FLAT and (item or (kind is not dict and kind is not list)):
             return False
     _add_keys(0, value)
     return True

@@ -47,13 +47,17 @@ class Acts:
             ids.check_chosen(id, "an intent's id")
         intent = id or self._universe.store.env.random_bytes(16).hex()
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
+        if timeout is None:
+            return await self._acted(act, await self._submitted(schema, data, key, id), key)
         async with asyncio.timeout(limit_seconds(timeout)):
-            answer, height = await self._submitted(schema, data, key, id)
-            said = structs.decode(Answered, answer)
-            if said.state is None:
-                found = await snapshot_at(self._handle, act.domain, key, at=height)
-                return acted_of(act, said, found)
-            return acted_of(act, said, snapshots.received(said.state))
+            return await self._acted(act, await self._submitted(schema, data, key, id), key)
+
+    async def _acted(self, act: Act[S], answered: tuple[bytes, int], key: str) -> Acted[S]:
+        """The end of an intent, by its answer and the height at which that stands."""
+        said = structs.decode(Answered, answered[0])
+        if said.state is None:
+            return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=answered[1]))
+        return acted_of(act, said, snapshots.received(said.state))
 
     async def _submitted(self, schema: str, data: bytes, key: str, id: str | None) -> tuple[bytes, int]:
         """A chosen id is taken once, as every client id is, in the cell that it is for."""

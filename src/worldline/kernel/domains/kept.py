@@ -16,6 +16,8 @@ from worldline.kernel.flow import faults, slots, snapshots, values
 from worldline.model import inbox, payload
 from worldline.model.inbox import MessageMode, Reply
 
+_only_snapshot = canonical.joiner("snapshot")
+
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
@@ -81,9 +83,12 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Packer | None = None) -> bytes:
     """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
     rest: dict[str, Any] = msgspec.to_builtins(kept, builtin_types=(bytes,))
-    parts = {name: canonical.encode(each, around=1) for name, each in rest.items()}
-    parts["snapshot"] = (packer or Packer()).pack(head)
-    data = canonical.join_map(parts)
+    snapshot = (packer or Packer()).pack(head)
+    if rest:
+        parts = {name: canonical.encode(each, around=1) for name, each in rest.items()}
+        data = canonical.join_map({**parts, "snapshot": snapshot})
+    else:
+        data = _only_snapshot(snapshot)
     if limit is not None and len(data) > limit:
         raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data

@@ -17,6 +17,8 @@ from worldline.kernel.flow import snapshots, values
 LARGE_BYTES_MIN: Final = 512  # of a field whose bytes are kept; those of a smaller one are made as quickly
 _FIELD_DEPTH: Final = 3  # a field stands in the data, in the snapshot, in a cell or an answer
 _PART_DEPTH: Final = 2
+_joined: Final = canonical.joiner("data", "computed", "system", "meta")
+_joined_with_input: Final = canonical.joiner("data", "computed", "system", "meta", "input")
 _IDLE: Final = snapshots.System()
 _IDLE_BYTES: Final = canonical.encode(snapshots.plain(_IDLE))
 
@@ -34,15 +36,16 @@ class Packer:
         """The bytes of a snapshot as JSON values. `EncodeError` for what has none: values that are nested too deep."""
         if self._last is not None and self._last[0] is head:
             return self._last[1]
-        parts = {
-            "data": self._data(head.data),
-            "computed": canonical.encode(head.computed, around=_PART_DEPTH),
-            "system": _IDLE_BYTES if head.system == _IDLE else _plain(head.system),
-            "meta": canonical.encode_flat(msgspec.to_builtins(head.meta)),
-        }
-        if head.input is not values.MISSING:
-            parts["input"] = canonical.encode(head.input, around=_PART_DEPTH)
-        made = canonical.join_map(parts)
+        parts = (
+            self._data(head.data),
+            canonical.encode(head.computed, around=_PART_DEPTH),
+            _IDLE_BYTES if head.system == _IDLE else _plain(head.system),
+            canonical.encode_flat(msgspec.to_builtins(head.meta)),
+        )
+        if head.input is values.MISSING:
+            made = _joined(*parts)
+        else:
+            made = _joined_with_input(*parts, canonical.encode(head.input, around=_PART_DEPTH))
         self._last = head, made
         return made
 

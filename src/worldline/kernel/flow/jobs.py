@@ -246,7 +246,7 @@ def refused_again(head: snapshots.Snapshot, intent_id: str) -> snapshots.Require
     return next((each for each in own_pending(head, intent_id) if slots.is_failed(head, intent_id, each.id)), None)
 
 
-def from_handler(given: object) -> tuple[patches.Patch, ...]:
+def from_handler(given: object) -> patches.Concrete:
     """The patches of a handler: concrete, and of the domain's own data."""
     found = patches.concrete(given)
     for each in found:

@@ -33,6 +33,12 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Any = values.MISSING
 
 
+class Concrete(tuple[Patch, ...]):
+    """Patches that were checked and copied: nothing else refers to their values."""
+
+    __slots__ = ()
+
+
 def set_(path: str, value: Any) -> Patch:
     return Patch(op="set", path=path, value=value)
 
@@ -45,13 +51,15 @@ def merge(path: str, value: Mapping[str, Any]) -> Patch:
     return Patch(op="merge", path=path, value=value)
 
 
-def concrete(given: object) -> tuple[Patch, ...]:
+def concrete(given: object) -> Concrete:
     """Patches as callers give them, as records or as JSON, checked and copied. Raises `BadPatch`."""
+    if type(given) is Concrete:
+        return given
     if not isinstance(given, list | tuple):
         raise BadPatch(f"patches are a list, not {type(given).__name__}")
     if len(given) > limits.FLOW_PATCHES_MAX:
         raise BadPatch(f"{len(given)} patches; the limit is {limits.FLOW_PATCHES_MAX}")
-    return tuple([_concrete(each) for each in given])
+    return Concrete([_concrete(each) for each in given])
 
 
 def _concrete(given: object) -> Patch:

@@ -77,14 +77,21 @@ class Action(Generic[D, P]):
         self.name = function.__name__
         self.owner: type[Any] = object
         self._signature = inspect.signature(function)
+        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        given = list(self._signature.parameters.values())[1:]
+        self._names = [each.name for each in given] if all(each.kind is plain for each in given) else None
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.owner = owner
         self.name = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Act[D]:
-        bound = self._signature.bind(None, *args, **kwargs)
-        given = dict(list(bound.arguments.items())[1:])
+        names = self._names
+        if names is not None and not kwargs and len(args) == len(names):
+            given = dict(zip(names, args, strict=True))  # as mostly, and worth the difference
+        else:
+            bound = self._signature.bind(None, *args, **kwargs)
+            given = dict(list(bound.arguments.items())[1:])
         return Act(self.owner, self.name, values.from_outside(given, f"input of {self.name}"))
 
 
