@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,22 @@ def test_objects_are_named_like_the_store(tmp_path: Path) -> None:
         assert (said.code, said.err) == (0, "")
     assert list((tmp_path / "o").rglob("*-*"))
     assert not list((tmp_path / "s").rglob("objects/*"))
+
+
+EXTRAS = ("asyncpg", "cryptography", "obstore", "opentelemetry", "prometheus_client")
+WITHOUT_EXTRAS = (
+    f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from worldline import cli; sys.exit(cli.main())"
+)
+
+
+def test_commands_run_without_any_extra(tmp_path: Path) -> None:
+    """What a plain installation lacks. A command that needs an extra says so, or why it has nothing to do."""
+    for code, words in ((0, ["create", "w", "--app", SHOP]), (5, ["keys"])):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_EXTRAS, *words, "--store", "new"], cwd=tmp_path, env=cli_kit.environment(),
+            capture_output=True, text=True, timeout=cli_kit.SECONDS, check=False,
+        )  # fmt: skip
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_bench_is_one_object(tmp_path: Path) -> None:

@@ -148,6 +148,18 @@ async def test_many_batches_in_one_call_have_their_outcomes_in_order(kit: Kit) -
     assert not first
 
 
+async def test_batches_of_one_call_are_applied_in_order_also_if_one_conflicts(kit: Kit) -> None:
+    """The first puts what the second expects, and is not applied; the third sees what the second has done."""
+    engine = await kit.open()
+    await batches.fill(engine, {b"a": b"old"})
+    second = batches.create(b"b", b"")
+    second.expect(b"a", b"old")
+    calls = [batches.replace(b"a", b"other", b"old"), second, batches.create(b"b", b"again")]
+    assert await engine.commit(*calls) == [kv.Conflict(((b"a", b"old"),)), kv.Ok(()), kv.Conflict(((b"b", b""),))]
+    chain = [batches.replace(b"a", b"old", b"new"), batches.replace(b"a", b"new", b"old")] * 5
+    assert await engine.commit(*chain) == [kv.Ok(())] * 10
+
+
 async def test_a_call_without_batches_has_no_outcomes(kit: Kit) -> None:
     engine = await kit.open()
     assert await engine.commit() == []

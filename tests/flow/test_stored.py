@@ -203,3 +203,21 @@ async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: K
     with pytest.raises(wl.BadInput, match="is not loaded"):
         await proved(lmdb_kit, "w")
     assert (await proved(lmdb_kit, "w", shop.app)).holds
+
+
+async def test_worlds_that_begin_otherwise_are_proved_without_their_program(lmdb_kit: Kit) -> None:
+    """Found by the simulator: forks of worlds that had done nothing, and worlds whose program changed before their
+    first step. What came before the documents could not be run again.
+    """
+    first, second = Shop(), Shop(2)
+    async with lmdb_kit.hosting() as universe:
+        await universe.create("w", first.app)
+        await universe.create("changed", first.app)
+    async with lmdb_kit.hosting(second.app) as universe:
+        assert (await universe.world("changed").act(Order2.fill(5), key="o")).state.cents == 5
+        fork = await universe.world("w").fork("fork")
+        assert (await fork.act(Order2.fill(6), key="o")).state.cents == 6
+        again = await universe.world("fork").fork("again", at=1)
+        assert (await again.act(Order2.fill(7), key="o")).state.cents == 7
+    for name in ("changed", "fork", "again"):
+        assert (await proved(lmdb_kit, name)).holds

@@ -16,7 +16,6 @@ from tests.roles import people as people_program
 from worldline.base import errors, limits
 from worldline.client.upkeep import deletion, destruction
 from worldline.host import compose
-from worldline.host import encryption as host_encryption
 from worldline.host.encryption import rotation
 from worldline.host.encryption.key_ring import KeyRing
 from worldline.inspect import verify
@@ -27,8 +26,8 @@ from worldline.keys.upkeep import data_keys, encryption
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import data_keys as data_key_layer
 from worldline.model import ids
-from worldline.store import encryption as store_encryption
 from worldline.store import kv
+from worldline.store.encryption import aes_gcm
 
 
 async def test_a_secret_is_found_nowhere(place: str, tmp_path: Path) -> None:
@@ -501,9 +500,7 @@ async def test_verify_and_doctor_look_through_it(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, module in ((host_encryption, "key_ring"), (store_encryption, "aes_gcm")):
-        monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
-        monkeypatch.delattr(package, module, raising=False)
+    aes_gcm.load.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
 
 

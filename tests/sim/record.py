@@ -19,7 +19,7 @@ from worldline.sim import campaign, run
 from worldline.sim.faults import ablations
 
 SEEDS_MAX = 200
-COMPARED = 3  # seeds that miss a guard, of which the shortest is written down
+COMPARED = 6  # seeds that miss a guard, of which the shortest is written down
 FILE = Path(__file__).with_name("recorded.json")
 
 
@@ -30,16 +30,23 @@ def catches(guard: str, seed: int) -> run.Result | None:
     return result if broken and broken[0] in ablations.GUARDS[guard].breaks else None
 
 
+def holds(guard: str, seed: int) -> run.Result:
+    """The result of a seed that looks where a guard would be missed, with the guard."""
+    return run.run(seed, profile=campaign.Job(without=guard).profile_of(seed), halt=True)
+
+
 def search(guard: str, seeds_max: int = SEEDS_MAX) -> int | None:
     """The first seed that misses a guard."""
     return next((seed for seed in range(seeds_max) if catches(guard, seed) is not None), None)
 
 
 def shortest(guard: str) -> int | None:
-    """Of the first seeds that miss a guard, the one that takes the fewest turns: every test run runs it again."""
+    """Of the first seeds that miss a guard, the one that takes the fewest turns without it and with it: every test run
+    runs it without, and some of them with it.
+    """
     caught = (catches(guard, seed) for seed in range(SEEDS_MAX))
     found = list(itertools.islice((result for result in caught if result is not None), COMPARED))
-    return min(found, key=lambda result: result.turns).seed if found else None
+    return min(found, key=lambda result: result.turns + holds(guard, result.seed).turns).seed if found else None
 
 
 def recorded() -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 import worldline as wl
 from examples import lost_update
 from worldline import testing
-from worldline.sim import campaign, run
+from worldline.sim import campaign, run, shrinker
 from worldline.sim.load import scenarios
 
 app = wl.Program("pair")
@@ -51,17 +52,24 @@ async def one_guest(universe: wl.Universe) -> AsyncIterator[None]:
     assert (await world.state(Guests)).count == 1
 
 
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are made a little smaller only: `test_ablations.py` makes them as small as can be."""
+    monkeypatch.setattr(shrinker, "shrink", functools.partial(shrinker.shrink, runs_max=4))
+
+
 def test_a_scenario_that_holds_says_nothing() -> None:
     testing.simulate(one_guest, program=app, seeds=5)
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_a_race_is_found_and_its_correction_holds() -> None:
     with pytest.raises(testing.Broken, match="in the till") as found:
         testing.simulate(lost_update.scenario, program=lost_update.app, seeds=1_000)
     assert found.value.invariant == "scenario"
     assert f"seed={found.value.seed}, seeds=1" in str(found.value)
-    testing.simulate(lost_update.fixed, program=lost_update.app, seeds=6, seed=found.value.seed)
-    testing.simulate(lost_update.scenario, program=lost_update.app, seeds=3, profile="calm")
+    testing.simulate(lost_update.fixed, program=lost_update.app, seeds=3, seed=found.value.seed)
+    testing.simulate(lost_update.scenario, program=lost_update.app, seeds=2, profile="calm")
 
 
 def test_what_a_scenario_raises_is_its_verdict_with_the_line() -> None:
@@ -72,6 +80,7 @@ def test_what_a_scenario_raises_is_its_verdict_with_the_line() -> None:
         testing.simulate(impatient, program=app, seeds=1)
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_a_scenario_that_never_ends_breaks_liveness() -> None:
     async def endless(universe: wl.Universe) -> None:
         del universe

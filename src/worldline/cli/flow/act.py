@@ -20,7 +20,7 @@ from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Act
 
 _DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: here, from a file, or from stdin.")
-_KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
+KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Shown(msgspec.Struct, frozen=True):
 @click.argument("action", metavar="DOMAIN.ACTION")
 @click.argument("fields", nargs=-1)
 @_DATA
-@_KEY
+@KEY
 @click.option("--id", "intent", metavar="ID", help="The same id again is the same intent.")
 @click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
 @common.TIMEOUT
@@ -69,7 +69,7 @@ async def act(
 @common.command("explain", app=True)
 @click.argument("world")
 @click.argument("action", metavar="DOMAIN.ACTION")
-@_KEY
+@KEY
 async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
     """Say whether an action may be done now, and if not, why.
 
@@ -122,10 +122,10 @@ def _known(documents: dict[str, bytes]) -> str:
 def _fields(given: payloads.Given) -> Any:
     if given.words:
         raise errors.BadInput(f"{given.words[0]!r}: give fields by name, as in card=tok, or --data")
-    return given.data if given.data is not None else {field: _value(text) for field, text in given.named.items()}
+    return given.data if given.data is not None else {field: json_or_text(text) for field, text in given.named.items()}
 
 
-def _value(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """JSON, or else a text."""
     try:
         return msgspec.json.decode(text)
@@ -142,7 +142,12 @@ def _lines(shown: Shown) -> list[str]:
     if shown.error is not None:
         said[0] += f": {shown.error['code']}: {shown.error['message']}"
     said += [f"asks for {name} {msgspec.json.encode(given).decode()}" for name, given in shown.asks]
-    return said + [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(shown.state.items())]
+    return said + state_lines(shown.state)
+
+
+def state_lines(state: dict[str, Any]) -> list[str]:
+    """The data of a cell, a line for each field."""
+    return [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(state.items())]
 
 
 COMMANDS: list[click.Command] = [act, explain]

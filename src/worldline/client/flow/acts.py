@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.flow import looking
+from worldline.client.flow import looking, tracing
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.handle import Handle
 from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
 from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.domains import acting, kept
+from worldline.kernel.domains.tracing import Trace
 from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
@@ -97,6 +98,18 @@ class Acts:
     async def env(self, env: Mapping[str, Any], /) -> None:
         """What flows read as their environment from here on (`env.NAME`). It is journaled: no secrets."""
         await self._handle.command(acting.ENV, acting.SetEnv(dict(env)))
+
+    async def trace(
+        self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
+        up_to: int | None = None, graphs: bool = False,
+    ) -> Trace:  # fmt: skip
+        """What the jobs of flow domains did, as events of the Host contract: of the steps that end in (above, up_to],
+        else of the last thousand entries; of one domain, cell or intent, if that is said. `graphs`: with Core's own
+        trace of every compute. The steps are run again, so the trace is what happened, or `Diverged`; a world that has
+        more than flow domains needs its program. `NotRetained` below what is kept.
+        """
+        wanted = tracing.wanted_of(domain, key, intent, graphs=graphs)
+        return await tracing.trace(self._handle, wanted, above=above, up_to=up_to)
 
     def _now_us(self) -> int:
         return self._universe.store.env.wall_us()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.host.encryption import user_codec
+from worldline.host.encryption import key_ring, user_codec
 from worldline.keys.upkeep.encryption import Encryption, MasterKey
 from worldline.layers.upkeep import encryption
 from worldline.store import kv
+from worldline.store.encryption import aes_gcm
 from worldline.store.encryption.interface import Codec, Context, Vault
 from worldline.store.encryption.master_keys import AesGcm
 
@@ -27,10 +28,7 @@ def marker(codec: AnyCodec) -> Encryption:
 async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> Vault:
     """What seals and opens the values of a store, which has a marker of this codec."""
     if isinstance(codec, AesGcm):
-        try:
-            from worldline.host.encryption import key_ring  # noqa: PLC0415 - an extra, loaded when asked for
-        except ImportError as error:
-            raise errors.BadUrl("AesGcm needs an extra: pip install 'worldline[encryption]'") from error
+        aes_gcm.load()
         ring = key_ring.KeyRing(engine, env, codec)
         await ring.start()
         return ring

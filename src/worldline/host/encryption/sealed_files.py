@@ -11,6 +11,7 @@ import hmac
 
 from worldline.base import errors
 from worldline.host.encryption import opening, user_codec
+from worldline.store.encryption import aes_gcm
 from worldline.store.encryption.interface import Cipher, Context
 from worldline.store.encryption.master_keys import AesGcm
 from worldline.store.objects import interface as objects
@@ -63,10 +64,6 @@ def _opened(codec: opening.AnyCodec, name: str, data: bytes) -> bytes:
 
 
 def _cipher(codec: AesGcm, key_id: str) -> Cipher:
-    try:
-        from worldline.store.encryption import aes_gcm  # noqa: PLC0415 - an extra, loaded when asked for
-    except ImportError as error:
-        raise errors.BadUrl("AesGcm needs an extra: pip install 'worldline[encryption]'") from error
     return aes_gcm.AesCipher(hmac.digest(codec.key(key_id), b"worldline: backups", "sha256"))
 
 

@@ -14,8 +14,11 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
+from worldline.kernel.domains import asking
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.turn import End, Target, Turn, tell
+from worldline.kernel.domains.telling import End, tell
+from worldline.kernel.domains.turn import Turn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
@@ -40,12 +43,15 @@ _CODES = {
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a program declares. `documents`: those that the world does not have yet, by hash."""
+    """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
+    that are given the snapshot of the cell that asks for them.
+    """
 
     domains: dict[str, Domain]
     documents: dict[str, bytes]
     alone: bool
     deadlines: dict[str, int]
+    snapshots: list[str] = []
 
 
 class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -75,7 +81,10 @@ def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
-    owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply)) if item.reply else Owed()
+    owed = Owed()
+    if item.reply:
+        here = machine.now.context.address.world
+        owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply), asked=here)
     return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 
@@ -148,6 +157,13 @@ def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
     turn.finish()
 
 
+def required(machine: Machine, target: str) -> tuple[str, bytes]:
+    """The effect that a requirement asks for, and its parameters, as they leave the world."""
+    to = Target.of(target)
+    pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
+    return asking.effect_of(next(each for each in pending if each.id == to.requirement))
+
+
 def take_answered(machine: Machine) -> None:
     """Take what the script of a fork has answered in this step."""
     while machine.domains.answered:
@@ -179,7 +195,9 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
     wanted = structs.decode(Declared, data)
-    machine.domains.declared(wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines)
+    machine.domains.declared(
+        wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
+    )
     for domain, key in list(machine.domains.blocked):
         Turn(machine, domain, key).finish()
     take_answered(machine)

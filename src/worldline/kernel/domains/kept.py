@@ -21,7 +21,7 @@ _only_snapshot = canonical.joiner("snapshot")
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
-    run of this world.
+    run of this world. `asked`: the world that was asked; a fork answers no question that was put to its parent.
     """
 
     correlation: str = ""
@@ -31,6 +31,7 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     reply: int = 0
     run: str = ""
     op: int = -1
+    asked: bytes = b""
 
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""

@@ -243,7 +243,7 @@ def _is_plain(value: Any, kind: type) -> bool:
     if kind is str:
         return value.isascii() and len(value) <= limits.FLOW_TEXT_LENGTH_MAX
     if kind is int:
-        return -INTEGER_MAX <= value <= INTEGER_MAX
+        return bool(-INTEGER_MAX <= value <= INTEGER_MAX)
     return value is None or kind is bool
 
 

@@ -7,15 +7,16 @@ with random ones: less than once in 2^32 for the 2^32 values that one key may se
 learns which values have not changed, and no more.
 
 Keys are wrapped by the same cipher under a master key, with a random nonce.
+
+The package is an extra. It is loaded by the first key, so that processes without encrypted stores start without it.
 """
 
 from __future__ import annotations
 
+import functools
 import hmac
-from typing import Final
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from worldline.base import errors
 
@@ -25,13 +26,35 @@ OVERHEAD_BYTES: Final = NONCE_BYTES + TAG_BYTES
 _WHOLE_BYTES_MAX: Final = 1 << 20  # more is hashed without a copy
 
 
+class _Aead(Protocol):
+    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes: ...
+
+    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes: ...
+
+
+class _Driver(NamedTuple):
+    aead: Callable[[bytes], _Aead]
+    invalid: type[Exception]  # raised by `decrypt`
+
+
+@functools.cache
+def load() -> _Driver:
+    """The package, or the error that says what to install."""
+    try:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra, loaded when asked for
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - the same
+    except ImportError as error:
+        raise errors.BadUrl("AesGcm needs an extra: pip install 'worldline[encryption]'") from error
+    return _Driver(AESGCM, InvalidTag)
+
+
 class AesCipher:
     """A data key at work."""
 
     __slots__ = ("_aes", "_nonces")
 
     def __init__(self, key: bytes) -> None:
-        self._aes = AESGCM(hmac.digest(key, b"worldline: values", "sha256"))
+        self._aes = load().aead(hmac.digest(key, b"worldline: values", "sha256"))
         self._nonces = hmac.digest(key, b"worldline: nonces", "sha256")
 
     def seal(self, place: bytes, data: bytes) -> bytes:
@@ -60,15 +83,15 @@ def unwrap(master: bytes, place: bytes, wrapped: bytes) -> bytes:
     return _open(_wrapping(master), place, wrapped)
 
 
-def _wrapping(master: bytes) -> AESGCM:
+def _wrapping(master: bytes) -> _Aead:
     """A master key has other uses (`AesGcm.check`), each by a key of its own."""
-    return AESGCM(hmac.digest(master, b"worldline: wraps", "sha256"))
+    return load().aead(hmac.digest(master, b"worldline: wraps", "sha256"))
 
 
-def _open(aes: AESGCM, place: bytes, sealed: bytes) -> bytes:
+def _open(aes: _Aead, place: bytes, sealed: bytes) -> bytes:
     if len(sealed) < OVERHEAD_BYTES:
         raise errors.DecodeError(f"sealed bytes are truncated to {len(sealed)}")
     try:
         return aes.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
-    except InvalidTag:
+    except load().invalid:
         raise errors.DecodeError("sealed bytes were changed, moved, or sealed with another key") from None

@@ -8,7 +8,8 @@ which cipher, the vault says by the key. What an engine must be (`tests/conforma
 * An expectation is sealed like the value that it expects, which the same place and bytes make the same. What was read
   and is expected again remembers its stored form. Where the form cannot be told (a codec that does not repeat itself, a
   value with a stamp), it is read first; and if it is another one by then, the batch is committed again with that form:
-  the first time was a certain conflict.
+  the first time was a certain conflict. What an earlier batch of the same call may have put has no known form, so the
+  batch that expects it is committed after that one: batches are applied in the order given.
 * A batch that writes values of a world expects the record of that world's key: it conflicts with the destruction of the
   key, also if that was before. A record that was only wrapped anew is read again, and the batch committed again.
 * Bounds of pages count plain bytes. The engine below is asked for more, and what is too much is cut off.
@@ -152,6 +153,26 @@ class SealedEngine:
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         for batch in batches:
             kv.check(batch)
+        outcomes: list[kv.Outcome] = []
+        for part in self._parts(batches):
+            outcomes += await self._commit(part)
+        return outcomes
+
+    def _parts(self, batches: Sequence[kv.Batch]) -> list[list[kv.Batch]]:
+        """Batches that can be committed at once: none expects what an earlier one of them puts, where a value may have
+        several forms.
+        """
+        parts: list[list[kv.Batch]] = [[]]
+        put: dict[bytes, None] = {}
+        for batch in batches:
+            if any(key in put for key, value in batch.expects.items() if value is not None):
+                parts.append([])
+                put = {}
+            parts[-1].append(batch)
+            put |= {key: None for key in batch.puts if not self._vault.has_one_form(key)}
+        return parts
+
+    async def _commit(self, batches: Sequence[kv.Batch]) -> list[kv.Outcome]:
         plans = [_Plan(batch, self._vault) for batch in batches]
         outcomes: list[kv.Outcome | None] = [None] * len(batches)
         forms = await self._stored_forms(batches)
@@ -216,8 +237,6 @@ class SealedEngine:
                 continue
             form = envelope.PUT if put.stamp is None else envelope.STAMPED
             made.puts[key] = kv.Put(key, self._seal(form, key, put.value, scope, openers), put.stamp)
-            if put.stamp is None and not self._vault.has_one_form(key):
-                forms[key, put.value] = made.puts[key].value  # a later batch of the call may expect it
         for append in batch.appends:
             scope = scopes.get(append.prefix)
             if scope is not None:

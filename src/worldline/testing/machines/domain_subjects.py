@@ -21,7 +21,7 @@ from worldline.kernel import values as stored
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Later, Reading, Script, Unscripted
-from worldline.kernel.domains.turn import TARGETS
+from worldline.kernel.domains.asking import TARGETS
 from worldline.kernel.flow import jobs, patches, snapshots, values
 from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.authoring.documents import name_of
@@ -119,8 +119,8 @@ def scripted(script: Script) -> dict[str, flow.Handler]:
     def handler(name: str) -> flow.Handler:
         effect = script.effects[name]
 
-        def answer(**params: Any) -> Any:
-            said = reading.attempt(effect, effect.signature.pack((), params))
+        def answer(*, snapshot: flow.Snapshot, **params: Any) -> Any:
+            said = reading.attempt(effect, effect.signature.pack((), params), snapshot=snapshot)
             if said.after_us is None:
                 return asyncio.get_running_loop().create_future()  # the effect's timeout ends it
             if not said.ok:

@@ -367,6 +367,9 @@ def _called(call: object) -> tuple[str, dict[str, Any]]:
     made: Any = call
     made.use()
     bound = inspect.signature(target.function).bind_partial(*made.args, **made.kwargs)
+    given = target.signature.snapshot
+    if given is not None and given.name in bound.arguments:
+        raise terms.BadDomain(f"the effect {target.name!r} is given its {given.name} by the host: leave it out")
     return target.name, dict(bound.arguments)
 
 
