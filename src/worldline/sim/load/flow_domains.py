@@ -16,9 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import Any, ClassVar
-
-import msgspec
+from typing import Any
 
 import worldline as wl
 from worldline import flow
@@ -261,33 +259,14 @@ _, Crate = _made(FIRST)
 couriers = wl.Program(COURIERS)
 
 
-class Fill(msgspec.Struct, wl.Request[list[Any]], frozen=True, array_like=True):
-    """An intent, as the event that it is."""
-
-    __schema__: ClassVar[str] = "Bill.fill"
-    key: str
-    intent: str
-    named: bool
-    input: list[dict[str, Any]]
-
-
-class Pay(msgspec.Struct, wl.Request[list[Any]], frozen=True, array_like=True):
-    __schema__: ClassVar[str] = "Bill.pay"
-    key: str
-    intent: str
-    named: bool
-    input: list[dict[str, Any]]
-
-
 @couriers.workflow
 async def commission(id: str, to: str, key: str, cents: int, how: str) -> list[str]:
     """An intent of another world, and how it ended there. Nothing to fill in: it is paid."""
-    wanted = Fill(key, id, True, [{"cents": cents}]) if cents else Pay(key, id, True, [{"how": how}])
     try:
-        status, error, *_ = await wl.ask(to, wanted)
+        end = await wl.act(Bill.fill(cents) if cents else Bill.pay(how), key=key, id=id, world=to)
     except wl.Failed as failed:
         return ["failed", failed.code]
-    return [status, "" if error is None else error["code"]]
+    return [end.status, "" if end.error is None else end.error.code]
 
 
 # --- Plans -------------------------------------------------------------------------------------------------------
