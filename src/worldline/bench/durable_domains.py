@@ -17,7 +17,7 @@ from worldline.base import env as envs
 from worldline.bench import flow_domains, workloads
 from worldline.kernel.flow import schema
 
-TURNS: Final = 5
+TURNS: Final = 9
 SIZED_WORLDS: Final = 8
 
 app = wl.Program("bench-flow")
