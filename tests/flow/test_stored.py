@@ -192,7 +192,7 @@ async def test_an_intent_that_a_revert_takes_away_is_told_so(lmdb_kit: Kit) -> N
         await other
         await world.revert(middle, effects="reissue")
         for attempt in (gone, world.act(Order.fill(7), key="o", id="gone")):
-            with pytest.raises(wl.RunFailed, match="reverted to height .* no such intent") as refused:
+            with pytest.raises(wl.RunFailed, match=r"reverted to height .* no such intent") as refused:
                 await asyncio.wait_for(attempt, 30)
             assert refused.value.code == "reverted"
         assert not kept.done()

@@ -57,9 +57,12 @@ def revert(machine: Machine, data: bytes) -> bytes:
         raise Moved(f"the world has moved on to step {context.step - 1}: look again at what differs")
     if wanted.policy not in (Policy.DROP, Policy.REISSUE):
         raise errors.BadInput("what was open is dropped or reissued when a world goes back")
-    changed = [(*keys.parse(key).texts,) for key, *_ in wanted.rows if key.startswith(keys.CELL)]
-    for cell in changed:
-        machine.find_cell(cell)  # into memory, if it is not there
+    changed: list[tuple[str, str]] = []
+    for key, *_ in wanted.rows:
+        if key.startswith(keys.CELL):
+            reducer, name = keys.parse(key).texts
+            machine.find_cell((reducer, name))  # into memory, if it is not there
+            changed.append((reducer, name))
     waiting = acting.waiting(machine, changed)
     before = _rows_of(machine)
     for pending in list(machine.work.open.values()):
