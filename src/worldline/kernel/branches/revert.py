@@ -60,10 +60,9 @@ def revert(machine: Machine, data: bytes) -> bytes:
     changed: list[tuple[str, str]] = []
     for key, *_ in wanted.rows:
         if key.startswith(keys.CELL):
-            domain, name = keys.parse(key).texts
-            changed.append((domain, name))
-    for cell in changed:
-        machine.find_cell(cell)  # into memory, if it is not there
+            reducer, name = keys.parse(key).texts
+            machine.find_cell((reducer, name))  # into memory, if it is not there
+            changed.append((reducer, name))
     waiting = acting.waiting(machine, changed)
     before = _rows_of(machine)
     for pending in list(machine.work.open.values()):

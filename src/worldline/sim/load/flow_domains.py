@@ -324,6 +324,11 @@ def _other(id: str, kind: str, draws: random.Random, acting: list[Op], branches:
             return Op(id, kind, world, amount)
 
 
+def worlds_of(op: Op) -> list[str]:
+    """The worlds whose work an operation waits for."""
+    return [op.world, op.to.partition(" ")[0]] if op.kind == "commission" else [op.world]
+
+
 def act_of(kind: str, amount: int) -> tuple[flow.Act[Any], str]:
     """The intent of an operation, and the key of its cell."""
     key, how = KEYS[amount % 2], HOWS[amount // 2 % len(HOWS)]
