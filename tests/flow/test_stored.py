@@ -191,6 +191,57 @@ async def test_a_revert_takes_data_back_and_keeps_documents(lmdb_kit: Kit) -> No
     assert (await proved(lmdb_kit, "w")).holds
 
 
+async def test_an_intent_that_a_revert_takes_away_is_told_so(lmdb_kit: Kit) -> None:
+    """Its caller waited for ever, and so did the next one with the same id."""
+    waits = Shop()
+    del waits.app.effects["charge"]
+    async with lmdb_kit.hosting(waits.app) as universe:
+        world = await universe.ensure("w", waits.app)
+        await world.act(Order.fill(5), key="o")
+        before = (await world.head()).height
+        kept = asyncio.create_task(world.act(Order.pay("tok"), key="o", id="kept"))
+        await aio.until(lambda: _asked(world))
+        middle = (await world.head()).height
+        gone = asyncio.create_task(world.act(Order.fill(7), key="o", id="gone"))
+        other = asyncio.create_task(world.act(Order.fill(8), key="other", id="other"))
+        await other
+        await world.revert(middle, effects="reissue")
+        for attempt in (gone, world.act(Order.fill(7), key="o", id="gone")):
+            with pytest.raises(wl.RunFailed, match=r"reverted to height .* no such intent") as refused:
+                await asyncio.wait_for(attempt, 30)
+            assert refused.value.code == "reverted"
+        assert not kept.done()
+        await world.revert(before)
+        with pytest.raises(wl.RunFailed, match="no such intent"):
+            await asyncio.wait_for(kept, 30)
+        assert (await world.act(Order.fill(9), key="o")).state.cents == 9
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def test_what_waited_in_a_cell_goes_on_when_its_world_goes_back_there(lmdb_kit: Kit) -> None:
+    """Documents do not go back: what was blocked then may fit now, and nothing tried it."""
+    shop, strict = Shop(), Shop(3)
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.act(Order.fill(5), key="o")
+    async with lmdb_kit.hosting(strict.app) as universe:
+        world = universe.world("w")
+        waiting = asyncio.create_task(world.act(Order.fill(7), key="o", id="waits"))
+        await aio.until(lambda: _is_blocked(world))
+        blocked = (await world.head()).height
+        waiting.cancel()
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = universe.world("w")
+        assert (await world.act(Order.fill(7), key="o", id="waits", timeout=30)).state.cents == 7
+        await world.revert(blocked)
+        assert ((await world.state(Order, "o")).cents, await _is_blocked(world)) == (7, False)
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def _is_blocked(world: wl.World) -> bool:
+    return "blocked" in (await world.state()).get("Order", {}).get("o", {})
+
+
 async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: Kit) -> None:
     shop = Shop()
 

@@ -7,6 +7,7 @@ that of the last receipt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
-from worldline.kernel.domains import asking
+from worldline.kernel.domains import asking, kept
 from worldline.kernel.domains.asking import Target
 from worldline.kernel.domains.kept import Owed, Waiting
 from worldline.kernel.domains.telling import End, tell
@@ -187,6 +188,39 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
         said = {"code": why.code if outcome.status is ReceiptStatus.ERROR else code, "message": why.message}
         return jobs.fulfilled(to.intent, to.requirement, [patches.set_(target, said)])
     return jobs.FulfillEffect(to.intent, to.requirement, (), jobs.Failure(code, why.message))
+
+
+# --- Going back ------------------------------------------------------------------------------------------------------
+
+Cells = dict[tuple[str, str], kept.Kept]
+
+
+def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
+    """Those of these cells that are cells of flow domains, as they are kept now."""
+    found: Cells = {}
+    for name in names:
+        cell = machine.cells.get(name)
+        if cell is not None and name[0] in machine.domains.current:
+            found[name] = kept.decode(cell.data)[0]
+    return found
+
+
+def went_back(machine: Machine, before: Cells, height: int) -> None:
+    """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs went
+    back with it. What waited in a cell then goes on, if its document of now fits.
+    """
+    after = waiting(machine, list(before))
+    why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
+    gone = End(Answer(False, runs.failure("reverted", why)))
+    for name, known in before.items():
+        there = after.get(name, kept.Kept()).owed
+        for id, owed in known.owed.items():
+            for each in owed:
+                if each not in there.get(id, []) and not each.run and each.is_asked_of(machine.now.context.address):
+                    tell(machine, each, gone)
+    for name in after:
+        Turn(machine, *name).finish()
+    take_answered(machine)
 
 
 # --- Commands --------------------------------------------------------------------------------------------------------

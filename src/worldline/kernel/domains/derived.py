@@ -76,13 +76,7 @@ class Derived:
             machine.work.unsent.append(Held("", -1, OpKind.ACT, domain, b"", 0, key))
         for intent_id, end in self.ends:
             for owed in self._told[intent_id]:
-                if _is_ours(machine, owed):
+                if owed.is_asked_of(machine.now.context.address):
                     telling.tell(machine, owed, end)
-
-
-def _is_ours(machine: Machine, owed: Owed) -> bool:
-    """Whether this world is to answer. A question that was put to the parent of a fork is the parent's."""
-    is_ours = owed.asked in (b"", machine.now.context.address.world)
-    if not is_ours:
-        probes.hit("domains.asked-before-fork")
-    return is_ours
+                else:
+                    probes.hit("domains.asked-before-fork")

@@ -13,7 +13,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest
 from worldline.kernel.domains.packing import Packer
 from worldline.kernel.flow import faults, slots, snapshots, values
-from worldline.model import inbox, payload
+from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, Reply
 
 _only_snapshot = canonical.joiner("snapshot")
@@ -39,6 +39,10 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             self.message, self.universe, self.world, 0, MessageMode.TYPED, "", payload.EMPTY, {},
             reply=Reply(self.reply),
         )  # fmt: skip
+
+    def is_asked_of(self, here: ids.Address) -> bool:
+        """Whether the world here is to answer."""
+        return self.asked in (b"", here.world)
 
     @property
     def waits(self) -> bool:

@@ -461,9 +461,16 @@ class Model:
             self._go_on(name)
 
     def _go_back(self, height: int) -> None:
-        """What was declared stays, and so does what effects are called."""
-        then = Model.of([each for each in self.steps if each.height <= height])
+        """What was declared stays, and so does what effects are called. Who waits for an intent that was not there is
+        refused; what waited in a cell goes on, if its document of now fits.
+        """
+        then, before = Model.of([each for each in self.steps if each.height <= height]), self._owed
         self.cells, self._open, self._owed = then.cells, then._open, then._owed  # noqa: SLF001 - a model too
+        for correlation, owed in before.items():
+            if correlation not in self._owed and owed.asked in (None, self._here):
+                self._due[correlation] = None
+        for name in self.cells:
+            self._go_on(name)
 
     def _cell(self, name: Name) -> Cell:
         if name not in self.cells:
