@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow import test_contract, test_host
+from tests.flow import test_contract, test_contract_effects, test_contract_order, test_host
 from tests.flow.conftest import Desks
 from worldline.flow.host import Host
 from worldline.kernel.flow import jobs
@@ -23,11 +23,11 @@ def act_first(host: Host, key: str, job: jobs.Job, outcome: jobs.Outcome) -> Non
 
 
 GUARDS: dict[str, tuple[Any, str, Any, Scenario]] = {
-    "FULFILL-0": (jobs, "is_pending", lambda *_: True, test_contract.test_fulfill_twice_the_first_counts),
+    "FULFILL-0": (jobs, "is_pending", lambda *_: True, test_contract_effects.test_fulfill_twice_the_first_counts),
     "clear on error": (jobs, "must_clear", lambda failure: failure is None,
-                       test_contract.test_ord_007_a_timeout_clears_and_goes_on),
+                       test_contract_order.test_ord_007_a_timeout_clears_and_goes_on),
     "tombstone": (jobs, "refused_again", lambda *_: None,
-                  test_contract.test_err_fe_4_a_failed_id_is_never_performed_again),
+                  test_contract_effects.test_err_fe_4_a_failed_id_is_never_performed_again),
     "interlock": (Host, "_settle", act_first,
                   test_contract.test_interlock_001b_a_handler_sees_what_its_compute_patched),
     "re-check": (Host, "_rechecked", lambda *_: False,
@@ -35,7 +35,7 @@ GUARDS: dict[str, tuple[Any, str, Any, Scenario]] = {
     "remembered kick": (Host, "_remember", lambda *_: None,
                         test_host.test_live_004_a_kick_that_a_runner_blocks_is_remembered),
     "ordering buffer": (jobs, "is_next", lambda *_: True,
-                        test_contract.test_ord_parallel_results_are_applied_in_cores_order),
+                        test_contract_order.test_ord_parallel_results_are_applied_in_cores_order),
     "seed per job": (jobs, "seed", lambda _, head: head.meta.random_seed,
                      test_contract.test_ctx_seed_of_queued_intents_is_their_own),
 }  # fmt: skip

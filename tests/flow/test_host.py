@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.flow.conftest import Desks
+from tests.flow.contract_kit import CHAIN, FETCH, INCREMENT, gives, idle_data, made, pending, raising
 from tests.flow.documents import COUNTER, HALT, document, effect, field, get, lit, once, op, put, seq, when
 from tests.flow.hosts import KEY, VirtualEnv, said, settled, types
-from tests.flow.test_contract import CHAIN, FETCH, INCREMENT, gives, idle_data, made, pending, raising
 from worldline import flow
 from worldline.base import errors, limits
 from worldline.kernel.flow import core, jobs, patches, schema, snapshots

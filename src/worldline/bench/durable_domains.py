@@ -7,6 +7,7 @@ for what is journaled.
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -17,7 +18,7 @@ from worldline.base import env as envs
 from worldline.bench import flow_domains, workloads
 from worldline.kernel.flow import schema
 
-TURNS: Final = 9
+TURNS_MAX: Final = 9
 SIZED_WORLDS: Final = 8
 
 app = wl.Program("bench-flow")
@@ -55,13 +56,13 @@ Side = Callable[[wl.Universe, envs.Env, float], Awaitable[float]]
 
 
 async def run(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, Any]:
-    """Each side of each ratio is measured for so long, in turns."""
+    """Each side of each ratio is measured for so long, in turns of a second or more."""
     counter = await _beside(universe, env, seconds, counters, _events)
     effect = await _beside(universe, env, seconds, effects, _steps)
     return {
         "durable_counter_per_s": counter[0], "of_events": counter[1],
         "durable_effect_per_s": effect[0], "of_steps": effect[1],
-        **{f"durable_{size}_kib_per_s": round(await cells(universe, env, seconds / TURNS, size), 1)
+        **{f"durable_{size}_kib_per_s": round(await cells(universe, env, seconds / _turns(seconds), size), 1)
            for size in flow_domains.CELLS_KIB},
     }  # fmt: skip
 
@@ -70,12 +71,16 @@ async def _beside(
     universe: wl.Universe, env: envs.Env, seconds: float, side: Side, other: Side
 ) -> tuple[float, float]:  # fmt: skip
     """The median of one side, each second, and of its ratio to the other."""
-    found, ratios = [], []
-    for _ in range(TURNS):
-        beside = await other(universe, env, seconds / TURNS)
-        found.append(await side(universe, env, seconds / TURNS))
+    found, ratios, turns = [], [], _turns(seconds)
+    for _ in range(turns):
+        beside = await other(universe, env, seconds / turns)
+        found.append(await side(universe, env, seconds / turns))
         ratios.append(found[-1] / beside)
     return round(statistics.median(found), 1), round(statistics.median(ratios), 3)
+
+
+def _turns(seconds: float) -> int:
+    return max(1, min(TURNS_MAX, int(seconds)))
 
 
 async def _events(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
@@ -89,7 +94,7 @@ async def _steps(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
 async def counters(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
     """Counter actions over many worlds, each second."""
     worlds = [await universe.ensure(f"f-{number}", app) for number in range(workloads.WORLDS)]
-    before = sum([(await world.act(Tally.add(0))).state.total for world in worlds])
+    before = sum([each.state.total for each in await asyncio.gather(*(world.act(Tally.add(0)) for world in worlds))])
     timed = workloads.Timed(env)
     await timed.run(seconds, workloads.SENDERS, lambda turn: worlds[turn % len(worlds)].act(Tally.add(1)))
     after = sum([(await world.state(Tally)).total for world in worlds])
@@ -100,8 +105,8 @@ async def counters(universe: wl.Universe, env: envs.Env, seconds: float) -> floa
 async def effects(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
     """Actions with one effect, each second."""
     worlds = [await universe.ensure(f"g-{number}", app) for number in range(workloads.FLOWS)]
-    for world in worlds:
-        assert (await world.act(Question.ask(1))).state.answer == 2
+    first = await asyncio.gather(*(world.act(Question.ask(1)) for world in worlds))
+    assert all(each.state.answer == 2 for each in first), "an answer is not the effect's"
     timed = workloads.Timed(env)
     await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(Question.ask(1)))
     return timed.per_s
@@ -111,8 +116,7 @@ async def cells(universe: wl.Universe, env: envs.Env, seconds: float, kib: int) 
     """Counter actions on cells of a size, each second."""
     worlds = [await universe.ensure(f"s-{number}", app) for number in range(SIZED_WORLDS)]
     filling, key = [flow.set("items", flow_domains.filling(kib * flow_domains.KIB))], str(kib)
-    for world in worlds:
-        await world.patch(sized, filling, key=key)
+    await asyncio.gather(*(world.patch(sized, filling, key=key) for world in worlds))
     one = sized.action("one")
     timed = workloads.Timed(env)
     await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(one(), key=key))
