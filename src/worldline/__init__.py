@@ -53,6 +53,7 @@ _DECLARED = {
         "Scope Started Timer act after ask continue_as_new emit gather now patched random schedule scope send "
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
+    "kernel.domains.tracing": "Trace TraceEvent",
     "kernel.events": "Envelope",
     "kernel.flow.authoring.acts": "Acted",
     "kernel.personal": "Personal",

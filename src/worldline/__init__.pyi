@@ -101,6 +101,7 @@ from worldline.kernel.authoring.workflow_api import (
     uuid,
     wait,
 )
+from worldline.kernel.domains.tracing import Trace, TraceEvent
 from worldline.kernel.events import Envelope
 from worldline.kernel.flow.authoring.acts import Acted
 from worldline.kernel.personal import Personal
@@ -214,6 +215,8 @@ __all__ = [
     "StoreError",
     "StoreUncertain",
     "Timer",
+    "Trace",
+    "TraceEvent",
     "TryAgain",
     "Undeliverable",
     "Universe",

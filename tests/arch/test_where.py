@@ -17,6 +17,7 @@ DOCUMENTS = [
     "STYLE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "docs/code-map.md",
     "docs/glossary.md",
     "docs/walks.md",
     "docs/where.md",

@@ -1,6 +1,8 @@
-"""A program with a flow domain, as the tests of `act` and `explain` host it."""
+"""A program with a flow domain, as the tests of `act`, `explain`, `trace`, `abandon` and `patch` host it."""
 
 from __future__ import annotations
+
+import asyncio
 
 import worldline as wl
 from worldline import flow
@@ -10,6 +12,8 @@ app = wl.Program("orders")
 
 @app.effect
 async def charge(card: str, cents: int) -> str:
+    if card == "never":
+        await asyncio.Event().wait()
     return f"{cents} from {card}"
 
 

@@ -28,18 +28,21 @@ def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
     assert "bare engine, 64 in flight" in shown.out
 
 
-def test_flow_domains_need_no_store(tmp_path: Path) -> None:
-    said = run("bench", "--only", "F", "--json", cwd=tmp_path)
-    assert (said.code, sorted(said.json)) == (0, ["F", "machine", "store"])
+def test_flow_domains_in_memory_and_in_worlds(tmp_path: Path) -> None:
+    said = run("bench", "--only", "F", "--seconds", "0.2", "--json", cwd=tmp_path)
+    assert (said.code, sorted(said.json)) == (0, ["F", "floor", "machine", "store"])
     figures = said.json["F"]
-    for name in ("nodes_per_s", "counter_per_s", "counter_untraced_per_s", "compute_64_kib_us", "read_1_kib_us"):
+    for name in (
+        "nodes_per_s", "counter_per_s", "counter_untraced_per_s", "compute_64_kib_us", "read_1_kib_us",
+        "durable_counter_per_s", "of_events", "durable_effect_per_s", "of_steps", "durable_64_kib_per_s",
+    ):  # fmt: skip
         assert figures[name] > 0, name
     assert {"trace_costs", "switched_off_costs"} <= figures.keys()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nodes_without_a_switch_do_the_same_and_trace_nothing() -> None:
-    document = schema.sealed(flow_domains._DOCUMENT)
+    document = schema.sealed(flow_domains.DOCUMENT)
     without, context = flow_domains.Unswitched(document), snapshots.Context()
     found = core.Core().compute(without, core.created(without, {}, context), snapshots.Intent("many", "i"), context)
     assert found.snapshot.data["count"] == flow_domains.STEPS

@@ -20,7 +20,7 @@ WORLD = [
     "abandon", "act", "archive", "ask", "attach", "change", "delete", "describe", "diff", "effect", "effects", "env",
     "erase", "explain", "export", "follow", "fork", "head", "journal", "lineage", "name", "patch", "pause", "preview",
     "resume", "revert", "run", "runs", "schedule", "schedules", "send", "shadow", "snapshot", "start", "state", "tools",
-    "unschedule",
+    "trace", "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["already_enqueued", "applied", "id", "stamp"]

@@ -297,6 +297,34 @@ def test_the_depth_limit_is_the_same_both_ways(as_map: bool, inside: Any) -> Non
         canonical.decode(reference.encode(too_deep))
 
 
+@quick
+@given(VALUES)
+def test_joined_parts_are_the_bytes_of_the_whole(value: Any) -> None:
+    if type(value) is list:
+        assert canonical.join_list([canonical.encode(each) for each in value]) == canonical.encode(value)
+    elif type(value) is dict:
+        assert canonical.join_map({key: canonical.encode(each) for key, each in value.items()}) == canonical.encode(
+            value
+        )
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536])
+def test_containers_of_any_size_are_joined(count: int) -> None:
+    assert canonical.join_list([b"\xf6"] * count) == canonical.encode([None] * count)
+    keyed = {f"{number}-\u00fc": number for number in range(count)}
+    assert canonical.join_map({key: canonical.encode(each) for key, each in keyed.items()}) == canonical.encode(keyed)
+
+
+@pytest.mark.parametrize("as_map", [False, True])
+def test_what_stands_in_other_containers_may_be_less_deep(as_map: bool) -> None:
+    parts = canonical.encode(nest(DEPTH - 2, as_map=as_map), around=2)
+    assert canonical.decode(canonical.join_list([canonical.join_map({"k": parts})])) == [
+        {"k": nest(DEPTH - 2, as_map=as_map)}
+    ]
+    with pytest.raises(errors.EncodeError, match="deeper"):
+        canonical.encode(nest(DEPTH - 1, as_map=as_map), around=2)
+
+
 def test_the_depth_limit_counts_what_is_open_not_what_has_been() -> None:
     wide = [nest(DEPTH - 1) for _ in range(5)]
     assert canonical.decode(canonical.encode(wide)) == wide

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
     "counter": ["examples/counter.py"],
     "order_saga": ["examples/order_saga.py"],
+    "order_domain": ["examples/order_domain.py"],
     "chat_room": ["examples/chat_room.py"],
     "schedule": ["examples/schedule.py"],
     "what_if": ["examples/what_if.py"],

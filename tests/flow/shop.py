@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import worldline as wl
 from tests.flow.documents import document, field, get, lit, op, put
 from worldline import flow
 from worldline.flow import x
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import patches
 
 TODOS = document(
     {
@@ -83,3 +89,15 @@ class Shop:
         self.charge = charge
         self.todos = app.domain(TODOS, name="Todos")
         self.order = app.domain(keyed=True, name="Order")((Order, Order2, Order3)[version - 1])
+
+
+def break_clearing(monkeypatch: pytest.MonkeyPatch, *, cents: int) -> None:
+    """No requirement of an order of so many cents can be cleared any more: its cell becomes fatal."""
+    apply = cores.Core.apply
+
+    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
+        if any(each.path == patches.CLEAR for each in given) and head.data["cents"] == cents:
+            raise RuntimeError("disk full")
+        return apply(self, schema, head, given, context)
+
+    monkeypatch.setattr(cores.Core, "apply", broken)

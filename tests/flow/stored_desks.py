@@ -14,19 +14,16 @@ import msgspec
 import worldline as wl
 from tests import aio
 from tests.flow.hosts import KEY, Handlers
-from tests.flow.world_desks import act_of, answer_of, declared, heard
+from tests.flow.world_desks import act_of, answer_of, asked, declared
 from tests.roles.kit import Kit
 from worldline import flow
 from worldline.client.flow import acts
 from worldline.codec import structs
 from worldline.flow import effects as calls
-from worldline.kernel import replay
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.authoring.acts import Answered, event_of
-from worldline.kernel.state import Machine
-from worldline.model import journal, payload
 
 
 class InStore:
@@ -43,21 +40,16 @@ class InStore:
         self._kit = kit
         self._perform = perform
         self._world: wl.World | None = None
-        self._entries: list[journal.Entry] = []
+        self._events: list[wl.TraceEvent] = []
         self._count = 0
 
     def _performing(self, name: str, handler: flow.Handler) -> Callable[..., Any]:
-        async def perform(url: Any = None, input: Any = None, n: Any = None) -> Any:
-            requirement, head = await self._pending(name)
-            given = handler(calls.call(requirement, head))
+        async def perform(url: Any = None, input: Any = None, n: Any = None, *, snapshot: flow.Snapshot) -> Any:
+            requirement = asked(snapshot, name, url=url, input=input, n=n)
+            given = handler(calls.call(requirement, snapshot))
             return answer_of(requirement, await given if inspect.isawaitable(given) else given)
 
         return perform
-
-    async def _pending(self, name: str) -> tuple[snapshots.Requirement, snapshots.Snapshot]:
-        machine = await (await self.world())._handle.machine()
-        heads = [await self.snapshot(key) for _, key in machine.cells]
-        return next((each, head) for head in heads for each in head.system.pending_requirements if each.type == name)
 
     async def world(self) -> wl.World:
         if self._world is None:
@@ -123,22 +115,10 @@ class InStore:
         await (await self.world()).patch(self.domain, given, key=key)
 
     async def _read(self) -> None:
-        self._entries = await (await self.world()).journal(limit=1_000_000)
+        self._events = (await (await self.world()).trace()).events
 
     def events(self, key: str = KEY) -> list[flow.Event]:
-        assert self._world is not None
-        at = self._world._handle._at
-        assert at is not None
-
-        def load(carried: payload.Payload) -> bytes:
-            assert carried.inline is not None, "a document of the suite is small"
-            return carried.inline
-
-        with heard() as found:
-            machine = Machine(self.app)
-            for entries in replay.steps(self._entries):
-                replay.check(machine, entries, at, load)
-        return [each for each in found if each.key == key]
+        return [flow.Event(each.key, each.type, each.fields) for each in self._events if each.key == key]
 
     async def close(self) -> None:
         await self._kit.aclose()

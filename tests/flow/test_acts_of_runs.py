@@ -262,6 +262,18 @@ def test_a_workflow_acts_in_another_world() -> None:
         other.prove()
 
 
+def test_a_workflow_acts_in_a_world_of_another_universe() -> None:
+    near, far = Store(far="stock/far"), Store()
+    with testing.world(near.app) as world:
+        other = world.also("stock/far", far.app, far.script(wl.Script.later(5, "r-1")))
+        assert world.run(near.refused("o")) == "error: ACTION_UNAVAILABLE"
+        assert world.run(near.buy("o", 5)) == "complete: r-1 True"
+        assert world.run(near.many(3, 40_000)) == 3
+        assert world.run(near.hasty("p")) == "in time"
+        world.prove()
+        other.prove()
+
+
 async def test_on_every_engine_a_run_acts_here_and_there(kit: Kit) -> None:
     near, far = Store(far="far"), Store()
     near.app.name = "near"

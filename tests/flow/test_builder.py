@@ -153,6 +153,17 @@ async def test_what_an_effect_raises_goes_where_fail_says() -> None:
     )
 
 
+async def test_what_is_read_has_the_annotated_types() -> None:
+    """Records are of their classes, also inside lists; data that does not fit them stays as it is."""
+    read = Order.read(flow.Host(Order, data={
+        "lines": [{"name": "tea", "cents": 250, "gift": True}], "refused": {"code": "C", "message": "no"},
+    }).snapshot())  # fmt: skip
+    assert (read.lines[0], read.refused) == (Line("tea", 250, gift=True), flow.Error("C", "no"))
+    unfit = flow.Host(Order, data={"lines": [{"name": "tea", "cents": None, "gift": True}]})
+    plain: list[Any] = [*Order.read(unfit.snapshot()).lines]
+    assert plain == [{"name": "tea", "cents": None, "gift": True}]
+
+
 async def test_fail_call_and_halt() -> None:
     made = flow.Host(Order, data={"cents": 500}, env=VirtualEnv())
     failed = await made.act(Order.drop())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -656,36 +658,53 @@ async def test_ord_parallel_results_are_applied_in_cores_order(open_desk: Desks)
     assert (data["count"], data["done"], types(desk).count("core:compute")) == (20, True, 2)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+THREE = made(go=seq(
+    *(when(op("and", op("isNull", get(path)), op("isNull", get("$host.lastError"))), effect(f"e-{path}"))
+      for path in "abc"),
+    put("done", lit(True)),
+))  # fmt: skip
+ORDERS = list(itertools.permutations(range(3)))
+
+
+async def arrived(desk: Any, order: Sequence[int], bad: int | None, code: str, *, key: str = KEY) -> tuple[Any, ...]:
+    """What an intent comes to whose three outcomes arrive in this order, one of them a failure: data, computed values,
+    the codes of errors.
+    """
+    await desk.submit("go", id=f"i-{key}", key=key)
+    await desk.idle()
+    ids = await pending(desk, key)
+    assert len(ids) == 3
+    for at in order:
+        good = [flow.set("abc"[at], at), flow.set("count", at)]
+        await desk.inject(ids[at], failure(code) if at == bad else good, key=key)
+        await desk.idle()
+    snapshot = await desk.snapshot(key)
+    assert (types(desk, key).count("core:compute"), snapshot.system.pending_requirements) == (2, ())
+    data = {name: value for name, value in snapshot.data.items() if name != "$host"}
+    return data, snapshot.computed, [each["code"] for each in snapshot.data["$host"].get("errors", [])]
+
+
 @pytest.mark.parametrize("bad", [None, 0, 1, 2])
 async def test_ord_parallel_in_any_order_gives_what_serial_gives(
-    open_alone: Desks, order: tuple[int, ...], bad: int | None
+    open_timed: Desks, open_alone: Desks, bad: int | None
 ) -> None:
     """Timeouts are outcomes like others, and hold nothing up; there is one compute afterwards."""
-    paths = ["a", "b", "c"]
-    guard = [
-        when(op("and", op("isNull", get(path)), op("isNull", get("$host.lastError"))), effect(f"e-{path}"))
-        for path in paths
-    ]
-    ends = []
-    for effects, arrivals in (("serial", (0, 1, 2)), ("parallel", order)):
-        document_ = made(go=seq(*guard, put("done", lit(True))))
-        desk = open_alone(document_, perform=False, effects=effects, core=flow.Core(effects="parallel"))
-        await desk.submit("go", id="i")
-        await desk.idle()
-        ids = await pending(desk)
-        assert len(ids) == 3
-        for at in arrivals:
-            outcome: Any = (
-                failure(jobs.EFFECT_TIMEOUT) if at == bad else [flow.set(paths[at], at), flow.set("count", at)]
-            )
-            await desk.inject(ids[at], outcome)
-            await desk.idle()
-        snapshot = await desk.snapshot()
-        assert (types(desk).count("core:compute"), snapshot.system.pending_requirements) == (2, ())
-        data = {name: value for name, value in snapshot.data.items() if name != "$host"}
-        ends.append((data, snapshot.computed, [each["code"] for each in snapshot.data["$host"].get("errors", [])]))
-    assert ends[0] == ends[1]
+    serial = open_alone(THREE, perform=False, effects="serial", core=flow.Core(effects="parallel"))
+    expected = await arrived(serial, (0, 1, 2), bad, jobs.EFFECT_TIMEOUT)
+    assert (expected[0]["done"], len(expected[2])) == (True, 0 if bad is None else 1)
+    parallel = open_timed(THREE, perform=False, effects="parallel")
+    for number, order in enumerate(ORDERS):
+        assert await arrived(parallel, order, bad, jobs.EFFECT_TIMEOUT, key=f"k-{number}") == expected, order
+
+
+async def test_ord_parallel_in_any_order_on_every_host(open_desk: Desks, open_alone: Desks) -> None:
+    """The same in stores, where an outcome is answered by hand: one of the three fails."""
+    serial = open_alone(THREE, perform=False, effects="serial", core=flow.Core(effects="parallel"))
+    parallel = open_desk(THREE, perform=False, effects="parallel")
+    for number, order in enumerate(ORDERS):
+        bad, code, key = number % 3, jobs.EFFECT_EXECUTION_FAILED, f"k-{number}"
+        expected = await arrived(serial, (0, 1, 2), bad, code, key=key)
+        assert await arrived(parallel, order, bad, code, key=key) == expected, order
 
 
 async def test_ord_serial_and_parallel_hosts_end_alike(open_desk: Desks) -> None:

@@ -21,6 +21,7 @@ EMPTY = op("isNull", get("answer"))
 MARK = put("marker", get("meta.intentId"))
 ONCE = op("neq", get("marker"), get("meta.intentId"))
 BUMP = put("count", op("add", get("count"), lit(1)))
+BUMP_MARKER = put("marker", lit("m"))
 DOUBLE = put("more", {"kind": "append", "array": get("more"), "items": [get("computed.doubled")]})
 
 
@@ -69,6 +70,15 @@ GUARDED = {
 def test_an_effect_with_a_guard_is_not(body: Any) -> None:
     known = {"computed.known": {"deps": ["answer"], "expr": EMPTY}}
     assert found({"go": body, "mark": MARK}, known) == []
+
+
+def test_an_effect_whose_field_is_never_null_is_found() -> None:
+    asked = effect("ask", into=lit("count"))
+    body = seq(BUMP_MARKER, when(op("and", op("isNull", get("count")), EMPTY), asked))
+    assert found({"go": body}) == [("never", "actions.go.flow.steps[1]")]
+    cleared = {"kind": "patch", "op": "unset", "path": "count"}
+    assert found({"go": body, "clear": cleared}) == []
+    assert found({"go": when(EMPTY, effect("ask", into=lit("answer")))}) == []
 
 
 STALE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,21 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import aio
+from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
 from tests.flow.shop import Order, Shop
 from tests.flow.test_worlds import opened
+from tests.roles.conftest import lmdb_kit
+from tests.roles.kit import Kit
 from worldline import flow, testing
 from worldline.base import limits
 from worldline.kernel.domains import kept
+from worldline.kernel.flow.authoring import acts
+from worldline.model import inbox, payload
 from worldline.model.journal import Kind
 from worldline.testing.worlds import TestWorld
+
+__all__ = ["lmdb_kit"]
 
 LIMIT = 5_000
 
@@ -95,6 +104,23 @@ def test_of_queued_intents_only_the_one_that_does_not_fit_ends_with_an_error() -
         assert cell(world).queue == []
 
 
+def test_what_is_nested_too_deep_to_be_stored_ends_its_intent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    nest = put("tree", {"kind": "object", "fields": {"child": get("tree")}})
+    app = wl.Program("nested")
+    nested = app.domain(
+        document({"nest": nest, "clear": put("tree", lit(None))}, {"tree": field("object")}), name="Nested"
+    )
+    with testing.world(app) as world:
+        done = [world.act(nested.action("nest")()) for _ in range(limits.CBOR_DEPTH_MAX + 5)]
+        ended = [each.status for each in done]
+        assert ended == sorted(ended), "once it is too deep, every further one ends with an error"
+        assert (ended[0], ended[-1]) == ("complete", "error")
+        assert "nested deeper" in str(done[-1].error)
+        assert world.act(nested.action("clear")()).state["tree"] is None
+        world.prove()
+
+
 def test_a_full_cell_still_says_how_its_intents_end() -> None:
     with noting("n") as world:
         world.act(Note.write("x"), id="early")
@@ -120,6 +146,39 @@ def test_an_intent_of_a_full_cell_can_be_abandoned() -> None:
         assert world.act(Note.write("short")).state.text == "short"
 
 
+def test_those_who_wait_for_one_intent_are_bounded() -> None:
+    with noting(wl.Script.later(5, "n")) as world:
+        for _ in range(limits.FLOW_WAITERS_MAX):
+            world.submit(Note.fetch(), id="once")
+        with pytest.raises(wl.Closed, match="16 callers wait for intent 'once' already"):
+            world.act(Note.fetch(), id="once")
+        world.advance(10)
+        assert (ends(world), cell(world).owed) == ({"once": "complete"}, {})
+        told = [each for each in world.journal() if each.kind is Kind.ANSWERED and b"complete" in each.payload]
+        assert len(told) == limits.FLOW_WAITERS_MAX
+
+
+def test_those_who_wait_for_intents_of_one_cell_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_CELL_WAITERS_MAX", 3)
+    with noting(wl.Script.later(5, "n")) as world:
+        for number in range(3):
+            world.submit(Note.fetch(), id=f"f{number}")
+        with pytest.raises(wl.Closed, match="3 callers wait for intents of Note already"):
+            world.act(Note.write("x"))
+        world.advance(10)
+        assert world.act(Note.write("x")).state.text == "x"
+
+
+def test_one_who_waits_for_an_intent_of_a_full_cell_is_refused() -> None:
+    with noting(wl.Script.later(5, "n")) as world:
+        world.submit(Note.fetch(), id="once")
+        filled(world)
+        with pytest.raises(wl.BadInput, match="cell of a flow domain"):
+            world.act(Note.fetch(), id="once")
+        world.advance(10)
+        assert (ends(world), cell(world).fatal) == ({"once": "complete"}, "")
+
+
 def test_patches_that_a_cell_cannot_hold_are_refused() -> None:
     with noting("n") as world:
         world.act(Note.write("x"))
@@ -143,3 +202,102 @@ def test_a_cell_without_room_for_an_end_is_fatal_and_others_go_on(monkeypatch: p
         assert [each.kind for each in world.journal()].count(Kind.HANDLER_FAILED) == 1
         world.act(Order.fill(5), key="o")
         assert world.act(Order.pay("tok"), key="o").state.receipt == "r-1"
+
+
+def crates(effects: Any = "parallel") -> tuple[wl.Program, Any, Any]:
+    """A program whose domain asks for two effects at once, each into a field of its own."""
+    app = wl.Program("crates")
+
+    @app.effect
+    async def part(number: int) -> str:
+        raise AssertionError(number)
+
+    asks = [
+        when(op("isNull", get(name)), effect("part", number=lit(number), into=lit(name)))
+        for number, name in enumerate("ab")
+    ]
+    actions = {"pack": seq(*asks), "fill": {
+        "flow": put("text", op("concat", get("input.text"), get("input.text"))),
+        "input": {"type": "object", "required": True, "fields": {"text": {"type": "string", "required": True}}},
+    }}  # fmt: skip
+    fields = {name: field("string") for name in ("a", "b", "text")}
+    return app, app.domain(document(actions, fields), name="Crate", effects=effects), part
+
+
+def test_effects_of_an_intent_that_a_cell_cannot_hold_are_given_up_and_the_next_begins() -> None:
+    """Found by the simulator: they were performed all the same, and whatever waited behind it waited for ever."""
+    app, crate, part = crates()
+    script = wl.Script().on(part, wl.Script.later(1, "x" * LIMIT), wl.Script.later(9, "late"))
+    with testing.world(app, script) as world:
+        world.submit(crate.action("pack")(), id="first")
+        waits = world.submit(crate.action("fill")(text="next"), id="next")
+        world.advance(2)
+        assert world.machine.work.open == {}
+        assert (world.snapshot(crate).data["a"], world.snapshot(crate).data["text"]) == (None, "nextnext")
+        assert [each.kind for each in world.journal() if each.correlation == waits] == [Kind.EVENT, Kind.ANSWERED]
+        assert world.act(crate.action("pack")(), id="first").error is not None
+        world.prove()
+
+
+def test_what_is_held_back_of_an_abandoned_intent_never_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step has no room for is asked for by the next, which may be the one that abandons it."""
+    monkeypatch.setattr(limits, "STEP_EFFECTS_MAX", 1)
+    app, crate, part = crates()
+    with testing.world(app, wl.Script().on(part, wl.Script.never())) as world:
+        schema, data = acts.event_of(crate.action("pack")(), key="", id="first", named=True)
+        world._stage.step(world._actor, inbox.Event(schema, payload.inline(data)), data)
+        assert (len(world.machine.work.open), len(world.machine.work.unsent.items)) == (1, 1)
+        world.abandon(crate, "first")
+        assert (world.machine.work.open, list(world.machine.work.unsent.items)) == ({}, [])
+        asked = [each for each in world.journal() if each.kind is Kind.EFFECT_REQUESTED]
+        assert len(asked) == 1
+        world.prove()
+
+
+class Long(flow.Domain):
+    text: str | None = None
+    count: int = 0
+
+    @flow.action
+    def fetch(self) -> None:
+        flow.perform(flow.ask("fetch"), into=self.text)
+
+    @flow.action
+    def add(self) -> None:
+        self.count = self.count + 1
+
+
+async def waiting(world: wl.World, count: int) -> bool:
+    return len((await world.state())["Long"][""].get("queue", [])) == count
+
+
+@pytest.mark.probe("domains.queue-goes-on")
+async def test_the_ends_of_a_long_queue_are_told_over_several_steps(
+    lmdb_kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks from another world, and gets a state of 12 KB: together more than a step can hold."""
+    monkeypatch.undo()
+    gate, begun = asyncio.Event(), asyncio.Event()
+    app, asking = wl.Program("long"), wl.Program("asking")
+    app.domain(Long)
+
+    @app.effect
+    async def fetch() -> str:
+        begun.set()
+        await gate.wait()
+        return "w" * 12_000
+
+    @asking.workflow
+    async def add() -> int:
+        return (await wl.act(Long.add(), world="far")).state.count
+
+    count = limits.STEP_BYTES_MAX // 12_000 + 10
+    async with lmdb_kit.hosting(app, asking) as universe:
+        far, near = await universe.ensure("far", app), await universe.ensure("near", asking)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(far.act(Long.fetch()))
+            await begun.wait()
+            found = [group.create_task(near.run(add())) for _ in range(count)]
+            await aio.until(lambda: waiting(far, count))
+            gate.set()
+        assert sorted(each.result() for each in found) == list(range(1, count + 1))

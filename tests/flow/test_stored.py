@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +10,14 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.flow.shop import Order, Order2, Shop
-from tests.roles import crashing
 from tests.roles import kit as kits
-from tests.roles.conftest import kit, lmdb_kit, make
+from tests.roles.conftest import kit, lmdb_kit
 from tests.roles.kit import Kit
 from worldline import flow
+from worldline.base import limits
 from worldline.inspect import prove
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
-from worldline.store import kv
 
 __all__ = ["kit", "lmdb_kit"]
 
@@ -143,6 +141,23 @@ async def _settled(world: wl.World) -> bool:
     return not found["system"]["pendingRequirements"]
 
 
+async def test_a_large_state_is_the_callers_own(lmdb_kit: Kit) -> None:
+    """It is taken from the memory of the process that runs the world, or read at the height of the answer."""
+    shop = Shop()
+    title = "x" * limits.FLOW_STATE_BYTES_MAX
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        done = await world.act(shop.todos.action("add")(title=title))
+        done.state["list"].append("mine")
+        assert (await world.state())["Todos"][""]["snapshot"]["data"]["list"] == [title]
+        both = await asyncio.gather(*(world.act(shop.todos.action("add")(title=each)) for each in ("a", "b")))
+        assert sorted(len(each.state["list"]) for each in both) == [2, 3]
+        async with lmdb_kit.hosting() as client:
+            elsewhere = await client.world("w").act(shop.todos.action("add")(title="c"))
+        assert elsewhere.state["list"] == [title, *both[-1].state["list"][1:], "c"]
+    assert (await proved(lmdb_kit, "w")).holds
+
+
 async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:
     waits = Shop()
     del waits.app.effects["charge"]
@@ -176,6 +191,57 @@ async def test_a_revert_takes_data_back_and_keeps_documents(lmdb_kit: Kit) -> No
     assert (await proved(lmdb_kit, "w")).holds
 
 
+async def test_an_intent_that_a_revert_takes_away_is_told_so(lmdb_kit: Kit) -> None:
+    """Its caller waited for ever, and so did the next one with the same id."""
+    waits = Shop()
+    del waits.app.effects["charge"]
+    async with lmdb_kit.hosting(waits.app) as universe:
+        world = await universe.ensure("w", waits.app)
+        await world.act(Order.fill(5), key="o")
+        before = (await world.head()).height
+        kept = asyncio.create_task(world.act(Order.pay("tok"), key="o", id="kept"))
+        await aio.until(lambda: _asked(world))
+        middle = (await world.head()).height
+        gone = asyncio.create_task(world.act(Order.fill(7), key="o", id="gone"))
+        other = asyncio.create_task(world.act(Order.fill(8), key="other", id="other"))
+        await other
+        await world.revert(middle, effects="reissue")
+        for attempt in (gone, world.act(Order.fill(7), key="o", id="gone")):
+            with pytest.raises(wl.RunFailed, match=r"reverted to height .* no such intent") as refused:
+                await asyncio.wait_for(attempt, 30)
+            assert refused.value.code == "reverted"
+        assert not kept.done()
+        await world.revert(before)
+        with pytest.raises(wl.RunFailed, match="no such intent"):
+            await asyncio.wait_for(kept, 30)
+        assert (await world.act(Order.fill(9), key="o")).state.cents == 9
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def test_what_waited_in_a_cell_goes_on_when_its_world_goes_back_there(lmdb_kit: Kit) -> None:
+    """Documents do not go back: what was blocked then may fit now, and nothing tried it."""
+    shop, strict = Shop(), Shop(3)
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.act(Order.fill(5), key="o")
+    async with lmdb_kit.hosting(strict.app) as universe:
+        world = universe.world("w")
+        waiting = asyncio.create_task(world.act(Order.fill(7), key="o", id="waits"))
+        await aio.until(lambda: _is_blocked(world))
+        blocked = (await world.head()).height
+        waiting.cancel()
+    async with lmdb_kit.hosting(shop.app) as universe:
+        world = universe.world("w")
+        assert (await world.act(Order.fill(7), key="o", id="waits", timeout=30)).state.cents == 7
+        await world.revert(blocked)
+        assert ((await world.state(Order, "o")).cents, await _is_blocked(world)) == (7, False)
+    assert (await proved(lmdb_kit, "w")).holds
+
+
+async def _is_blocked(world: wl.World) -> bool:
+    return "blocked" in (await world.state()).get("Order", {}).get("o", {})
+
+
 async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: Kit) -> None:
     shop = Shop()
 
@@ -190,38 +256,19 @@ async def test_a_world_with_other_code_needs_its_program_for_a_proof(lmdb_kit: K
     assert (await proved(lmdb_kit, "w", shop.app)).holds
 
 
-@pytest.mark.parametrize("fate", crashing.DEATHS)
-async def test_a_death_at_any_commit_is_one_intent_and_one_end(fate: crashing.Fate, tmp_path: Path) -> None:
-    shop = Shop(attempts=5)  # an attempt whose process dies counts
-    for number in range(1, 100):
-        kit = make("memory", tmp_path)
-        made: list[crashing.Crashing] = []
-
-        def wrap(engine: kv.Engine, made: list[crashing.Crashing] = made, number: int = number) -> kv.Engine:
-            made.append(crashing.Crashing(engine, number, fate))
-            return made[0]
-
-        first = await kit.process(shop.app, wrap=wrap)
-        acting = asyncio.create_task(_paid(first.universe, shop))
-        dying = asyncio.create_task(made[0].dead.wait())
-        await asyncio.wait([acting, dying], return_when=asyncio.FIRST_COMPLETED)
-        survived = acting.done() and not made[0].met
-        for task in (acting, dying):
-            task.cancel()
-        await asyncio.gather(acting, dying, return_exceptions=True)
-        await first.kill()
-        async with kit.hosting(shop.app) as universe:
-            assert await _paid(universe, shop) == "5 from tok"
-            entries = await kits.entries(universe.world("w"))
-            assert [each.kind for each in entries].count(Kind.EFFECT_REQUESTED) == 1
-        assert (await proved(kit, "w")).holds
-        await kit.aclose()
-        if survived:
-            break
-    assert 5 < number < 99
-
-
-async def _paid(universe: wl.Universe, shop: Shop) -> str | None:
-    world = await universe.ensure("w", shop.app)
-    await world.act(Order.fill(5), key="o", id="fill", timeout=60)
-    return (await world.act(Order.pay("tok"), key="o", id="pay", timeout=60)).state.receipt
+async def test_worlds_that_begin_otherwise_are_proved_without_their_program(lmdb_kit: Kit) -> None:
+    """Found by the simulator: forks of worlds that had done nothing, and worlds whose program changed before their
+    first step. What came before the documents could not be run again.
+    """
+    first, second = Shop(), Shop(2)
+    async with lmdb_kit.hosting() as universe:
+        await universe.create("w", first.app)
+        await universe.create("changed", first.app)
+    async with lmdb_kit.hosting(second.app) as universe:
+        assert (await universe.world("changed").act(Order2.fill(5), key="o")).state.cents == 5
+        fork = await universe.world("w").fork("fork")
+        assert (await fork.act(Order2.fill(6), key="o")).state.cents == 6
+        again = await universe.world("fork").fork("again", at=1)
+        assert (await again.act(Order2.fill(7), key="o")).state.cents == 7
+    for name in ("changed", "fork", "again"):
+        assert (await proved(lmdb_kit, name)).holds

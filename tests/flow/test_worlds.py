@@ -12,18 +12,18 @@ import pytest
 
 import worldline as wl
 from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
-from tests.flow.shop import TODOS, Order, Order2, Order3, Shop
+from tests.flow.shop import TODOS, Order, Order2, Order3, Shop, break_clearing
 from worldline import flow, testing
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
-from worldline.kernel import runs
+from worldline.kernel import replay, runs
 from worldline.kernel.domains import acting, declared, kept
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.events import Answer
-from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import jobs, patches
+from worldline.kernel.flow import jobs
 from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.exporting import tools as exporting
+from worldline.kernel.state import Machine
 from worldline.model import inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -73,6 +73,18 @@ def test_a_domain_is_declared_as_class_and_as_document() -> None:
         "Todos": (False, ["add", "clear"]), "Order": (True, ["fill", "pay"]),
     }  # fmt: skip
     assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
+
+
+def test_perform_into_a_field_that_is_never_null_is_refused() -> None:
+    class Letter(flow.Domain):
+        text: str = ""
+
+        @flow.action
+        def fetch(self) -> None:
+            flow.perform(flow.ask("fetch"), into=self.text)
+
+    with pytest.raises(wl.BadInput, match="'fetch' is never asked for: text is never null; let the field begin"):
+        wl.Program("post").domain(Letter)
 
 
 def test_clashes_and_wrong_documents_are_refused() -> None:
@@ -164,7 +176,22 @@ def test_what_fails_goes_where_fail_says(answer: Any, code: str) -> None:
         done = world.act(Order.pay("tok"), key="o")
         assert done.status == "complete"
         assert done.state.refused is not None
-        assert done.state.refused["code"] == code  # type: ignore[index]
+        assert done.state.refused.code == code
+
+
+def test_the_total_timeout_of_what_is_required_comes_from_the_state() -> None:
+    """The program that runs a step may have another one by now, or not have the effect at all."""
+    shop, other = Shop(), wl.Program("other")
+    with opened(shop, wl.Script.never()) as world:
+        world.act(Order.fill(5), key="o")
+        shop.app.effects["charge"] = other.effect(name="charge", total_timeout=1)(shop.charge.function)
+        world.submit(Order.pay("tok"), key="o")
+        [pending] = world.machine.work.open.values()
+        assert pending.deadline_us - pending.due_us == 60_000_000
+        alone = Machine(wl.Program.without_code(shop.app.hash))
+        for entries in replay.steps(world.life.filled()):
+            replay.check(alone, entries, world.address, world.life.load)
+        assert alone.work.open == world.machine.work.open
 
 
 def test_bad_input_is_refused_and_nothing_is_changed() -> None:
@@ -314,14 +341,7 @@ def test_the_environment_is_journaled_and_read_by_flows() -> None:
 @pytest.mark.probe("domains.cell-fatal")
 def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop()
-    apply = cores.Core.apply
-
-    def broken(self: Any, schema: Any, head: Any, given: Any, context: Any) -> Any:
-        if any(each.path == patches.CLEAR for each in given) and head.data["cents"] == 13:
-            raise RuntimeError("disk full")
-        return apply(self, schema, head, given, context)
-
-    monkeypatch.setattr(cores.Core, "apply", broken)
+    break_clearing(monkeypatch, cents=13)
     with opened(shop) as world:
         for key, cents in (("bad", 13), ("good", 5)):
             world.act(Order.fill(cents), key=key)
@@ -452,6 +472,64 @@ def test_what_a_dry_fork_requires_is_parked_and_answered_by_hand() -> None:
         assert scripted.act(Order.pay("tok"), key="o").state.receipt == "said before"
         fork.prove()
         scripted.prove()
+
+
+@pytest.mark.probe("fork.shared-requirement")
+def test_a_fork_of_a_fork_that_shares_asks_for_the_effect_itself() -> None:
+    """Found by the simulator: it looked for the answer of its parent's parent, whatever its policy said."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o")
+        sharing = world.fork("sharing", effects="share")
+        script = wl.Script().on(shop.charge, "scripted")
+        forks = {
+            policy: sharing.fork(policy, effects=policy, script=script if policy == "script" else None)
+            for policy in ("drop", "reissue", "share", "script")
+        }
+        asked = {policy: [each.name for each in fork.machine.work.open.values()] for policy, fork in forks.items()}
+        assert asked == {"drop": [], "reissue": ["charge"], "share": ["worldline.share"], "script": []}
+        assert forks["reissue"].answer(shop.charge, "by hand") == 1
+        world.advance(20)
+        receipts = {policy: fork.state(Order, "o").receipt for policy, fork in forks.items()}
+        assert receipts == {"drop": None, "reissue": "by hand", "share": "r-1", "script": "scripted"}
+        for fork in forks.values():
+            fork.prove()
+
+
+@pytest.mark.probe("domains.asked-before-fork")
+def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
+    """Found by the simulator: both answered under one id, and whichever came first was taken."""
+    shop = Shop()
+    with opened(shop, wl.Script.later(5, "r-1")) as world:
+        world.act(Order.fill(5), key="o")
+        data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
+
+        def ask(asked: TestWorld, id: bytes) -> None:
+            message = inbox.Message(
+                id * 16,
+                b"u" * 16,
+                b"w" * 16,
+                1,
+                MessageMode.TYPED,
+                "Order.pay",
+                payload.inline(data),
+                reply=Reply.MESSAGE,
+            )
+            asked.step(message, data)
+
+        ask(world, b"m")
+        fork = world.fork("other", effects="reissue", live=True)
+        ask(fork, b"n")
+        fork.crash()
+        world.advance(10)
+        assert [replies(each) for each in (world, fork)] == [[(b"m" * 16).hex()], [(b"n" * 16).hex()]]
+        assert kept.decode(fork.machine.cells["Order", "o"].data)[0].owed == {}
+        fork.prove()
+
+
+def replies(world: TestWorld) -> list[str]:
+    return [each.correlation for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
 
 
 def test_forks_behind_every_step_come_to_the_same() -> None:

@@ -6,8 +6,8 @@ What jobs do is seen by running the journal again with a recorder: steps themsel
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +16,7 @@ from tests.flow.hosts import KEY, Handlers
 from worldline import flow, testing
 from worldline.flow import effects as calls
 from worldline.kernel import runs, values
-from worldline.kernel.domains import turn
-from worldline.kernel.domains.turn import Target
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.authoring.domains import Act
@@ -70,16 +69,12 @@ class InTestWorld:
             self.world.env(environment())
 
     def _answering(self, name: str, handler: flow.Handler) -> Callable[..., Any]:
-        def answer(*_: Any, **__: Any) -> Any:
-            requirement, head = self._pending(name)
-            given = handler(calls.call(requirement, head))
+        def answer(url: Any = None, input: Any = None, n: Any = None, *, snapshot: flow.Snapshot) -> Any:
+            requirement = asked(snapshot, name, url=url, input=input, n=n)
+            given = handler(calls.call(requirement, snapshot))
             return answer_of(requirement, _driven(given) if inspect.isawaitable(given) else given)
 
         return answer
-
-    def _pending(self, name: str) -> tuple[snapshots.Requirement, snapshots.Snapshot]:
-        heads = [self.world.snapshot(self.domain, key) for _, key in self.world.machine.cells]
-        return next((each, head) for head in heads for each in head.system.pending_requirements if each.type == name)
 
     async def act(
         self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = ""
@@ -121,33 +116,15 @@ class InTestWorld:
         self.world.patch(self.domain, given, key=key)
 
     def events(self, key: str = KEY) -> list[flow.Event]:
-        with heard() as found:
-            for _ in self.world.life.replayed():
-                pass
-        return [each for each in found if each.key == key]
+        return [flow.Event(each.key, each.type, each.fields) for each in self.world.trace(key=key).events]
 
     async def close(self) -> None:
         self.world.prove()
         self._open.close()
 
 
-@contextmanager
-def heard() -> Iterator[list[flow.Event]]:
-    """What jobs do in the steps that are run inside."""
-    found: list[flow.Event] = []
-
-    def hear(_domain: str, key: str, type: str, fields: dict[str, Any]) -> None:
-        found.append(flow.Event(key, type, fields))
-
-    token = turn.recorder.set(hear)
-    try:
-        yield found
-    finally:
-        turn.recorder.reset(token)
-
-
-async def _unperformed(url: Any = None, input: Any = None, n: Any = None) -> Any:
-    raise AssertionError(f"a test world performs nothing: {url} {input} {n}")
+async def _unperformed(url: Any = None, input: Any = None, n: Any = None, *, snapshot: flow.Snapshot) -> Any:
+    raise AssertionError(f"a test world performs nothing: {url} {input} {n} {snapshot}")
 
 
 def _driven(given: Awaitable[Any]) -> Any:
@@ -165,6 +142,15 @@ def types_of(node: Any) -> list[str]:
     inside = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
     own = [node["type"]] if isinstance(node, Mapping) and node.get("kind") == "effect" else []
     return list(dict.fromkeys([*own, *(name for each in inside for name in types_of(each))]))
+
+
+def asked(snapshot: flow.Snapshot, type: str, **given: Any) -> snapshots.Requirement:
+    """The requirement that an effect is performed for, in the snapshot that it is given."""
+    pending = snapshot.system.pending_requirements
+    return next(
+        each for each in pending
+        if each.type == type and all(each.params.get(name) == value for name, value in given.items())
+    )  # fmt: skip
 
 
 def answer_of(requirement: snapshots.Requirement, given: Any) -> Any:

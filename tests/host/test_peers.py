@@ -18,6 +18,8 @@ class Opening:
 
     def __init__(self) -> None:
         self.may_go_on = asyncio.Event()
+        self.may_close = asyncio.Event()
+        self.may_close.set()
         self.opened = 0
         self.closed = 0
         self.fails = 0
@@ -33,8 +35,9 @@ class Opening:
 
         class Engine:
             async def close(self) -> None:
-                opening.closed += 1
+                await opening.may_close.wait()
                 await real.engine.close()
+                opening.closed += 1
 
         return compose.Store(url, Engine(), real.objects, real.env)  # type: ignore[arg-type]
 
@@ -84,11 +87,29 @@ async def test_a_store_that_failed_is_opened_anew(slow: Opening) -> None:
     slow.fails = 1
     with pytest.raises(errors.StoreUnavailable):
         await found.find("far")
-    await found.find("far")
-    await found.lost("far")
-    await found.find("far")
+    failed = await found.find("far")
+    await found.lost("far", failed)
+    again = await found.find("far")
     assert (slow.opened, slow.closed) == (2, 1)
+    await found.lost("far", failed)  # another message finds the same out later
+    assert (await found.find("far")).engine is again.engine
     await found.close()
+    assert (slow.opened, slow.closed) == (2, 2)
+
+
+async def test_a_store_is_closed_though_the_message_that_found_it_lost_is_cut_short(slow: Opening) -> None:
+    found = peers.Peers(await own(), {"far": "memory://"})
+    slow.may_go_on.set()
+    failed = await found.find("far")
+    slow.may_close.clear()
+    losing = asyncio.ensure_future(found.lost("far", failed))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    losing.cancel()
+    await asyncio.gather(losing, return_exceptions=True)
+    slow.may_close.set()
+    await found.close()
+    assert (slow.opened, slow.closed) == (1, 1)
 
 
 async def test_the_own_store_is_not_theirs_to_close() -> None:

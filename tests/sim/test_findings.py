@@ -12,8 +12,11 @@ from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
+from worldline.client.handle import Handle
 from worldline.client.universe import Universe
 from worldline.host import compose
+from worldline.inspect import prove
+from worldline.kernel.domains import acting
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
@@ -21,7 +24,7 @@ from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.sim.check import checkers, forks
-from worldline.sim.load import programs
+from worldline.sim.load import flow_domains, programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -191,3 +194,43 @@ def test_a_fork_that_nobody_has_begun_is_left_to_do() -> None:
             await asyncio.sleep(0.1)
 
     kit.calmly(scenario, hosts=1)
+
+
+class Holding:
+    """The commits of one host: a step that declares flow domains never arrives."""
+
+    def __init__(self, engine: kv.Engine) -> None:
+        self._commit = engine.commit
+        self.held = asyncio.Event()
+
+    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        if any(acting.DOMAINS.encode() in put.value for batch in batches for put in batch.puts.values()):
+            self.held.set()
+            await asyncio.get_running_loop().create_future()
+        return await self._commit(*batches)
+
+
+def test_no_state_of_a_world_is_saved_while_it_is_still_being_taken() -> None:
+    """A fork was saved as soon as it had begun, in the middle of the step that declares its flow domains. When its host
+    died then, the fork went on from a state that no step had led to (seed 44 with flows=2).
+    """
+
+    async def scenario(calm: kit.Calm) -> None:
+        cluster = calm.cluster
+        member = next(each for each in cluster.members if each.code is cluster.flows.code)
+        assert member.engine is not None
+        calm.universe._connection.knows(flow_domains.VERSIONS[flow_domains.FIRST])
+        world = await calm.universe.create("bill", flow_domains.VERSIONS[flow_domains.FIRST])
+        holding = Holding(member.engine)
+        member.engine.commit = holding.commit  # type: ignore[method-assign]
+        fork = await world.fork("fork")
+        await holding.held.wait()
+        await asyncio.sleep(20)
+        assert member.host is not None
+        cluster.loop.crash(member.host)
+        cluster.start(member)
+        await fork.act(flow_domains.Till.add(5), timeout=60)
+        proof = await prove.prove(Handle(checkers.stranger(cluster), "fork"))
+        assert (proof.holds, proof.unverifiable) == (True, [])
+
+    kit.calmly(scenario, hosts=1, flows=1)

@@ -57,6 +57,14 @@ class Order(flow.Domain):
             self.state = "paid"
 
 
+app.domain(keyed=True)(Order)
+TODOS = app.domain(
+    document({"ask": once("answer", "charge", card=lit("c"), cents=lit(1), into=lit("answer"))},
+             {"answer": field("string")}),
+    name="Todos", effects="parallel",
+)  # fmt: skip
+
+
 def check(machine: type[Any], examples: int = 25) -> None:
     limits = settings(
         max_examples=examples, stateful_step_count=8, deadline=None, database=None, derandomize=True,
@@ -159,3 +167,81 @@ def test_without_hypothesis_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(errors.BadInput, match="pip install hypothesis"):
         testing.domain_machine(Order)
+
+
+# --- In worlds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_domain_that_holds_in_a_world() -> None:
+    check(testing.domain_machine(Order, program=app, invariants=[paid_has_receipt]), 12)
+    check(testing.domain_machine(TODOS, program=app, invariants=[lambda head: "answer" in head.data]), 5)
+
+
+def test_a_wrong_invariant_is_found_in_a_world() -> None:
+    def never_paid(order: Order) -> bool:
+        return order.state == "open"
+
+    def never_refused(order: Order) -> bool:
+        return order.refused is None
+
+    for wrong in (never_paid, never_refused):
+        with pytest.raises(AssertionError, match=f"{wrong.__name__} does not hold"):
+            check(testing.domain_machine(Order, program=app, invariants=[wrong]), 100)
+
+
+def test_a_script_answers_in_a_world_and_time_passes() -> None:
+    def timed_out(order: Order) -> bool:
+        return order.receipt is None and (order.refused is None or order.refused.code == "EFFECT_TIMEOUT")
+
+    script = wl.Script().on(charge, wl.Script.never())
+    check(testing.domain_machine(Order, program=app, script=script, invariants=[timed_out], data={"cents": 5}), 12)
+    with pytest.raises(AssertionError, match="timed_out does not hold"):
+        check(testing.domain_machine(Order, program=app, invariants=[timed_out], data={"cents": 5}), 50)
+
+
+def test_a_call_that_an_effect_does_not_take_is_found_in_a_world() -> None:
+    """In production such an effect is parked, and its intent does not end."""
+    narrow = wl.Program("narrow")
+
+    async def whole(card: str, cents: int) -> str:
+        return card
+
+    narrow.effect(name="charge")(whole)
+    narrow.domain(keyed=True)(Order)
+    with pytest.raises(AssertionError, match="an effect does not take what it is called with"):
+        check(testing.domain_machine(Order, program=narrow, data={"cents": 0.5}), 50)
+
+
+def test_a_world_that_comes_back_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(world: testing.TestWorld) -> None:
+        world.patch(Order, [flow.set("cents", 7)], key="one")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(testing.TestWorld, "crash", forgets)
+        with pytest.raises(AssertionError, match="comes back from its journal with another snapshot"):
+            check(testing.domain_machine(Order, program=app))
+    with monkeypatch.context() as patched:
+        patched.setattr(testing.TestWorld, "fork", lambda world, at: world)
+        with pytest.raises(AssertionError, match="a fork at height"):
+            check(testing.domain_machine(Order, program=app))
+    with monkeypatch.context() as patched:
+        proved: list[int] = []
+        prove = testing.TestWorld.prove
+        patched.setattr(testing.TestWorld, "prove", lambda world: proved.append(prove(world)))
+        check(testing.domain_machine(Order, program=app), 3)
+        assert len(proved) == 3
+
+
+def test_what_does_not_go_together_with_a_world() -> None:
+    other = wl.Program("other")
+    for wrong, said in (
+        ({"program": other}, "program 'other' has no flow domain 'Order'"),
+        ({"program": app, "handlers": {"charge": flow.answering(lambda card, cents: "r")}}, "answered by a script"),
+    ):
+        with pytest.raises(errors.BadInput, match=said):
+            testing.domain_machine(Order, **wrong)
+    with pytest.raises(errors.BadInput, match="its class, or what"):
+        testing.domain_machine(Order.document(), program=app)
+    other.domain(keyed=True)(Order)
+    with pytest.raises(errors.BadInput, match="no effect 'charge', which Order asks for"):
+        testing.domain_machine(Order, program=other)

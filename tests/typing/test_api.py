@@ -310,7 +310,7 @@ async def acts(world: wl.World) -> None:
     reveal_type(done.state.receipt)  #: Revealed type is "str | None"
     reveal_type((await world.preview(Order.pay("tok"))).state)  #: Revealed type is "sample.Order"
     reveal_type((await world.act(todos.action("add")(title="milk"))).state)  #: Revealed type is "dict[str, Any]"
-    reveal_type(await world.explain(Order.pay, key="o-7"))  #: Revealed type is "worldline.client.flow.looking.Explained"
+    reveal_type(await world.explain(Order.pay))  #: Revealed type is "worldline.client.flow.looking.Explained"
     reveal_type(await world.state(Order, "o-7"))  #: Revealed type is "sample.Order"
     reveal_type((await world.tools(Order)).documents)  #: Revealed type is "list[dict[str, Any]]"
     await world.patch(Order, [flow.set("cents", 5)], key="o-7")

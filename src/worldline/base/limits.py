@@ -158,10 +158,16 @@ FLOW_RETRY_DELAY_MS = 1_000
 FLOW_CELL_BYTES_MAX = 512 * KIB  # of a flow domain's cell in a world
 FLOW_CELL_RESERVE_BYTES = 128 * KIB  # beyond that, for the errors of intents that a full cell has ended
 FLOW_QUEUE_MAX = 256  # intents that wait in one cell
+FLOW_WAITERS_MAX = 16  # that are told of the end of one intent
+FLOW_CELL_WAITERS_MAX = 2 * FLOW_QUEUE_MAX  # of all intents of one cell
 FLOW_DONE_KEPT_MAX = 64  # intents with ids of their callers that a cell remembers the end of
 FLOW_STATE_BYTES_MAX = 4 * KIB  # of a state that is answered with the end of an intent; a larger one is read
 FLOW_BLOCKED_MAX = 1_024  # cells that are tried again when a document changes; others, at their next intent
 FLOW_ENV_BYTES_MAX = 16 * KIB
+FLOW_ATTACHED_BYTES_MAX = 8 * MIB  # of snapshots for effects that one turn of a cell asks for
+FLOW_TRACE_ENTRIES = 1_000  # of a journal, the last ones, that a trace is of unless a height is given
+FLOW_TRACE_EVENTS_MAX = 10_000  # of one trace
+FLOW_TRACE_BYTES_MAX = 16 * MIB  # of their fields
 FLOW_RESULTS_KEPT_MAX = 1_024  # of intents that have ended, in one standalone host
 
 # --- Retries of the store --------------------------------------------------------------------------------
@@ -234,4 +240,7 @@ assert BLOBS_BATCH_BYTES_MAX + BLOBS_READ_MAX * KIB <= BATCH_BYTES_MAX // 2, (
 )
 assert CACHE_BYTES_MIN // 4 >= INLINE_BYTES_MAX, "a small cache must take more than a blob that is in no object"
 assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left for the bucket's prefix"
+assert FLOW_WAITERS_MAX * INLINE_BYTES_MAX <= STEP_BYTES_MAX // 4, "a step that is nearly full can end one intent more"
+assert FLOW_CELL_WAITERS_MAX * KIB <= STEP_BYTES_MAX // 2, "a step can say to all that a cell is fatal"
+assert FLOW_CELL_BYTES_MAX < FLOW_ATTACHED_BYTES_MAX, "one effect can be given the snapshot of any cell"
 assert 3 * FLOW_DEPTH_MAX < 500, "Python's own stack holds what a document nests, a frame or two for each level"

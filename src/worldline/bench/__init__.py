@@ -15,7 +15,7 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.bench import cluster, flow_domains, restore, workloads
+from worldline.bench import cluster, durable_domains, flow_domains, restore, workloads
 from worldline.client import connection
 from worldline.client.universe import Universe
 from worldline.host import compose
@@ -29,7 +29,7 @@ TITLES = {
     "C": "workflows of ten effects, 32 in flight",
     "D": "2,000 timers over 10 s, then at one instant",
     "E": "10,000 entries restored in a fresh process",
-    "F": "flow domains in memory, one core",
+    "F": "flow domains: in memory on one core, and durable",
 }
 
 
@@ -48,13 +48,10 @@ def run(
         url = store or str(Path(temporary) / "universe")
         if "E" in wanted and compose.scheme(url) != "":
             raise errors.BadInput("workload E needs a folder; choose others with --only A,B,C,D")
-        figures = {} if wanted == ["F"] else asyncio.run(_run(url, wanted, seconds, progress))
+        figures = asyncio.run(_run(url, wanted, seconds, progress))
         if "E" in wanted:
             progress(len(wanted), len(wanted) + 1, TITLES["E"])
             figures["E"] = restore.run(Path(temporary) / "restored")
-        if "F" in wanted:
-            progress(len(wanted), len(wanted) + 1, TITLES["F"])
-            figures["F"] = flow_domains.run(env_os.OsEnv())
     return figures | _place(url)
 
 
@@ -72,7 +69,7 @@ def _place(url: str) -> dict[str, Any]:
 async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
-    async with connection.open(url, host=workloads.app) as link:
+    async with connection.open(url, host=[workloads.app, durable_domains.app]) as link:
         universe = Universe(link)
         for index, name in enumerate(wanted):
             progress(index, len(wanted) + 1, TITLES[name])
@@ -84,6 +81,8 @@ async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) 
                 figures[name] = await workloads.workflows(universe, env, seconds)
             elif name == "D":
                 figures[name] = await workloads.timers(universe)
+            elif name == "F":
+                figures[name] = flow_domains.run(env) | await durable_domains.run(universe, env, seconds)
         figures["floor"] = await _floor(link.store.engine, env, min(seconds, 2.0))
     return figures
 

@@ -27,7 +27,7 @@ CELLS_KIB: Final = (1, 16, 64)
 _ONE: Final = {"kind": "lit", "value": 1}
 _COUNT: Final = {"kind": "get", "path": "count"}
 _ADD: Final = {"kind": "patch", "op": "set", "path": "count", "value": {"kind": "add", "left": _COUNT, "right": _ONE}}
-_DOCUMENT: Final = {
+DOCUMENT: Final = {
     "id": "worldline:bench", "version": "1.0.0", "types": {},
     "state": {"fields": {
         "count": {"type": "number", "required": True, "default": 0},
@@ -45,7 +45,7 @@ _TOTAL_NODES: Final = 3 + 5 * ITEMS
 
 def run(env: envs.Env) -> dict[str, Any]:
     """All figures. A cost of 0.02 is two hundredths of the time of a compute."""
-    document = schema.sealed(_DOCUMENT)
+    document = schema.sealed(DOCUMENT)
     return {
         "nodes_per_s": _nodes_per_s(env),
         **_computes(env, validation.load(document), Unswitched(document)),
@@ -142,7 +142,7 @@ def _cells(env: envs.Env, domain: compiled.Compiled) -> dict[str, Any]:
     found: dict[str, Any] = {}
     intent, context, untraced = snapshots.Intent("one", "i"), snapshots.Context(now=1_000), core.Core(trace=False)
     for size in CELLS_KIB:
-        head = core.created(domain, {"items": _filling(size * KIB)}, context)
+        head = core.created(domain, {"items": filling(size * KIB)}, context)
         stored = snapshots.plain(head)
         us = _best(env, {
             "compute": lambda head=head: untraced.compute(domain, head, intent, context),  # type: ignore[misc]
@@ -153,7 +153,7 @@ def _cells(env: envs.Env, domain: compiled.Compiled) -> dict[str, Any]:
     return found
 
 
-def _filling(size: int) -> list[Any]:
+def filling(size: int) -> list[Any]:
     """Items whose JSON is about as long as this."""
     item = {"name": "a thing of some length", "count": 3, "done": False}
     return [dict(item) for _ in range(size // 56)]

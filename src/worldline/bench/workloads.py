@@ -18,6 +18,7 @@ app = wl.Program("bench")
 WORLDS = 100
 SENDERS = 64
 FLOWS = 32
+TEN_STEPS = 11  # of a workflow of ten effects: its start, and one for each answer
 TIMERS = 2_000
 TIMER_WORLDS = 20
 SPREAD_SECONDS = 10.0
@@ -130,11 +131,11 @@ def percentile(values: list[int], share: float) -> float:
 async def many_worlds(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, float]:
     worlds = [await universe.ensure(f"a-{number}", app) for number in range(WORLDS)]
     for world in worlds:
-        await world.send(Added(0))
+        await (await world.send(Added(0))).applied()
+    before = sum([(await world.state(Counter)).total for world in worlds])
     timed = Timed(env)
     await timed.run(seconds, SENDERS, lambda turn: worlds[turn % WORLDS].send(Added(1)))
-    states = [await world.state(Counter) for world in worlds]
-    total = sum(state.total for state in states)
+    total = sum([(await world.state(Counter)).total for world in worlds]) - before
     assert total == len(timed.latencies_us), "an increment was lost or doubled"
     return timed.figures()
 
@@ -149,18 +150,29 @@ async def one_world(universe: wl.Universe, env: envs.Env, seconds: float, in_fli
 
 
 async def workflows(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, float]:
-    worlds = [await universe.ensure(f"c-{number}", app) for number in range(FLOWS)]
-    for world in worlds:
-        await world.send(Added(0))
-    timed, alone = Timed(env), Timed(env)
-    await timed.run(seconds, FLOWS, lambda turn: worlds[turn % FLOWS].run(ten(0)))
+    worlds, timed = await _ten_effects(universe, env, seconds)
+    alone = Timed(env)
     await alone.run(min(seconds, 2.0), 1, lambda _: worlds[0].run(ten(0)))
     return {
         "workflows_per_s": round(timed.per_s, 1),
-        "steps_per_s": round(timed.per_s * 11, 1),
+        "steps_per_s": round(timed.per_s * TEN_STEPS, 1),
         "p50_ms": round(timed.percentile_ms(0.50), 3),
         "alone_p50_ms": round(alone.percentile_ms(0.50), 3),
     }
+
+
+async def workflow_steps(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
+    """The steps of such workflows, each second."""
+    return (await _ten_effects(universe, env, seconds))[1].per_s * TEN_STEPS
+
+
+async def _ten_effects(universe: wl.Universe, env: envs.Env, seconds: float) -> tuple[list[wl.World], Timed]:
+    worlds = [await universe.ensure(f"c-{number}", app) for number in range(FLOWS)]
+    for world in worlds:
+        await world.send(Added(0))
+    timed = Timed(env)
+    await timed.run(seconds, FLOWS, lambda turn: worlds[turn % FLOWS].run(ten(0)))
+    return worlds, timed
 
 
 async def timers(universe: wl.Universe) -> dict[str, float]:

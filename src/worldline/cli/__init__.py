@@ -33,14 +33,14 @@ from worldline.cli.commands import (
     work,
     workers,
 )
-from worldline.cli.flow import act, domain
+from worldline.cli.flow import act, by_hand, domain, trace
 from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
 
 for each in deletion.UNIVERSE:
     universes.GROUP.add_command(each)
 
 SECTIONS = {
-    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS],
+    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS, *trace.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *act.COMMANDS, *relay.COMMANDS],
     "Tend worlds": [
         *tend.COMMANDS,
@@ -50,6 +50,7 @@ SECTIONS = {
         *universes.COMMANDS,
         *upgrade.COMMANDS,
         *erase.COMMANDS,
+        *by_hand.COMMANDS,
     ],
     "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS],
     "Keep a store": [*collection.COMMANDS, *keys.COMMANDS],

@@ -133,8 +133,9 @@ async def _told(universe: Connection, at: ids.Address, expected: asyncio.Future[
     """What the hub tells. None if the world is not held here, or was not all the time: the journal tells more then."""
     assert universe.host is not None
     while expected.done() or universe.host.worlds.holds(at):
-        done, _ = await asyncio.wait([expected], timeout=CHECK_SECONDS)
-        if done:
+        if not expected.done():  # the step that has taken an input has told its answer already, if it gives one
+            await asyncio.wait([expected], timeout=CHECK_SECONDS)
+        if expected.done():
             try:
                 return expected.result()
             except errors.Fenced:

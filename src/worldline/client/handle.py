@@ -12,6 +12,7 @@ from worldline.client import answers, delivery
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
 from worldline.kernel import commands
+from worldline.kernel.rows.records import Cell
 from worldline.kernel.state import Machine
 from worldline.layers import cas, worlds
 from worldline.model import ids, inbox, payload, row_keys
@@ -57,7 +58,7 @@ class Handle:
         """The same, with the height at which the answer stands."""
         if id is not None:
             ids.check_client_id(id)
-        carried = await self.carry(data)
+        carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         correlation = id or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
         return await answers.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
@@ -122,6 +123,13 @@ class Handle:
             await past.fetch([name])
             row = past.rows.get(name)
         return None if row is None else _cell_data(row)
+
+    async def live_cell(self, reducer: str, key: str, *, at: int) -> Cell | None:
+        """A cell in the memory of this process, if it runs the world and this is still its height. It must not be
+        changed.
+        """
+        held = await self._held(None)
+        return None if held is None or held.head.height != at else held.machine.cells.get((reducer, key))
 
     async def cells(self, *, at: int | None = None) -> dict[tuple[str, str], bytes]:
         """The data of every cell, by reducer and key, in that order; now or at a height. Of a world that this process

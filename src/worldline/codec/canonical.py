@@ -25,7 +25,8 @@ Not here: records and schemas, CIDs (our references are plain digests), checksum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
 import cbrrr
@@ -65,12 +66,14 @@ _MAP: Final = 5
 _CONTAINER_HEADS: Final = bytes(range(_ARRAY << 5, (_ARRAY << 5) + 28)) + bytes(range(_MAP << 5, (_MAP << 5) + 28))
 
 
-def encode(value: Encodable) -> bytes:
-    """The canonical bytes of `value`, or `EncodeError`."""
+def encode(value: Encodable, *, around: int = 0) -> bytes:
+    """The canonical bytes of `value`, or `EncodeError`. `around`: how many containers they will stand in, if they are
+    joined to others.
+    """
     kind = type(value)
     if kind in _FLAT or (kind is dict and _is_small_map(value)):
         return encode_flat(value)
-    return encode_flat(_without_tuples(value) if _check_bounds(value) else value)
+    return encode_flat(_without_tuples(value) if _check_bounds(value, limits.CBOR_DEPTH_MAX - around) else value)
 
 
 def encode_flat(value: Encodable) -> bytes:
@@ -82,6 +85,45 @@ def encode_flat(value: Encodable) -> bytes:
     if len(data) > _BYTES_MAX:
         raise errors.ValueTooLarge(f"more than {_BYTES_MAX} bytes")
     return data
+
+
+def join_list(parts: Sequence[bytes]) -> bytes:
+    """The canonical bytes of a list, of those of its items. The caller sees to bounds: `around`, and the size."""
+    return b"".join((_head(_ARRAY, len(parts)), *parts))
+
+
+def join_map(parts: Mapping[str, bytes]) -> bytes:
+    """The same of a map. Encoded keys have the order of the keys: a longer text has a greater head."""
+    items = sorted([(_key_bytes(key), data) for key, data in parts.items()])
+    return b"".join([_head(_MAP, len(items)), *(part for item in items for part in item)])
+
+
+def joiner(*names: str) -> Callable[..., bytes]:
+    """`join_map` for these keys, whose values are given in this order, without sorting them each time."""
+    order = sorted(range(len(names)), key=lambda at: _key_bytes(names[at]))
+    keys = [_key_bytes(names[at]) for at in order]
+    head, indexes = _head(_MAP, len(names)), list(zip(keys, order, strict=True))
+
+    def join(*parts: bytes) -> bytes:
+        made = [head]
+        for key, at in indexes:
+            made += (key, parts[at])
+        return b"".join(made)
+
+    return join
+
+
+@functools.lru_cache(maxsize=1_024)
+def _key_bytes(key: str) -> bytes:
+    return encode_flat(key)
+
+
+def _head(major: int, count: int) -> bytes:
+    """The first bytes of a container."""
+    if count < 24:
+        return bytes((major << 5 | count,))
+    size = next(each for each in (1, 2, 4, 8) if count < 1 << 8 * each)
+    return bytes((major << 5 | 23 + size.bit_length(),)) + count.to_bytes(size, "big")
 
 
 def decode(data: bytes) -> Value:
@@ -117,14 +159,16 @@ def decode_flat(data: bytes) -> Value:
 
 
 def _is_small_map(value: Any) -> bool:
-    """Whether a map holds a few scalars and nothing else, as most users' values do: then its bounds are no question."""
+    """Whether a map holds a few scalars, or nothing, in each place, as most users' values do: then its bounds are no
+    question.
+    """
     if len(value) > _SMALL_ITEMS_MAX:
         return False
     for item in value.values():
         kind = type(item)
         if (kind is str or kind is bytes) and len(item) > _SMALL_BYTES_MAX:
             return False
-        if kind not in _FLAT:
+        if kind not in _FLAT and (item or (kind is not dict and kind is not list)):
             return False
     _add_keys(0, value)
     return True
@@ -135,7 +179,7 @@ def _may_be_deep(data: bytes) -> bool:
     return len(data) - len(data.translate(None, _CONTAINER_HEADS)) > limits.CBOR_DEPTH_MAX
 
 
-def _check_bounds(value: object) -> bool:
+def _check_bounds(value: object, depth_max: int) -> bool:
     """Refuse, without recursion, what would exhaust the encoder. Returns whether there are tuples inside.
 
     Walks level by level: a cycle shows as too many levels, a small value that refers to its parts over and over as too
@@ -146,7 +190,7 @@ def _check_bounds(value: object) -> bool:
     items = 1
     size = 0
     tuples = False
-    for _ in range(limits.CBOR_DEPTH_MAX + 1):
+    for _ in range(depth_max + 1):
         below: list[Any] = []
         for container in level:
             for item in container:
@@ -168,7 +212,7 @@ def _check_bounds(value: object) -> bool:
         if not below:
             return tuples
         level = below
-    raise errors.EncodeError(f"nested deeper than {limits.CBOR_DEPTH_MAX}, or cyclic")
+    raise errors.EncodeError(f"nested deeper than {depth_max}, or cyclic")
 
 
 def _without_tuples(value: Any) -> Any:

@@ -36,10 +36,11 @@ from worldline.kernel.flow.jobs import Failure
 from worldline.kernel.flow.patches import BadPatch, Patch, merge, unset
 from worldline.kernel.flow.patches import set_ as set
 from worldline.kernel.flow.schema import sealed
-from worldline.kernel.flow.snapshots import ErrorValue, Intent, Requirement, Snapshot
+from worldline.kernel.flow.snapshots import GIVEN, ErrorValue, Intent, Requirement, Snapshot
 from worldline.kernel.flow.validation import load, validate
 
 __all__ = [
+    "GIVEN",
     "Act",
     "Action",
     "BadDomain",

@@ -15,16 +15,20 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
+from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.flow import faults, jobs, patches, snapshots, values
 
 
 @dataclass(frozen=True)
 class EffectCall:
-    """What a handler is called with: the effect's parameters, and everything else frozen."""
+    """What a handler is called with: the effect's parameters, and everything else frozen. `head`: the snapshot as
+    Core's record.
+    """
 
     params: Mapping[str, Any]
     requirement: Mapping[str, Any]
     snapshot: Mapping[str, Any]
+    head: snapshots.Snapshot = snapshots.GIVEN
 
 
 Patches = list[patches.Patch]
@@ -65,11 +69,14 @@ class Registry:
 def answering(function: Callable[..., Any]) -> Handler:
     """A handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
 
-    What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed.
+    What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed. A parameter
+    `snapshot: flow.Snapshot` gets the snapshot at the dispatch, frozen, as an effect of a world does.
     """
+    signature = Signature(function, {}, of_effect=True)
 
     async def handler(call: EffectCall) -> Patches:
         given = {name: each for name, each in call.params.items() if name not in ("into", "fail")}
+        given |= signature.given(call.head)
         target = call.params.get("fail")
         try:
             found = function(**given)
@@ -86,7 +93,10 @@ def answering(function: Callable[..., Any]) -> Handler:
 def call(requirement: snapshots.Requirement, head: snapshots.Snapshot) -> EffectCall:
     """What a handler is given, frozen at the moment of the dispatch."""
     asked = values.frozen(snapshots.plain(requirement))
-    return EffectCall(params=asked["params"], requirement=asked, snapshot=values.frozen(snapshots.plain(head)))
+    return EffectCall(
+        params=asked["params"], requirement=asked, snapshot=values.frozen(snapshots.plain(head)),
+        head=snapshots.frozen(head),
+    )  # fmt: skip
 
 
 async def perform(

@@ -367,7 +367,7 @@ class Host:
             _log.warning("%s: %s %s", key, type, fields)
         if self._trace is not None:
             try:
-                self._trace(events.Event(key, type, fields))
+                self._trace(events.Event(key, type, jobs.told(fields)))
             except Exception:  # noqa: BLE001 - a sink that fails changes nothing
                 _log.warning("%s: the trace sink failed at %s", key, type, exc_info=True)
 

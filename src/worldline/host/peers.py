@@ -32,6 +32,7 @@ class Peers:
         self._opening = opening or self._open_store
         self._urls = {messages.check_peer(name): url for name, url in (urls or {}).items()}
         self._opened: dict[str, asyncio.Task[compose.Store]] = {}
+        self._closing: list[asyncio.Task[None]] = []
         self._closed = False
 
     def names(self) -> list[str]:
@@ -67,20 +68,41 @@ class Peers:
                 raise
             return await compose.open_store(url, create=False, env=self._own.env)
 
-    async def lost(self, name: str) -> None:
-        """The store has failed for good in this process: open it anew the next time."""
-        await self._close(self._opened.pop(name, None))
+    async def lost(self, name: str, place: deliver.Place) -> None:
+        """A store has failed for good in this process: open it anew the next time.
+
+        Several messages find that out at once. A store that was opened since then is left alone.
+        """
+        task = self._opened.get(name)
+        if task is not None and _result(task) is not None and task.result().engine is place.engine:
+            del self._opened[name]
+            await self._close(task)
 
     async def close(self) -> None:
         self._closed = True
         while self._opened:
             await self._close(self._opened.popitem()[1])
+        if self._closing:
+            await asyncio.wait(self._closing)
 
-    async def _close(self, task: asyncio.Task[compose.Store] | None) -> None:
-        if task is not None:
-            [store] = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(store, compose.Store):
-                await store.close()
+    async def _close(self, task: asyncio.Task[compose.Store]) -> None:
+        """Close a store, when it is open. It is closed also if the caller is cancelled meanwhile."""
+        closing = asyncio.get_running_loop().create_task(_close_opened(task))
+        self._closing.append(closing)
+        closing.add_done_callback(self._closing.remove)
+        await asyncio.shield(closing)
+
+
+async def _close_opened(task: asyncio.Task[compose.Store]) -> None:
+    await asyncio.wait([task])
+    store = _result(task)
+    if store is not None:
+        await store.close()
+
+
+def _result(task: asyncio.Task[compose.Store]) -> compose.Store | None:
+    """The store that a task has opened, if it has."""
+    return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
 
 
 def blobs_of(store: compose.Store, universe: ids.UniverseId) -> blob_layer.Blobs:

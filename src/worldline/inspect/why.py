@@ -7,6 +7,7 @@ is never reported as one that only waits.
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 
 import msgspec
@@ -18,6 +19,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import holders
 from worldline.inspect import queries, ways_out
+from worldline.inspect.flow import cells
 from worldline.inspect.render import when
 from worldline.kernel import operations
 from worldline.kernel.operations import OpKind
@@ -26,7 +28,7 @@ from worldline.kernel.state import Machine
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.layers.upkeep import held
-from worldline.model import ids
+from worldline.model import ids, row_keys
 from worldline.model.trace import Kept, Source
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
@@ -38,6 +40,8 @@ from worldline.roles.world.cycle import no_asyncio
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
 FAILED_SHOWN_MAX = 3
+CELLS_SHOWN_MAX = 20
+QUEUED_SHOWN_MAX = 5
 CODE_SECONDS_MAX = 5.0  # for a workflow's code that is run again to see which arguments it passes
 
 
@@ -54,6 +58,8 @@ class Reason(msgspec.Struct, frozen=True):
     command: str = ""
     trace: str = ""  # where in its code it failed last
     ways: list[str] = []  # every command that helps, the mildest first, if there is more than one
+    cell: str = ""  # of a flow domain
+    intent: str = ""  # of a flow domain, that is on its way
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -110,8 +116,13 @@ async def why(world: Handle, *, option: str = "") -> Why:
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
     kept = await traces.of_world(universe.store.engine, at)
     found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
-    found += [] if machine is None else _runs(asking, machine)
-    found += [_open(asking, each) for each in opened[:OPEN_SHOWN_MAX]]
+    required: dict[ids.IntentId, cells.Required] = {}
+    if machine is not None:
+        found += _runs(asking, machine) + _cells(asking, machine)
+        required = cells.required(machine)
+    for each in opened[:OPEN_SHOWN_MAX]:
+        reason = _open(asking, each)
+        found.append(_of_intent(asking, reason, required[each.intent]) if each.intent in required else reason)
     if unread:
         found.append(Reason("inbox", f"{unread} unread inputs"))
     found.sort(key=lambda each: not each.stuck)
@@ -287,6 +298,74 @@ def _open(asking: Asking, opened: works.Open) -> Reason:
             return Reason("effect", f"{name}, not tried yet", False, run, since, due)
 
 
+# --- Flow domains ----------------------------------------------------------------------------------------------
+
+
+def _cells(asking: Asking, machine: Machine) -> list[Reason]:
+    """Cells that do not go on, and intents that wait in their queues."""
+    every = cells.waiting(machine)
+    every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))
+    found = [_cell(asking, each) for each in every[:CELLS_SHOWN_MAX]]
+    if len(every) > CELLS_SHOWN_MAX:
+        stuck = any(each.fatal or each.blocked for each in every[CELLS_SHOWN_MAX:])
+        found.append(Reason("cells", f"{len(every) - CELLS_SHOWN_MAX} more cells of flow domains", stuck))
+    return found
+
+
+def _cell(asking: Asking, cell: cells.Waiting) -> Reason:
+    ids_queued = [each.id for each in cell.queue]
+    waits = f"{len(ids_queued)} {'intent waits' if len(ids_queued) == 1 else 'intents wait'}"
+    abandon = [_abandon(asking, cell.domain, cell.key, each) for each in ids_queued[:QUEUED_SHOWN_MAX]]
+    if cell.fatal:
+        ways = [
+            asking.command(f"trace {asking.name} --domain {cell.domain}{_key(cell.key)}"),
+            asking.command(f"revert {asking.name} --to HEIGHT"),
+        ]
+        what = f"{cell.name} takes nothing any more; the state before it did can be gone back to"
+        return Reason(
+            "fatal", what, True, since=cell.since, error=cell.fatal, command=ways[0], ways=ways, cell=cell.name
+        )
+    if cell.blocked:
+        ways = [
+            asking.command("dev FILE"),
+            asking.command(f"patch {asking.name} {cell.domain} PATH=VALUE{_key(cell.key)}"),
+            *abandon,
+        ]
+        what = f"{cell.name} is blocked: its data does not fit the document of now; host one that fits"
+        what += f"; {waits}" if ids_queued else ""
+        return Reason(
+            "unfit", what, True, since=cell.since, error=cell.blocked, command=ways[0], ways=ways, cell=cell.name
+        )
+    named = ", ".join(f"{each.id} ({each.action})" for each in cell.queue[:QUEUED_SHOWN_MAX])
+    more = ", ..." if len(cell.queue) > QUEUED_SHOWN_MAX else ""
+    if not cell.is_declared:
+        ways = [asking.command("dev FILE"), *abandon]
+        what = f"{cell.name}: the program declares no {cell.domain} now; {waits}: {named}{more}"
+        return Reason("undeclared", what, True, command=ways[0], ways=ways, cell=cell.name)
+    before = ", ".join(cell.on_its_way)
+    what = f"{cell.name}: {waits} for the end of {before}: {named}{more}"
+    command = _abandon(asking, cell.domain, cell.key, cell.on_its_way[0]) if cell.on_its_way else ""
+    return Reason("queued", what, command=command, cell=cell.name)
+
+
+def _of_intent(asking: Asking, reason: Reason, required: cells.Required) -> Reason:
+    """The reason of an effect that an intent waits for."""
+    abandon = _abandon(asking, required.domain, required.key, required.intent)
+    ways = [*(reason.ways or ([reason.command] if reason.command else [])), abandon]
+    return msgspec.structs.replace(
+        reason, what=f"{required.text} waits for {reason.what}", command=reason.command or abandon, ways=ways,
+        cell=row_keys.cell_name(required.domain, required.key), intent=required.intent,
+    )  # fmt: skip
+
+
+def _abandon(asking: Asking, domain: str, key: str, intent: str) -> str:
+    return asking.command(f"abandon {asking.name} {domain} {shlex.quote(intent)}{_key(key)}")
+
+
+def _key(key: str) -> str:
+    return f" --key {shlex.quote(key)}" if key else ""
+
+
 # --- Runs ------------------------------------------------------------------------------------------------------
 
 
@@ -322,12 +401,14 @@ def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
             command = asking.command(f"send {asking.name} {op.name} ... --to {record.id}")
         case OpKind.ASK | OpKind.SEND:
             command = asking.command(f"why {op.name}")
+        case OpKind.ACT:
+            command = asking.command(f"trace {asking.name} --domain {op.name.partition('.')[0]}")
         case _:
             command = asking.command(f"runs show {asking.name} {_child(record, op)}")
     return Reason(op.kind.name.lower(), what, False, record.id, _since(record), command=command)
 
 
-_WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND)
+_WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND, OpKind.ACT)
 
 
 def _describe(record: Record, op: Op) -> str:

@@ -192,9 +192,9 @@ class _Loading:
         self.pending.append(_pending(key.number, meaning, placement))
 
     def held(self, key: Parsed, meaning: Any, placement: Any) -> None:
-        run, op, kind, name, params, run_id, seed = meaning
+        run, op, kind, name, params, run_id, seed, *attached = meaning
         self.machine.work.unsent.load(
-            key.number, Held(run, op, OpKind(kind), name, params, placement[0], run_id, seed)
+            key.number, Held(run, op, OpKind(kind), name, params, placement[0], run_id, seed, *attached)
         )  # fmt: skip
 
     def closing(self, key: Parsed, meaning: Any, placement: Any) -> None:
@@ -214,8 +214,10 @@ class _Loading:
         self.machine.schedules[name] = Schedule(name, structs.decode(Spec, spec), since_us, due_us, fired, work)
 
     def domains(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
-        alone, deadlines, env, blocked = meaning
-        self.machine.domains.load(alone=alone, deadlines=deadlines, env=env, blocked=blocked)
+        alone, deadlines, env, blocked, *snapshots = meaning
+        self.machine.domains.load(
+            alone=alone, deadlines=deadlines, env=env, blocked=blocked, snapshots=snapshots[0] if snapshots else ()
+        )
 
     def domain(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         self.machine.domains.load_domain(key.texts[0], Domain(*meaning))
@@ -316,9 +318,10 @@ _WORK_KINDS = {
 
 
 def _pending(number: int, meaning: Any, placement: Any) -> Pending:
-    kind, name, params, run, op, event, *parked = meaning
+    kind, name, params, run, op, event, *more = meaning
     step, ordinal, opened_us, due_us, deadline_us = placement
+    attached = more.pop() if len(more) % 2 else b""  # that it is parked takes two fields
     return Pending(
         number, WorkKind(kind), name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event,
-        Parked(*parked) if parked else None,
+        Parked(*more) if more else None, attached,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values
 from worldline.kernel.authoring import calls, messages
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.flow import snapshots
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Held, Op, Outcome, Parked, Record
 from worldline.kernel.runs import Run
@@ -47,22 +48,34 @@ def check_known(program: Program, target: calls.Target) -> None:
 
 def pack_effect(call: calls.Call[Any]) -> bytes:
     """An effect's parameters as they leave the world: the arguments, then the options of this call."""
+    if call.target.signature.needs_snapshot:
+        raise errors.BadInput(
+            f"{call.target.name}() takes the snapshot of a flow domain: only an action of one can ask for it"
+        )
     options = b"" if call.options is None else call.options.pack()
     return values.bounded(values.pack([call.pack(), options]), "a call")
 
 
 def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
-    arguments, options = _split_effect(params)
+    arguments, options, _ = _split_effect(params)
     return arguments, structs.decode(calls.Options, options) if options else calls.PLAIN
 
 
-def _split_effect(params: bytes) -> tuple[bytes, bytes]:
+def attached_snapshot(params: bytes) -> snapshots.Snapshot | None:
+    """The snapshot that has left the world with the parameters of a flow domain's effect, frozen; None if none has."""
+    attached = _split_effect(params)[2]
+    return snapshots.frozen(snapshots.decoded(canonical.decode(attached))) if attached else None
+
+
+def _split_effect(params: bytes) -> tuple[bytes, bytes, bytes]:
     found = canonical.decode(params)
     match found:
         case [bytes(arguments), bytes(options)]:  # by hand: checking it against the type takes five times as long
-            return arguments, options
+            return arguments, options, b""
+        case [bytes(arguments), bytes(options), bytes(attached)]:
+            return arguments, options, attached
     arguments, options = values.rebuild(_EFFECT, found)
-    return arguments, options
+    return arguments, options, b""
 
 
 # --- Asking ----------------------------------------------------------------------------------------------------
@@ -145,6 +158,7 @@ def _ask_now(machine: Machine, held: Held) -> None:
         op=held.op,
         event=held.name if kind is _AFTER else held.id if kind is _EFFECT_OP else "",
         parked=parked,
+        attached=held.attached,
     )
     if run is not None and live:
         run.opened(held.op, pending)
@@ -229,7 +243,7 @@ def reply_away(machine: Machine, asked: inbox.Message, *, ok: bool, data: bytes)
 
 def effect_arguments(params: bytes) -> dict[str, Any]:
     """What an effect was called with, as plain data by name."""
-    arguments, _ = _split_effect(params)
+    arguments, _, _ = _split_effect(params)
     given = canonical.decode(arguments)
     return {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
 

@@ -21,6 +21,7 @@ its own.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -31,10 +32,12 @@ from worldline.base import errors, probes
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting
 from worldline.kernel.replay import Difference
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.state import Machine
+from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import history, lines, saved_state
 from worldline.model import ids, inbox, journal, payload, row_keys, snapshot
 from worldline.model.change import Change
@@ -43,6 +46,8 @@ from worldline.model.rows import Rows
 from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import restore
 from worldline.roles.cold_cells import ColdCells
+
+_BLANK: Final = (row_keys.RUN_COUNT, row_keys.WORK_COUNT, row_keys.PROGRAM, row_keys.BRANCH)  # of any world
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -61,6 +66,13 @@ class Cold(msgspec.Struct, frozen=True):
     fetch: ColdCells
     unsaved: Unsaved
     bytes_max: int
+
+    @staticmethod
+    def of(blobs: blob_layer.Blobs, base: saved_state.Loaded, bytes_max: int) -> Cold:
+        """The cells of a saved state stay where they are, save those that steps reach. Called on the event loop."""
+        unsaved = Unsaved(base.header)
+        unsaved.track()
+        return Cold(ColdCells(asyncio.get_running_loop(), blobs, unsaved), unsaved, bytes_max)
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -171,10 +183,15 @@ class Prover:
                 self._rows = Rows()
 
     def _is_alone(self, entries: Sequence[journal.Entry], loaded: dict[bytes, bytes]) -> bool:
-        """Whether the world has nothing but flow domains, whose documents are in its journal."""
+        """Whether the world has nothing but flow domains, whose documents are in its journal. As long as a world has
+        done nothing, that it begins as a fork, or that its program has changed, needs no code either.
+        """
         given = replay.input_of(entries, functools.partial(_load, loaded))
         if isinstance(given.item, inbox.Control) and given.item.command == acting.DOMAINS:
             return structs.decode(acting.Declared, given.data).alone
+        begins = isinstance(given.item, inbox.Control) and given.item.command in (fork.FORKED, commands.PROGRAM)
+        if begins and all(key in _BLANK or key.startswith(row_keys.SCRIPT) for key, _ in self._rows.items()):
+            return True
         row = self._rows.get(row_keys.DOMAINS)
         return row is not None and canonical.decode(row.meaning)[0] is True  # type: ignore[index]
 

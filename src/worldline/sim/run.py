@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
 from worldline.sim.check import (
@@ -24,6 +24,7 @@ from worldline.sim.check import (
     aftermath,
     checkers,
     deletions,
+    flow_domains,
     forks,
     garbage,
     lateness,
@@ -36,6 +37,7 @@ from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import LOOK_SECONDS, Cluster
 from worldline.sim.hosts.rogue import Rogue
+from worldline.sim.load import flow_domains as flows_load
 from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
@@ -85,7 +87,9 @@ def run(
     )  # fmt: skip
     script = None if scenario is None else scenario.script
     damaged = segment_bodies.damaged(cluster.faults)
-    with _calm(), ablations.patched(without), _verified(audit), _small_chunks(), scenarios.scripted(script), damaged:
+    with (
+        _calm(), ablations.patched(without), _verified(audit), _small(drawn), scenarios.scripted(script), damaged
+    ):  # fmt: skip
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
@@ -115,6 +119,7 @@ def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
         fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad, sketches=profile.sketches,
+        flows=profile.flows,
         timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
@@ -136,9 +141,11 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
     swept = garbage.Sweeps(audit.broken, lambda: cluster.truth.copy)
+    flows = flow_domains.FlowDomains(audit.broken)
     await cluster.boot(
         [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look]
-        + ([swept.look] if cluster.profile.collects else []),
+        + ([swept.look] if cluster.profile.collects else [])
+        + ([flows.look] if cluster.profile.flows else []),
         [sent.look, other.look, elsewhere.look],
     )
     sent.know(cluster.truths())
@@ -158,6 +165,8 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     cluster.check_roles()
     cluster.stop()
     await checkers.at_end(cluster, audit, left, born)
+    if not left:
+        await flows.at_end(checkers.stranger(cluster), checkers.planned(cluster), cluster.history.answered)
     await abroad.at_end(cluster, audit, sent, left)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
 
@@ -191,9 +200,13 @@ def _verified(audit: Audit) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _small_chunks() -> Iterator[None]:
-    """Blobs that are kept in the store take many batches, between which hosts are stopped."""
-    with mock.patch.object(chunks, "CHUNK", CHUNK_BYTES), mock.patch.object(chunks, "PART", 2 * CHUNK_BYTES):
+def _small(profile: profiles.Profile) -> Iterator[None]:
+    """Blobs that are kept in the store take many batches, between which hosts are stopped. Cells of flow domains are
+    soon full, in seeds that have them.
+    """
+    cell_bytes_max = flows_load.CELL_BYTES_MAX if profile.flows else limits.FLOW_CELL_BYTES_MAX
+    full = mock.patch.object(limits, "FLOW_CELL_BYTES_MAX", cell_bytes_max)
+    with mock.patch.object(chunks, "CHUNK", CHUNK_BYTES), mock.patch.object(chunks, "PART", 2 * CHUNK_BYTES), full:
         yield
 
 

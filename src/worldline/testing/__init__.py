@@ -9,7 +9,8 @@ scenario on a whole cluster that breaks; `domain_machine` makes a hypothesis mac
 from worldline.kernel.authoring.scripts import Script, Unscripted
 from worldline.testing import everywhere
 from worldline.testing.crashes import crash_everywhere
-from worldline.testing.domain_machine import domain_machine, scripted
+from worldline.testing.machines.domain_machine import domain_machine
+from worldline.testing.machines.domain_subjects import scripted
 from worldline.testing.replay import replay
 from worldline.testing.simulation import Broken, simulate
 from worldline.testing.stage import Restless

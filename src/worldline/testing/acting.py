@@ -9,8 +9,10 @@ from worldline.base import errors
 from worldline.client import answers
 from worldline.client.flow import looking
 from worldline.client.flow.looking import Explained, Preview
+from worldline.client.flow.tracing import wanted_of
 from worldline.codec import structs
 from worldline.kernel.domains import acting
+from worldline.kernel.domains.tracing import Recorder, Trace, told
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
@@ -92,6 +94,31 @@ class Acting:
     def env(self, env: Mapping[str, Any], /) -> None:
         """What flows read as their environment from here on."""
         self.command(acting.ENV, acting.SetEnv(dict(env)))
+
+    def trace(
+        self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
+        up_to: int | None = None, graphs: bool = False,
+    ) -> Trace:  # fmt: skip
+        """What the jobs of flow domains did: of all steps since the world began, was forked or adopted other code, or
+        of those that end in (above, up_to].
+        """
+        life = self._actor.life
+        first = life.baseline.head.height
+        if above is not None and above < first:
+            raise errors.NotRetained(above, f"other code or another world did this; steps can be run from {first} on")
+        top = life.head.height if up_to is None else up_to
+        recorder = Recorder(wanted_of(domain, key, intent, graphs=graphs), above=first if above is None else above)
+        for entries, machine in life.replaying():
+            if entries[-1].height <= (above or 0):
+                life.check(machine, entries)
+            elif entries[-1].height > top or recorder.is_full:
+                break
+            else:
+                recorder.begin(entries)
+                with told(recorder):
+                    life.check(machine, entries)
+                recorder.end(entries)
+        return recorder.trace()
 
     def _answer(self, correlation: str) -> journal.Entry | None:
         found = (

@@ -197,7 +197,7 @@ class Life:
         for count, entries in enumerate(replay.steps(self._above()), 1):  # noqa: B007 - the last one counts
             copy = snapshots.load(self.program, snapshots.save(machine), self.at, strict=self._strict)
             for each in (machine, copy):
-                self._check(each, entries)
+                self.check(each, entries)
             copy.close()
         same = snapshots.save(machine) == snapshots.save(self.machine)
         machine.close()
@@ -207,10 +207,15 @@ class Life:
 
     def replayed(self) -> Iterator[tuple[list[journal.Entry], Machine]]:
         """Every step above the baseline, and the machine behind it. `Diverged` at the first difference."""
+        for entries, machine in self.replaying():
+            self.check(machine, entries)
+            yield entries, machine
+
+    def replaying(self) -> Iterator[tuple[list[journal.Entry], Machine]]:
+        """Every step above the baseline, and the machine before it: `check` runs it, before the next is asked for."""
         machine = self._start()
         try:
             for entries in replay.steps(self._above()):
-                self._check(machine, entries)
                 yield entries, machine
         finally:
             machine.close()
@@ -265,7 +270,8 @@ class Life:
     def load(self, carried: payload.Payload) -> bytes:
         return carried.inline if carried.inline is not None else self.blobs[carried.ref or b""]
 
-    def _check(self, machine: Machine, entries: list[journal.Entry]) -> None:
+    def check(self, machine: Machine, entries: list[journal.Entry]) -> None:
+        """Run a step again. `Diverged` if it does not come out as it is journaled."""
         with loopless.loopless():
             replay.check(machine, entries, self.at, self.load)
 

@@ -219,7 +219,8 @@ class Stage:
         this = attempts.Attempt(options.key or asked.wanted.intent.hex(), asked.attempt, lambda _: None)
         token = attempts.current.set(this)
         try:
-            answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy))
+            snapshot = work.attached_snapshot(asked.wanted.params)
+            answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy), snapshot=snapshot)
         finally:
             attempts.current.reset(token)
         timeout_us = policy.timeout_us

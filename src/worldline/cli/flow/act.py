@@ -20,7 +20,7 @@ from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Act
 
 _DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: here, from a file, or from stdin.")
-_KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
+KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Shown(msgspec.Struct, frozen=True):
 @click.argument("action", metavar="DOMAIN.ACTION")
 @click.argument("fields", nargs=-1)
 @_DATA
-@_KEY
+@KEY
 @click.option("--id", "intent", metavar="ID", help="The same id again is the same intent.")
 @click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
 @common.TIMEOUT
@@ -53,7 +53,7 @@ async def act(
     """
     async with desk.open() as universe:
         handle = await desk.world(universe, world)
-        domain, name = await _named(handle, action)
+        domain, name = await _named(handle, action, unseen=not preview)
         called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
         found = World(universe, world)
         if preview:
@@ -69,7 +69,7 @@ async def act(
 @common.command("explain", app=True)
 @click.argument("world")
 @click.argument("action", metavar="DOMAIN.ACTION")
-@_KEY
+@KEY
 async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
     """Say whether an action may be done now, and if not, why.
 
@@ -85,18 +85,31 @@ async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
     return 0 if found.available else output.NEGATIVE
 
 
-async def _named(world: Handle, action: str) -> tuple[Document, str]:
-    """A domain, and one of its actions: as the world has it, else as its program does."""
+async def _named(world: Handle, action: str, *, unseen: bool = False) -> tuple[Document, str]:
+    """A domain, and one of its actions: as the world has it, else as its program does.
+
+    `unseen`: an action of a world that was never run, of a program that is not known here, is taken as it is named. The
+    process that runs the world knows whether there is one.
+    """
     domains = (await world.machine()).domains
     known = {name: domains.documents[each.hash].raw for name, each in domains.current.items()}
     if not domains.had:
         program = world.universe.programs.get((await world.describe()).meta.program)
         known = {} if program is None else {name: each.raw for name, each in program.domains.items()}
+        if program is None and unseen:
+            return _unseen(action)
     domain, _, name = action.partition(".")
     document = msgspec.json.decode(known[domain]) if domain in known else {"actions": {}}
     if name not in document["actions"]:
         raise errors.NotFound(f"no action {action!r}; {_known(known)}")
     return Document(domain, document), name
+
+
+def _unseen(action: str) -> tuple[Document, str]:
+    domain, _, name = action.partition(".")
+    if not domain or not name:
+        raise errors.BadInput(f"an action is named DOMAIN.ACTION, as in Order.pay, not {action!r}")
+    return Document(domain, {"actions": {name: {}}}), name
 
 
 def _known(documents: dict[str, bytes]) -> str:
@@ -109,10 +122,10 @@ def _known(documents: dict[str, bytes]) -> str:
 def _fields(given: payloads.Given) -> Any:
     if given.words:
         raise errors.BadInput(f"{given.words[0]!r}: give fields by name, as in card=tok, or --data")
-    return given.data if given.data is not None else {field: _value(text) for field, text in given.named.items()}
+    return given.data if given.data is not None else {field: json_or_text(text) for field, text in given.named.items()}
 
 
-def _value(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """JSON, or else a text."""
     try:
         return msgspec.json.decode(text)
@@ -129,7 +142,12 @@ def _lines(shown: Shown) -> list[str]:
     if shown.error is not None:
         said[0] += f": {shown.error['code']}: {shown.error['message']}"
     said += [f"asks for {name} {msgspec.json.encode(given).decode()}" for name, given in shown.asks]
-    return said + [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(shown.state.items())]
+    return said + state_lines(shown.state)
+
+
+def state_lines(state: dict[str, Any]) -> list[str]:
+    """The data of a cell, a line for each field."""
+    return [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(state.items())]
 
 
 COMMANDS: list[click.Command] = [act, explain]

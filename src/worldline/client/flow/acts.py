@@ -8,19 +8,21 @@ from typing import Any, TypeVar
 
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.flow import looking
+from worldline.client.flow import looking, tracing
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.handle import Handle
 from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
 from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.domains import acting, kept
+from worldline.kernel.domains.tracing import Trace
 from worldline.kernel.flow import jobs, snapshots
 from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
 from worldline.kernel.flow.patches import Patch
+from worldline.kernel.rows.records import UNREAD
 from worldline.model import ids
 
 S = TypeVar("S")
@@ -45,13 +47,17 @@ class Acts:
             ids.check_chosen(id, "an intent's id")
         intent = id or self._universe.store.env.random_bytes(16).hex()
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
+        if timeout is None:
+            return await self._acted(act, await self._submitted(schema, data, key, id), key)
         async with asyncio.timeout(limit_seconds(timeout)):
-            answer, height = await self._submitted(schema, data, key, id)
-            said = structs.decode(Answered, answer)
-            if said.state is None:
-                found = await snapshot_at(self._handle, act.domain, key, at=height)
-                return acted_of(act, said, found)
-            return acted_of(act, said, snapshots.decoded(said.state))
+            return await self._acted(act, await self._submitted(schema, data, key, id), key)
+
+    async def _acted(self, act: Act[S], answered: tuple[bytes, int], key: str) -> Acted[S]:
+        """The end of an intent, by its answer and the height at which that stands."""
+        said = structs.decode(Answered, answered[0])
+        if said.state is None:
+            return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=answered[1]))
+        return acted_of(act, said, snapshots.received(said.state))
 
     async def _submitted(self, schema: str, data: bytes, key: str, id: str | None) -> tuple[bytes, int]:
         """A chosen id is taken once, as every client id is, in the cell that it is for."""
@@ -93,12 +99,27 @@ class Acts:
         """What flows read as their environment from here on (`env.NAME`). It is journaled: no secrets."""
         await self._handle.command(acting.ENV, acting.SetEnv(dict(env)))
 
+    async def trace(
+        self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
+        up_to: int | None = None, graphs: bool = False,
+    ) -> Trace:  # fmt: skip
+        """What the jobs of flow domains did, as events of the Host contract: of the steps that end in (above, up_to],
+        else of the last thousand entries; of one domain, cell or intent, if that is said. `graphs`: with Core's own
+        trace of every compute. The steps are run again, so the trace is what happened, or `Diverged`; a world that has
+        more than flow domains needs its program. `NotRetained` below what is kept.
+        """
+        wanted = tracing.wanted_of(domain, key, intent, graphs=graphs)
+        return await tracing.trace(self._handle, wanted, above=above, up_to=up_to)
+
     def _now_us(self) -> int:
         return self._universe.store.env.wall_us()
 
 
 async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> snapshots.Snapshot:
     """The snapshot of a cell, now or at a height; of one that there is not yet, the first that it would have."""
+    live = None if at is None else await world.live_cell(name_of(domain), key, at=at)
+    if live is not None and live.value is not UNREAD:
+        return snapshots.copied(live.value[1])
     data = await world.cell(name_of(domain), key, at=at)
     if data is not None:
         return kept.decode(data)[1]

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from worldline.base import errors
 from worldline.kernel.domains import kept
-from worldline.kernel.domains.turn import compiled
+from worldline.kernel.domains.documents import compiled
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import hashing, snapshots
 from worldline.kernel.flow.authoring.acts import input_of

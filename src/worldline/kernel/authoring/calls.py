@@ -23,12 +23,14 @@ from worldline.codec import canonical
 from worldline.kernel import context, user_errors, values
 from worldline.kernel.authoring import resources, stored_types
 from worldline.kernel.code import source
+from worldline.kernel.flow import snapshots
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Seconds = float | timedelta
 
+SNAPSHOT = "snapshot"  # the parameter of an effect that is given one
 _ARGUMENTS = dict[str, Any]
 
 
@@ -152,19 +154,39 @@ def answer_type(event: type) -> Any:
 class Signature:
     """A function's parameters and types: how its calls become bytes. Types are resolved when first needed.
 
-    `uses`: the resources that parameters with a `wl.use(...)` default are filled with where the function runs. They are
-    no part of a call.
+    `uses`: the resources that parameters with a `wl.use(...)` default are filled with where the function runs.
+    `snapshot`: an effect's parameter for the snapshot of the flow domain that asks for it. Both are no part of a call.
     """
 
-    def __init__(self, function: Callable[..., Any], namespace: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], namespace: dict[str, Any], *, of_effect: bool = False) -> None:
         self._function = function
         self._namespace = namespace
         self.parameters, self.uses = resources.split(function)
+        self.snapshot: inspect.Parameter | None = None
+        if of_effect and SNAPSHOT in self.parameters.parameters:
+            self.parameters, self.snapshot = _without_snapshot(function, self.parameters, namespace)
         self._hints: dict[str, Any] | None = None
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         everything = self.parameters.parameters.values()
         self._names = [each.name for each in everything] if all(each.kind is plain for each in everything) else None
         self._required = [each.name for each in everything if each.default is each.empty]
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether the function cannot be called without a snapshot."""
+        found = self.snapshot
+        return found is not None and (found.default is found.empty or found.default is snapshots.GIVEN)
+
+    def given(self, snapshot: snapshots.Snapshot | None) -> dict[str, Any]:
+        """What the function is called with besides the arguments of a call. `BadInput` if it needs a snapshot, and
+        there is none.
+        """
+        if self.snapshot is None or (snapshot is None and not self.needs_snapshot):
+            return {}
+        if snapshot is None:
+            name = self._function.__name__
+            raise errors.BadInput(f"{name}() takes the snapshot of a flow domain, and was asked for without one")
+        return {SNAPSHOT: snapshot}
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -181,6 +203,10 @@ class Signature:
         if filled is not None:
             raise errors.BadInput(
                 f"{self._function.__name__}(): {filled!r} is a resource, which the host passes; the call leaves it out"
+            )
+        if self.snapshot is not None and SNAPSHOT in kwargs:
+            raise errors.BadInput(
+                f"{self._function.__name__}(): {SNAPSHOT!r} is passed by the host; the call leaves it out"
             )
         try:
             bound = self.parameters.bind(*args, **kwargs)
@@ -278,7 +304,7 @@ class Target:
     def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any]) -> None:
         self.function = function
         self.name = name
-        self.signature = Signature(function, namespace)
+        self.signature = Signature(function, namespace, of_effect=self.kind == "effect")
         self.__doc__ = function.__doc__
         self.__name__ = name
 
@@ -364,6 +390,10 @@ class Effect(Target, Generic[P, R]):
 
     async def await_outside(self, call: Call[Any]) -> Any:
         """Outside a workflow an effect is just its function. The resources it uses must be overridden there."""
+        if self.signature.needs_snapshot and SNAPSHOT not in call.kwargs:
+            raise failures.OutsideWorkflow(
+                f"{self.name}() takes the snapshot of a flow domain; outside of one, pass {SNAPSHOT}="
+            )
         answer = self.function(*call.args, **call.kwargs, **resources.overridden(self.name, self.signature.uses))
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -411,6 +441,38 @@ def type_hints(
     except Exception as error:  # an annotation is an expression of the user's
         why = user_errors.message_of(error)
         raise errors.BadInput(f"{function.__name__}(): its annotations cannot be resolved: {why}") from error
+
+
+def _without_snapshot(
+    function: Callable[..., Any], parameters: inspect.Signature, namespace: dict[str, Any]
+) -> tuple[inspect.Signature, inspect.Parameter | None]:
+    """An effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
+    found = parameters.parameters[SNAPSHOT]
+    if found.default is not snapshots.GIVEN and not _is_snapshot(function, namespace):
+        return parameters, None
+    others = [each for each in parameters.parameters.values() if each is not found]
+    if found.kind is not found.KEYWORD_ONLY:
+        names = list(parameters.parameters)
+        behind = [each for each in others if names.index(each.name) > names.index(SNAPSHOT)]
+        wrong = next(
+            (each.name for each in behind if each.kind in (each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)), ""
+        )
+        if wrong or found.kind is not found.POSITIONAL_OR_KEYWORD:
+            where = f"behind {wrong!r}, or behind *" if wrong else "behind *"
+            raise errors.BadInput(f"{function.__name__}(): {SNAPSHOT!r} is passed by name; put it {where}")
+    return parameters.replace(parameters=others), found
+
+
+def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> bool:
+    """Whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
+    annotated = getattr(function, "__annotations__", {})
+    if SNAPSHOT not in annotated:
+        return False
+    try:
+        found = type_hints(function, namespace, without=[each for each in annotated if each != SNAPSHOT])[SNAPSHOT]
+    except errors.BadInput:
+        return False  # it is said when the types are checked
+    return snapshots.Snapshot in (found, *typing.get_args(found))
 
 
 def _annotated(function: Callable[..., Any], without: Collection[str]) -> Any:

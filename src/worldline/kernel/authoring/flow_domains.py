@@ -10,9 +10,11 @@ import msgspec
 from worldline.base import errors
 from worldline.kernel.authoring import reducers
 from worldline.kernel.flow import hashing, validation
+from worldline.kernel.flow.analysis import document_lint
 from worldline.kernel.flow.authoring import documents
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
+from worldline.kernel.flow.compiled import Compiled
 from worldline.model import ids
 
 
@@ -34,6 +36,8 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
         raise errors.BadInput("a flow domain is a class that derives from flow.Domain, or a document")
     given = what.document() if is_class else what
     schema = validation.load(given)
+    if is_class:
+        _check_asked(what.__name__, schema)
     name = ids.check_name(name or (documents.name_of(what) if is_class else _name(given)), "a flow domain's name")
     if "." in name:
         raise errors.BadInput(f"a flow domain's name has no dot: {name!r}; give it another with name=")
@@ -56,6 +60,13 @@ def check(
             schema = documents.schema_of(domain.name, action)
             if schema in routes.types or schema in routes.handlers:
                 raise errors.BadInput(f"program {program!r}: an event is named {schema!r}, as the flow domain's action")
+
+
+def _check_asked(name: str, document: Compiled) -> None:
+    """Refuse effects of a class that are never asked for: `flow.perform` waits for its field to be null."""
+    parsed = document.schema
+    for finding in (each for action in parsed.actions for each in document_lint.never_asked(parsed, action)):
+        raise errors.BadInput(f"{name}: {finding.what}; {finding.instead}, as in `receipt: str | None = None`")
 
 
 def _name(document: Mapping[str, Any]) -> str:

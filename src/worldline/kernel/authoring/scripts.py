@@ -21,6 +21,7 @@ from worldline.base import errors, failures
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring import resources
 from worldline.kernel.authoring.calls import Effect, Seconds, to_us
+from worldline.kernel.flow.snapshots import Snapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,9 +117,15 @@ class Reading:
         made._used = {name: used for name, used in self._used.items() if name not in script.answers}
         return made
 
-    def attempt(self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge) -> Scripted:
-        """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`."""
+    def attempt(
+        self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge, *,
+        snapshot: Snapshot | None = None,
+    ) -> Scripted:  # fmt: skip
+        """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`.
+        `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does.
+        """
         args, kwargs = effect.signature.unpack(arguments)
+        kwargs |= effect.signature.given(snapshot)
         given = self._next(effect, args, kwargs)
         after_us: int | None = 0
         if isinstance(given, Later):

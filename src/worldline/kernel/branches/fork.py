@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, probes
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import runs, values, work
 from worldline.kernel.authoring import messages
@@ -136,19 +136,26 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
 
 
 def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> None:
-    """What a flow domain requires gets an outcome, or is asked for under a name of the fork."""
+    """What a flow domain requires gets an outcome, or is asked for under a name of the fork. What the parent itself has
+    shared is looked up in the cell: the effect, and not the look for another world's answer.
+    """
     outcome: Outcome | None = None
+    name, params = pending.name, pending.params
+    if name == SHARE and branch.policy is not Policy.SHARE:
+        probes.hit("fork.shared-requirement")
+        name, params = acting.required(machine, pending.event)
     if branch.policy is Policy.REISSUE:
         due_us = machine.now.context.store_us
-        held = Held("", -1, OpKind.EFFECT, pending.name, pending.params, due_us, pending.event)
+        # Its snapshot goes with it, if the effect was asked for with one.
+        held = Held("", -1, OpKind.EFFECT, name, params, due_us, pending.event, attached=pending.attached)
         work.ask_for(machine, held)
     elif branch.policy is Policy.SHARE:
         _share(machine, branch, pending)
     else:
         if branch.policy is Policy.SCRIPT:
-            outcome = _scripted(branch, OpKind.EFFECT, pending.name, pending.params)
+            outcome = _scripted(branch, OpKind.EFFECT, name, params)
         outcome = outcome or runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED)
-        work.scripted(machine, "", -1, Op(OpKind.EFFECT, pending.name, pending.params), outcome)
+        work.scripted(machine, "", -1, Op(OpKind.EFFECT, name, params), outcome)
         acting.fulfil(machine, pending.event, outcome)
     acting.take_answered(machine)
 

@@ -3,8 +3,9 @@
 The command carries the rows that differ between now and then, so that the history says it all; it is refused if the
 world has made a step since they were compared. What is open now is closed, over as many steps as that needs. Work that
 was open then is settled like that of a fork (`fork.py`), from the next step on, under new names: dropped or asked for
-again; timers are set again. Some things do not go back: how many runs and how much work the world has had, the program
-that it runs under, and the ids that clients have used. What runs draw from here on is not what they drew before.
+again; timers are set again. Intents of flow domains that were not there then have ended, and their callers are told.
+Some things do not go back: how many runs and how much work the world has had, the program that it runs under, and the
+ids that clients have used. What runs draw from here on is not what they drew before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import snapshots, values
+from worldline.kernel.domains import acting
 from worldline.kernel.rows import ledger
 from worldline.kernel.rows.branch import Branch, Owner
 from worldline.kernel.state import Machine
@@ -55,10 +57,13 @@ def revert(machine: Machine, data: bytes) -> bytes:
         raise Moved(f"the world has moved on to step {context.step - 1}: look again at what differs")
     if wanted.policy not in (Policy.DROP, Policy.REISSUE):
         raise errors.BadInput("what was open is dropped or reissued when a world goes back")
+    changed: list[tuple[str, str]] = []
     for key, *_ in wanted.rows:
         if key.startswith(keys.CELL):
             reducer, name = keys.parse(key).texts
             machine.find_cell((reducer, name))  # into memory, if it is not there
+            changed.append((reducer, name))
+    waiting = acting.waiting(machine, changed)
     before = _rows_of(machine)
     for pending in list(machine.work.open.values()):
         machine.work.give_up(pending)
@@ -85,6 +90,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
     machine.origin.salted(salt)
     _note(machine, before)
     machine.draft(Kind.REVERTED, values.dump([wanted.step, wanted.height]))
+    acting.went_back(machine, waiting, wanted.height)
     return values.NONE
 
 

@@ -7,6 +7,7 @@ that of the last receipt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,8 +15,11 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
+from worldline.kernel.domains import asking, kept
+from worldline.kernel.domains.asking import Target
 from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.turn import End, Target, Turn, tell
+from worldline.kernel.domains.telling import End, tell
+from worldline.kernel.domains.turn import Turn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
@@ -40,12 +44,15 @@ _CODES = {
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a program declares. `documents`: those that the world does not have yet, by hash."""
+    """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
+    that are given the snapshot of the cell that asks for them.
+    """
 
     domains: dict[str, Domain]
     documents: dict[str, bytes]
     alone: bool
     deadlines: dict[str, int]
+    snapshots: list[str] = []
 
 
 class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -75,14 +82,21 @@ def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
-    owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply)) if item.reply else Owed()
+    owed = Owed()
+    if item.reply:
+        here = machine.now.context.address.world
+        owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply), asked=here)
     return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 
 def take_wanted(machine: Machine) -> None:
-    """Take the intents that runs of this world have asked for in this step."""
+    """Take the intents that runs of this world have asked for, and go on with cells for which a step was too short."""
     while machine.domains.wanted:
         held = machine.domains.take_wanted()
+        if not held.run:
+            Turn(machine, held.name, held.id).finish()
+            take_answered(machine)
+            continue
         machine.draft(Kind.EVENT_RAISED, values.pack([held.name, held.params]))
         _act(machine, held.name, held.params, Owed(run=held.run, op=held.op), derived=held.id)
 
@@ -91,7 +105,8 @@ def _act(machine: Machine, schema: str, data: bytes, owed: Owed, *, derived: str
     """`derived`: the id of an intent whose caller gives none."""
     try:
         wanted = structs.decode(StartIntent, data)
-        wanted = msgspec.structs.replace(wanted, intent=wanted.intent or derived)
+        if not wanted.intent:
+            wanted = msgspec.structs.replace(wanted, intent=derived)
         domain, action = _action(machine, schema)
         turn = Turn(machine, domain, _checked_key(machine, domain, wanted.key))
         turn.submit(_waiting(wanted, action), owed)
@@ -143,6 +158,13 @@ def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
     turn.finish()
 
 
+def required(machine: Machine, target: str) -> tuple[str, bytes]:
+    """The effect that a requirement asks for, and its parameters, as they leave the world."""
+    to = Target.of(target)
+    pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
+    return asking.effect_of(next(each for each in pending if each.id == to.requirement))
+
+
 def take_answered(machine: Machine) -> None:
     """Take what the script of a fork has answered in this step."""
     while machine.domains.answered:
@@ -168,13 +190,48 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
     return jobs.FulfillEffect(to.intent, to.requirement, (), jobs.Failure(code, why.message))
 
 
+# --- Going back ------------------------------------------------------------------------------------------------------
+
+Cells = dict[tuple[str, str], kept.Kept]
+
+
+def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
+    """Those of these cells that are cells of flow domains, as they are kept now."""
+    found: Cells = {}
+    for name in names:
+        cell = machine.cells.get(name)
+        if cell is not None and name[0] in machine.domains.current:
+            found[name] = kept.decode(cell.data)[0]
+    return found
+
+
+def went_back(machine: Machine, before: Cells, height: int) -> None:
+    """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs went
+    back with it. What waited in a cell then goes on, if its document of now fits.
+    """
+    after = waiting(machine, list(before))
+    why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
+    gone = End(Answer(False, runs.failure("reverted", why)))
+    for name, known in before.items():
+        there = after.get(name, kept.Kept()).owed
+        for id, owed in known.owed.items():
+            for each in owed:
+                if each not in there.get(id, []) and not each.run and each.is_asked_of(machine.now.context.address):
+                    tell(machine, each, gone)
+    for name in after:
+        Turn(machine, *name).finish()
+    take_answered(machine)
+
+
 # --- Commands --------------------------------------------------------------------------------------------------------
 
 
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
     wanted = structs.decode(Declared, data)
-    machine.domains.declared(wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines)
+    machine.domains.declared(
+        wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
+    )
     for domain, key in list(machine.domains.blocked):
         Turn(machine, domain, key).finish()
     take_answered(machine)

@@ -23,6 +23,8 @@ def news(machine: Machine, program: Program) -> Declared | None:
             name: each.total_timeout_us
             for name, each in program.effects.items() if each.total_timeout_us is not None
         },
+        snapshots=sorted(name for name, each in program.effects.items() if each.signature.snapshot is not None),
     )  # fmt: skip
-    same = (known.current, known.alone, known.deadlines) == (made.domains, made.alone, made.deadlines)
+    has = known.current, known.alone, known.deadlines, known.snapshots
+    same = has == (made.domains, made.alone, made.deadlines, made.snapshots)
     return None if same and not made.documents else made

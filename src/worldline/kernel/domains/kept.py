@@ -7,17 +7,21 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import canonical, digest
-from worldline.kernel.flow import faults, snapshots, values
-from worldline.model import inbox, payload
+from worldline.kernel.domains.packing import Packer
+from worldline.kernel.flow import faults, slots, snapshots, values
+from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, Reply
+
+_only_snapshot = canonical.joiner("snapshot")
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
-    run of this world.
+    run of this world. `asked`: the world that was asked; a fork answers no question that was put to its parent.
     """
 
     correlation: str = ""
@@ -27,6 +31,7 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     reply: int = 0
     run: str = ""
     op: int = -1
+    asked: bytes = b""
 
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""
@@ -34,6 +39,10 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             self.message, self.universe, self.world, 0, MessageMode.TYPED, "", payload.EMPTY, {},
             reply=Reply(self.reply),
         )  # fmt: skip
+
+    def is_asked_of(self, here: ids.Address) -> bool:
+        """Whether the world here is to answer."""
+        return self.asked in (b"", here.world)
 
     @property
     def waits(self) -> bool:
@@ -62,7 +71,9 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All of a cell. `named`: the bodies of intents under way whose ids their callers chose."""
+    """All of a cell. `snapshot`: only where it is stored. `named`: the bodies of intents under way whose ids their
+    callers chose.
+    """
 
     snapshot: dict[str, Any] = {}
     queue: list[Waiting] = []
@@ -73,10 +84,15 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     blocked: str = ""
 
 
-def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None) -> bytes:
+def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Packer | None = None) -> bytes:
     """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
-    made = msgspec.structs.replace(kept, snapshot=snapshots.plain(head))
-    data = canonical.encode(msgspec.to_builtins(made, builtin_types=(bytes,)))
+    rest: dict[str, Any] = msgspec.to_builtins(kept, builtin_types=(bytes,))
+    snapshot = (packer or Packer()).pack(head)
+    if rest:
+        parts = {name: canonical.encode(each, around=1) for name, each in rest.items()}
+        data = canonical.join_map({**parts, "snapshot": snapshot})
+    else:
+        data = _only_snapshot(snapshot)
     if limit is not None and len(data) > limit:
         raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)
     return data
@@ -86,7 +102,7 @@ def decode(data: bytes) -> tuple[Kept, snapshots.Snapshot]:
     """`DecodeError` for what is no such cell."""
     try:
         kept = msgspec.convert(canonical.decode(data), Kept, builtin_types=(bytes,))
-        return kept, snapshots.decoded(kept.snapshot)
+        return msgspec.structs.replace(kept, snapshot={}), snapshots.decoded(kept.snapshot)
     except (msgspec.ValidationError, faults.NotJson) as error:
         raise errors.DecodeError(f"this is no cell of a flow domain: {error}") from error
 
@@ -94,3 +110,33 @@ def decode(data: bytes) -> tuple[Kept, snapshots.Snapshot]:
 def body_of(action: str, given: list[Any]) -> bytes:
     """What must be the same if the id of an intent is."""
     return digest.hash_parts(b"intent", action.encode(), canonical.encode(given))
+
+
+def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | None:
+    """What an intent was submitted with, if the cell knows one of this id."""
+    slot = slots.slot(head, intent_id)
+    if slot is not None:
+        return body_of(slot["type"], [slot["input"]] if "input" in slot else [])
+    found = [each.body for each in kept.done if each.id == intent_id]
+    found += [body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
+    return next(iter(found), None)
+
+
+def queued(kept: Kept, wanted: Waiting, name: str) -> Kept:
+    """The cell with an intent more that waits."""
+    if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
+        raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
+    if not wanted.named:
+        return replace(kept, queue=[*kept.queue, wanted])
+    named = {**kept.named, wanted.id: body_of(wanted.action, wanted.input)}
+    return replace(kept, queue=[*kept.queue, wanted], named=named)
+
+
+def told_of(kept: Kept, intent_id: str, owed: Owed, name: str) -> Kept:
+    """The cell with one more who is told of the end of an intent. All of them are told in one step."""
+    found = kept.owed.get(intent_id, [])
+    if len(found) >= limits.FLOW_WAITERS_MAX:
+        raise errors.Closed(f"{limits.FLOW_WAITERS_MAX} callers wait for intent {intent_id!r} already")
+    if sum(map(len, kept.owed.values())) >= limits.FLOW_CELL_WAITERS_MAX:
+        raise errors.Closed(f"{limits.FLOW_CELL_WAITERS_MAX} callers wait for intents of {name} already")
+    return replace(kept, owed={**kept.owed, intent_id: [*found, owed]})

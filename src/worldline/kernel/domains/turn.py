@@ -8,79 +8,33 @@ ends with an error, over the snapshot as it was.
 
 from __future__ import annotations
 
-import functools
-from collections import deque
-from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from worldline.base import errors, limits, probes
-from worldline.codec import structs
-from worldline.kernel import events, runs, values, work
+from worldline.kernel import runs
+from worldline.kernel.domains import asking, documents, telling
 from worldline.kernel.domains import kept as cells_of
+from worldline.kernel.domains.derived import Derived
 from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
+from worldline.kernel.domains.packing import Packer
+from worldline.kernel.domains.telling import End
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import fields, jobs, schema, slots, snapshots, validation
-from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.acts import Answered
-from worldline.kernel.flow.compiled import Compiled
-from worldline.kernel.operations import OpKind
+from worldline.kernel.flow import jobs, schema, slots, snapshots
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held, Outcome
+from worldline.kernel.rows.records import UNREAD, Held
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
-from worldline.model.inbox import ReceiptStatus
-from worldline.model.journal import Kind
 
 FATAL = "key_fatal"
 UNFIT = "cell_unfit"
-TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where its outcome goes
-
-# Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is replayed
-# with one shows what happened; steps themselves record nothing.
-recorder: ContextVar[Callable[[str, str, str, dict[str, Any]], None] | None] = ContextVar("recorder", default=None)
+FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 
 
-class End(msgspec.Struct, frozen=True):
-    """What is told of the end of an intent. `brief`: without the state, for clients, which can read it; None: the same
-    as for others.
-    """
-
-    whole: Answer
-    brief: Answer | None = None
-
-
-class Target(msgspec.Struct, frozen=True, array_like=True):
-    """Which requirement an effect answers."""
-
-    domain: str
-    key: str
-    intent: str
-    requirement: str
-
-    def text(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @staticmethod
-    def of(text: str) -> Target:
-        return msgspec.json.decode(text, type=Target)
-
-
-@functools.lru_cache(maxsize=256)
-def compiled(raw: bytes) -> Compiled:
-    """A document made ready to run. What is wrong with it was refused when it was declared."""
-    return validation.load_unchecked(msgspec.json.decode(raw))
-
-
-# Of one cell in one step: the cell, its snapshot, and what is still to be done.
-_Progress = tuple[
-    Kept, snapshots.Snapshot, list[jobs.Job], list[snapshots.Requirement], list[tuple[str, End]], list[str],
-]  # fmt: skip
+_Progress = tuple[Kept, snapshots.Snapshot, Derived]
 
 
 class Turn:
@@ -91,17 +45,14 @@ class Turn:
         self.domain = domain
         self.key = key
         self._cell = machine.find_cell((domain, key))
+        self._packer = Packer()
         if self._cell is None:
-            self._kept, self.head = Kept(), self._created()
+            self._kept, self.head = Kept(), documents.created(machine, domain, self._context("initial"))
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
         else:
-            self._kept, self.head = self._cell.value
-        self._jobs: deque[jobs.Job] = deque()
-        self._asked: list[snapshots.Requirement] = []
-        self._ends: list[tuple[str, End]] = []
-        self._stale: list[str] = []
-        self._owed: dict[str, list[Owed]] = {}
+            self._kept, self.head, self._packer = self._cell.value
+        self._derived = Derived()
         self._unapplied: Exception | None = None
 
     # --- What is to be done ---
@@ -110,57 +61,42 @@ class Turn:
     def kept(self) -> Kept:
         return self._kept
 
-    def _body(self, intent_id: str) -> bytes | None:
-        """What an intent was submitted with, if the cell knows one of this id."""
-        kept, slot = self._kept, slots.slot(self.head, intent_id)
-        if slot is not None:
-            return cells_of.body_of(slot["type"], [slot["input"]] if "input" in slot else [])
-        found = [each.body for each in kept.done if each.id == intent_id]
-        found += [cells_of.body_of(each.action, each.input) for each in kept.queue if each.id == intent_id]
-        return next(iter(found), None)
+    @property
+    def name(self) -> str:
+        return row_keys.cell_name(self.domain, self.key)
 
     def submit(self, wanted: Waiting, owed: Owed) -> None:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
-            raise KeyFatal(f"{row_keys.cell_name(self.domain, self.key)} takes nothing any more: {self._kept.fatal}")
-        body, before = cells_of.body_of(wanted.action, wanted.input), self._body(wanted.id)
-        if before not in (None, body):
+            raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
+        before = cells_of.body_in(self._kept, self.head, wanted.id)
+        if before is not None and before != cells_of.body_of(wanted.action, wanted.input):
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
-            kept = replace(kept, owed={**kept.owed, wanted.id: [*kept.owed.get(wanted.id, []), owed]})
+            kept = cells_of.told_of(kept, wanted.id, owed, self.name)
         done = next((each for each in kept.done if each.id == wanted.id), None)
-        if done is not None:
-            self._ends.append((wanted.id, self._answer(done.status, done.error)))
-        elif before is None:
-            kept = self._queued(kept, wanted)
-            if wanted.named:
-                kept = replace(kept, named={**kept.named, wanted.id: body})
+        if done is None and before is None:
+            kept = cells_of.queued(kept, wanted, self.name)
+        if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
+            # It waits in the cell: what the cell cannot hold is refused now.
+            cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
         self._kept = kept
-
-    def _queued(self, kept: Kept, wanted: Waiting) -> Kept:
-        if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
-            name = row_keys.cell_name(self.domain, self.key)
-            raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
-        kept = replace(kept, queue=[*kept.queue, wanted])
-        if len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head):
-            cells_of.encode(
-                kept, self.head, limits.FLOW_CELL_BYTES_MAX
-            )  # it waits there: what the cell cannot hold is refused now
-        return kept
+        if done is not None:
+            self._add_end(wanted.id, done.status, done.error)
 
     def enqueue(self, job: jobs.Job) -> None:
-        self._jobs.append(job)
+        self._derived.jobs.append(job)
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
-        name = row_keys.cell_name(self.domain, self.key)
         intent = slots.intent(self.head, intent_id)
         if intent is None:
             waiting = next((each for each in self._kept.queue if each.id == intent_id), None)
             if waiting is None:
-                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {name}")
+                raise errors.NotFound(f"no intent {intent_id!r} is on its way in {self.name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
+            self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
@@ -168,12 +104,9 @@ class Turn:
             closing=slots.closing(intent_id),
         )  # fmt: skip
         self.head = head
+        self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))
-        for pending in [each for each in self.machine.work.open.values() if each.event]:
-            if pending.run or Target.of(pending.event).intent != intent_id:
-                continue
-            if Target.of(pending.event).domain == self.domain and Target.of(pending.event).key == self.key:
-                self.machine.work.give_up(pending)
+        self._derived.cut_off.append(intent_id)
 
     # --- Running it ---
 
@@ -183,21 +116,18 @@ class Turn:
         try:
             while (job := self._next()) is not None:
                 self._settle(self._outcome(job))
+            leaving = self._leaving()
             data = self._closed(limits.FLOW_CELL_BYTES_MAX)
         except (errors.TooLarge, errors.EncodeError):
             probes.hit("domains.cell-unstorable")
             self._go_back(start)
             data = self._run_one_by_one()
+            leaving = self._leaving()
         self._write(data)
-        for requirement in self._asked:
-            _ask(self.machine, self.domain, self.key, requirement)
-        for requirement_id in self._stale:
-            probes.hit("domains.outcome-stale")
-            said = ["receipt", self.domain, self.key, requirement_id, "dropped:stale"]
-            self.machine.draft(Kind.LATE_ANSWER, values.dump(said))
-        for intent_id, answer in self._ends:
-            for each in self._owed[intent_id]:
-                tell(self.machine, each, answer)
+        self._derived.carry_out(self.machine, self.domain, self.key, leaving, emit=self._emit)
+
+    def _leaving(self) -> list[Held]:
+        return asking.leaving(self.machine, self.domain, self.key, self._derived.asked)
 
     def check_applied(self) -> None:
         """Refuse patches from outside that could not be applied: no intent says so."""
@@ -208,9 +138,10 @@ class Turn:
         """Run the jobs again, and end the intent of each one that leaves more than the cell can hold."""
         while (job := self._next()) is not None:
             before = self._progress()
-            self._settle(self._outcome(job))
             try:
-                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX)
+                self._settle(self._outcome(job))
+                cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
+                self._leaving()
             except (errors.TooLarge, errors.EncodeError) as error:
                 self._go_back(before)
                 self._settle(self._failed(job, error))
@@ -224,43 +155,50 @@ class Turn:
     def _outcome(self, job: jobs.Job) -> jobs.Outcome:
         context = self._context(jobs.seed(job, self.head))
         try:
-            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._domain(), context, self._emit)
+            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._document(), context, self._emit)
         except (MemoryError, errors.CannotStep):
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
             return self._failed(job, error)
+        if found.trace is not None:
+            self._emit("core:graph", intentId=job.intent_id, graph=found.trace)
         return found
 
     def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
-        if isinstance(job, jobs.ApplyPatches):
+        if job.intent_id:
+            self._derived.cut_off.append(job.intent_id)
+        else:
             self._unapplied = error
         context = self._context(jobs.seed(job, self.head))
-        return jobs.failed(job, error, self.head, self._domain(), context=context, emit=self._emit)
+        return jobs.failed(job, error, self.head, self._document(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
-        return self._kept, self.head, [*self._jobs], [*self._asked], [*self._ends], [*self._stale]
+        return self._kept, self.head, self._derived.copy()
 
     def _go_back(self, to: _Progress) -> None:
-        self._kept, self.head, waiting, self._asked, self._ends, self._stale = to
-        self._jobs = deque(waiting)
+        self._kept, self.head, self._derived = to
 
     def _closed(self, limit: int | None) -> bytes:
-        """The cell as bytes. Who waits for an intent that has ended is in it no more."""
-        self._owed = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._ends}
-        owed = {each: owed for each, owed in self._kept.owed.items() if each not in self._owed}
+        """The cell as bytes. Callers that wait for an ended intent are in it no more."""
+        told = {intent_id: self._kept.owed.get(intent_id, []) for intent_id, _ in self._derived.ends}
+        owed = {each: waiting for each, waiting in self._kept.owed.items() if each not in told}
         closed = replace(self._kept, owed=owed)
-        data = cells_of.encode(closed, self.head, limit)
+        data = cells_of.encode(closed, self.head, limit, self._packer)
         self._kept = closed
+        self._derived.tell_to(told)
         return data
 
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
             return None
-        return self._jobs.popleft() if self._jobs else self._start_next()
+        return self._derived.jobs.popleft() if self._derived.jobs else self._start_next()
 
     def _start_next(self) -> jobs.Job | None:
-        """The first intent that waits, if none is on its way and its document fits."""
+        """The first intent that waits, if none is on its way, its document fits and the step has room."""
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
+            return None
+        if self.machine.now.is_full_with(self._derived.told_bytes):
+            self._derived.continue_later()
             return None
         first, *others = self._kept.queue
         self._kept = replace(self._kept, queue=others)
@@ -271,48 +209,42 @@ class Turn:
         if outcome.fatal:
             self._stop(outcome.fatal)
             return
-        self._jobs.extend(outcome.jobs)
-        self._asked += outcome.effects
+        self._derived.jobs.extend(outcome.jobs)
+        self._derived.asked.extend((each, outcome.head) for each in outcome.effects)
         if outcome.ended is not None:
             self._end(outcome.ended)
 
     def _end(self, ended: jobs.Ended) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
-        self._ends.append((ended.intent_id, self._answer(status, error)))
+        self._add_end(ended.intent_id, status, error)
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
             done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
-    def _answer(self, status: str, error: dict[str, Any] | None) -> End:
-        """The end of an intent, with the state, which a client reads by itself if it is large."""
-        whole = structs.encode(Answered(status, error, snapshots.plain(self.head)))
-        if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
-            return End(Answer(True, whole))
-        return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
+    def _add_end(self, intent_id: str, status: str, error: dict[str, Any] | None) -> None:
+        end = telling.end_of(status, error, self._packer.pack(self.head))
+        self._derived.add_end(intent_id, end, waiters=len(self._kept.owed.get(intent_id, [])))
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""
         probes.hit("domains.cell-fatal")
-        said = runs.failure(FATAL, f"{row_keys.cell_name(self.domain, self.key)}: {why}")
-        self.machine.draft(Kind.HANDLER_FAILED, said)
+        why = why[:FATAL_CHARACTERS_MAX]
+        said = runs.failure(FATAL, f"{self.name}: {why}")
+        self._derived.said.append(said)
+        self._derived.cut_off.extend(slots.every(self.head))
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
-        ended = [intent_id for intent_id, _ in self._ends]
-        self._ends += [(each, End(Answer(False, said))) for each in self._kept.owed if each not in ended]
-        self._jobs.clear()
+        ended = [intent_id for intent_id, _ in self._derived.ends]
+        end = End(Answer(False, said))
+        self._derived.ends.extend((each, end) for each in self._kept.owed if each not in ended)
+        self._derived.jobs.clear()
 
     # --- Its document ---
 
-    def _domain(self) -> jobs.Domain:
-        """What jobs are run with: the document that the snapshot was made under."""
-        domains = self.machine.domains
-        document = compiled(domains.documents[self.head.meta.schema_hash].raw)
-        current = domains.current.get(self.domain)
-        parallel = current is not None and current.parallel
-        core = cores.Core(effects="parallel" if parallel else "serial", trace=recorder.get() is not None)
-        return jobs.Domain(document, core, parallel=parallel)
+    def _document(self) -> jobs.Domain:
+        return documents.run_with(self.machine, self.domain, self.head)
 
     def _fits(self) -> bool:
         """Go on under the domain's document of now, if it is another one. Data that does not fit blocks the cell."""
@@ -322,21 +254,22 @@ class Turn:
         if current.hash == self.head.meta.schema_hash:
             self._unblock()
             return True
-        document = compiled(self.machine.domains.documents[current.hash].raw)
+        document = documents.compiled(self.machine.domains.documents[current.hash].raw)
         data = {**schema.defaults(document.schema), **self.head.data}
-        wrong = misfit(document, data)
+        wrong = documents.misfit(document, data)
         if wrong:
             probes.hit("domains.cell-unfit")
             if wrong != self._kept.blocked:
-                name = row_keys.cell_name(self.domain, self.key)
-                why = f"{name} is blocked: its data does not fit the document of now: {wrong}"
-                self.machine.draft(Kind.HANDLER_FAILED, runs.failure(UNFIT, why))
+                why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
+                self._derived.said.append(runs.failure(UNFIT, why))
+            self._emit("cell:block", where=wrong)
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
         meta = replace(self.head.meta, schema_hash=current.hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
+        self._emit("core:apply", source="document", patchCount=0)
         self._unblock()
         return True
 
@@ -344,13 +277,6 @@ class Turn:
         if self._kept.blocked:
             self._kept = replace(self._kept, blocked="")
             self.machine.domains.unblock(self.domain, self.key)
-
-    def _created(self) -> snapshots.Snapshot:
-        found = self.machine.domains.current.get(self.domain)
-        if found is None:
-            raise errors.NotFound(f"the world has no flow domain {self.domain!r} now")
-        document = compiled(self.machine.domains.documents[found.hash].raw)
-        return cores.created(document, {}, self._context("initial"))
 
     @property
     def _now(self) -> int:
@@ -361,14 +287,15 @@ class Turn:
 
     def _emit(self, type: str, **said: Any) -> None:
         if type == "effect:fulfill:drop":
-            self._stale.append(said["requirementId"])
-        told = recorder.get()
+            self._derived.stale.append(said["requirementId"])
+        told = documents.recorder.get()
         if told is not None:
-            told(self.domain, self.key, type, said)
+            told(self.domain, self.key, type, jobs.told(said))
 
     def _write(self, data: bytes) -> None:
         machine, name = self.machine, (self.domain, self.key)
-        value = (self._kept, self.head)
+        self._packer.rest()
+        value = (self._kept, self.head, self._packer)
         before = None if self._cell is None else (self._cell.folds, self._cell.data)
         if before is not None and before[1] == data:
             return
@@ -390,33 +317,3 @@ ABANDONED = "ABANDONED"
 
 def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
     return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.Source(action, ""), now)
-
-
-def misfit(document: Compiled, data: dict[str, Any]) -> str:
-    """Where data does not fit a document; empty if it does. A field that is declared no more does not count."""
-    for name, spec in document.fields.items():
-        wrong = fields.misfit(spec, data.get(name, flow_values.MISSING), name) if name in data or spec.required else ""
-        if wrong:
-            return wrong
-    return ""
-
-
-def tell(machine: Machine, owed: Owed, end: End) -> None:
-    """Give who waits the end of an intent."""
-    if owed.correlation:
-        machine.draft(Kind.ANSWERED, structs.encode(end.brief or end.whole), correlation=owed.correlation)
-    elif owed.message:
-        events.send_reply(machine, owed.question(), end.whole)
-    elif owed.run:
-        status = ReceiptStatus.OK if end.whole.ok else ReceiptStatus.ERROR
-        machine.now.count_bytes(len(end.whole.data))
-        work.arrive(machine, owed.run, owed.op, Outcome(status, end.whole.data))
-
-
-def _ask(machine: Machine, domain: str, key: str, requirement: snapshots.Requirement) -> None:
-    """A requirement leaves as an effect of the world; the world's name for it is the key outside."""
-    given = {name: each for name, each in requirement.params.items() if name not in TARGETS}
-    params = values.pack([values.dump(given), b""])
-    target = Target(domain, key, requirement.intent_id, requirement.id).text()
-    due_us = machine.now.context.store_us
-    work.ask_for(machine, Held("", -1, OpKind.EFFECT, requirement.type, params, due_us, target))

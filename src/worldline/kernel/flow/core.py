@@ -356,6 +356,8 @@ def _declares(schema: Compiled, patch: patches.Patch) -> bool:
 
 
 def _requirements(value: Any) -> tuple[snapshots.Requirement, ...]:
+    if value == []:  # nothing is left, as mostly
+        return ()
     try:
         return msgspec.convert(value, tuple[snapshots.Requirement, ...])
     except msgspec.ValidationError as refused:

@@ -68,7 +68,8 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
     if isinstance(value, Mapping):
         if not all(type(name) is str for name in value):
             raise faults.NotJson("an object with a key that is no text")
-        members = [(name, value[name]) for name in sorted(value, key=order) if value[name] is not values.MISSING]
+        names = sorted(value) if order is utf16 and "".join(value).isascii() else sorted(value, key=order)
+        members = [(name, value[name]) for name in names if value[name] is not values.MISSING]
         pairs = (
             f"{_quoted(name, strict=strict)}:{_written(each, order, strict=strict, depth=depth + 1)}"
             for name, each in members
@@ -89,6 +90,8 @@ def _numeral(number: values.Number, *, strict: bool) -> str:
 
 
 def _quoted(value: str, *, strict: bool) -> str:
+    if value.isascii() and value.isprintable():  # as most are: nothing else in it is escaped
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if strict and not values.is_whole(value):
         raise faults.NotJson("a text with half of a character (a lone surrogate)")
     return '"' + _ESCAPED.sub(_escape, value) + '"'
@@ -123,17 +126,14 @@ def requirement_id(
     *, schema_hash: str, intent_id: str, action_id: str, node_path: str, effect: str, params: Mapping[str, Any]
 ) -> str:
     """The id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
-    return _sha256(canonical({
-        "schemaHash": schema_hash,
-        "intentId": intent_id,
-        "actionId": action_id,
-        "flowNodePath": node_path,
-        "effectSignature": {
-            "name": effect,
-            "normalizedArgs": canonical(params),
-            "writeTargets": write_targets(params),
-        },
-    }))  # fmt: skip
+    action, name, args, path, intent, schema = (
+        _quoted(each, strict=True) for each in (action_id, effect, canonical(params), node_path, intent_id, schema_hash)
+    )
+    signature = f'{{"name":{name},"normalizedArgs":{args},"writeTargets":{canonical(write_targets(params))}}}'
+    return _sha256(
+        f'{{"actionId":{action},"effectSignature":{signature},"flowNodePath":{path},"intentId":{intent},'
+        f'"schemaHash":{schema}}}'
+    )
 
 
 def write_targets(params: Mapping[str, Any]) -> list[str]:

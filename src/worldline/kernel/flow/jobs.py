@@ -152,11 +152,16 @@ def seed(job: Job, head: snapshots.Snapshot) -> str:
 
 def run(job: Job, head: snapshots.Snapshot, domain: Domain, context: snapshots.Context, emit: Emit) -> Outcome:
     """One job, from beginning to end."""
-    emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=snapshots.plain(job))
+    emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=job)
     emit("context:frozen", jobId=job.id, now=context.now, randomSeed=context.random_seed, env=context.env)
     outcome = _done(_Turn(head, domain, context, emit), job)
     emit("job:end", jobType=type(job).__name__, jobId=job.id)
     return outcome
+
+
+def told(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event, as data: a job is not made data of unless one hears of it."""
+    return {name: snapshots.plain(each) if isinstance(each, msgspec.Struct) else each for name, each in fields.items()}
 
 
 def _done(turn: _Turn, job: Job) -> Outcome:
@@ -241,7 +246,7 @@ def refused_again(head: snapshots.Snapshot, intent_id: str) -> snapshots.Require
     return next((each for each in own_pending(head, intent_id) if slots.is_failed(head, intent_id, each.id)), None)
 
 
-def from_handler(given: object) -> tuple[patches.Patch, ...]:
+def from_handler(given: object) -> patches.Concrete:
     """The patches of a handler: concrete, and of the domain's own data."""
     found = patches.concrete(given)
     for each in found:
@@ -303,7 +308,7 @@ class _Turn:
         self._emit("core:apply", source="compute", patchCount=0)
         pending = own_pending(self._head, intent_id)
         if not pending:
-            return msgspec.structs.replace(self._over(intent, result.status), trace=result.trace)
+            return self._over(intent, result.status, result.trace)
         again = refused_again(self._head, intent_id)
         if again is not None:
             probes.hit("flow.effect-repeated")
@@ -319,9 +324,9 @@ class _Turn:
             self._asked(pending if self._domain.parallel else pending[:1]), trace=result.trace
         )
 
-    def _over(self, intent: snapshots.Intent, status: str) -> Outcome:
+    def _over(self, intent: snapshots.Intent, status: str, trace: tracing.TraceGraph | None = None) -> Outcome:
         ended = Ended(intent.intent_id, status, self._head.system.last_error)
-        return Outcome(self._head, ended=ended)
+        return Outcome(self._head, ended=ended, trace=trace)
 
     def _asked(self, requirements: list[snapshots.Requirement]) -> Outcome:
         """Effects to perform; what the context can answer is answered at once."""

@@ -33,6 +33,12 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Any = values.MISSING
 
 
+class Concrete(tuple[Patch, ...]):
+    """Patches that were checked and copied: nothing else refers to their values."""
+
+    __slots__ = ()
+
+
 def set_(path: str, value: Any) -> Patch:
     return Patch(op="set", path=path, value=value)
 
@@ -45,20 +51,22 @@ def merge(path: str, value: Mapping[str, Any]) -> Patch:
     return Patch(op="merge", path=path, value=value)
 
 
-def concrete(given: object) -> tuple[Patch, ...]:
+def concrete(given: object) -> Concrete:
     """Patches as callers give them, as records or as JSON, checked and copied. Raises `BadPatch`."""
+    if type(given) is Concrete:
+        return given
     if not isinstance(given, list | tuple):
         raise BadPatch(f"patches are a list, not {type(given).__name__}")
     if len(given) > limits.FLOW_PATCHES_MAX:
         raise BadPatch(f"{len(given)} patches; the limit is {limits.FLOW_PATCHES_MAX}")
-    return tuple(_concrete(each) for each in given)
+    return Concrete([_concrete(each) for each in given])
 
 
 def _concrete(given: object) -> Patch:
-    if isinstance(given, Mapping):
-        given = Patch(given.get("op", ""), given.get("path", ""), given.get("value", values.MISSING))
     if not isinstance(given, Patch):
-        raise BadPatch(f"a patch is an object with op and path, not {type(given).__name__}")
+        if not isinstance(given, Mapping):
+            raise BadPatch(f"a patch is an object with op and path, not {type(given).__name__}")
+        given = Patch(given.get("op", ""), given.get("path", ""), given.get("value", values.MISSING))
     if given.op not in schema.OPS:
         raise BadPatch(f"no patch has the op {given.op!r}; there are {', '.join(schema.OPS)}")
     path: object = given.path

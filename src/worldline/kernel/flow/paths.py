@@ -38,7 +38,7 @@ def split(path: str) -> Segments:
 
 def join(segments: Sequence[str]) -> str:
     """A path of segments; empty ones are left out."""
-    return ".".join(each.replace("\\", "\\\\").replace(".", "\\.") for each in segments if each)
+    return ".".join([each.replace("\\", "\\\\").replace(".", "\\.") for each in segments if each])
 
 
 def index(segment: str, length: int) -> int:

@@ -7,9 +7,11 @@ There is one Snapshot type, for Core and for both hosts. As JSON their fields ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from worldline.base import limits
 from worldline.kernel.flow import faults, values
@@ -80,6 +82,10 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
     input: Any = values.MISSING
 
 
+# The default of an effect's parameter `snapshot`: to type checkers a snapshot, because the effect is given one.
+GIVEN: Final = Snapshot({}, {}, System(), Meta(version=0, timestamp=0, random_seed="", schema_hash=""))
+
+
 class Intent(msgspec.Struct, frozen=True, rename="camel"):
     """A command: which action, its input, and the id that stays the same over all its computes."""
 
@@ -99,18 +105,25 @@ class Context(msgspec.Struct, frozen=True, rename="camel"):
 
 def plain(record: msgspec.Struct) -> Any:
     """A record as JSON values."""
-    return msgspec.json.decode(msgspec.json.encode(record))
+    return msgspec.json.decode(msgspec.json.encode(record, enc_hook=_thawed))
 
 
 def plain_list(records: Sequence[msgspec.Struct]) -> list[Any]:
     """Records as JSON values, as a patch carries them."""
-    found: list[Any] = msgspec.json.decode(msgspec.json.encode(records))
+    found: list[Any] = msgspec.json.decode(msgspec.json.encode(records, enc_hook=_thawed))
     return found
+
+
+def _thawed(value: object) -> object:
+    """Members of what `frozen` gave."""
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def encoded(snapshot: Snapshot) -> bytes:
     """A snapshot as JSON; equal snapshots have equal bytes."""
-    return msgspec.json.encode(snapshot, order="deterministic")
+    return msgspec.json.encode(snapshot, order="deterministic", enc_hook=_thawed)
 
 
 def decoded(value: object) -> Snapshot:
@@ -120,12 +133,45 @@ def decoded(value: object) -> Snapshot:
     except msgspec.ValidationError as refused:
         raise faults.NotJson(f"this is no snapshot: {refused}") from None
     given = snapshot.input
-    return msgspec.structs.replace(
+    return replace(
         snapshot,
         data=values.from_outside(snapshot.data, "data"),
         computed=values.from_outside(snapshot.computed, "computed"),
         input=given if given is values.MISSING else values.from_outside(given, "input"),
     )
+
+
+def frozen(snapshot: Snapshot) -> Snapshot:
+    """A copy that refuses every change, at any depth: what handlers of effects are given."""
+    system = snapshot.system
+    last = None if system.last_error is None else _frozen_error(system.last_error)
+    pending = (replace(each, params=values.frozen(each.params)) for each in system.pending_requirements)
+    return replace(
+        snapshot,
+        data=values.frozen(snapshot.data),
+        computed=values.frozen(snapshot.computed),
+        input=values.frozen(snapshot.input),
+        system=replace(
+            system,
+            last_error=last,
+            errors=tuple(_frozen_error(each) for each in system.errors),
+            pending_requirements=tuple(pending),
+        ),
+    )
+
+
+def _frozen_error(error: ErrorValue) -> ErrorValue:
+    return replace(error, context=values.frozen(error.context))
+
+
+def received(value: object) -> Snapshot:
+    """A snapshot from JSON values that a host of the same store has made: they were checked there."""
+    return msgspec.convert(value, Snapshot)
+
+
+def copied(snapshot: Snapshot) -> Snapshot:
+    """A copy that shares no container with the snapshot."""
+    return received(plain(snapshot))
 
 
 def created(data: object, schema_hash: str, context: Context) -> Snapshot:

@@ -235,7 +235,16 @@ def short_enough(length: int) -> None:
 
 def checked(value: object, meter: Meter, where: str = "") -> Any:
     """A copy that a snapshot can keep: JSON, with numbers in their one form. `where` is said if it is not."""
-    return _copied(value, meter, meter.work, where, 0)
+    return value if _is_plain(value, type(value)) else _copied(value, meter, meter.work, where, 0)
+
+
+def _is_plain(value: Any, kind: type) -> bool:
+    """Whether a value is kept as it is, as most are: no container, and in its one form."""
+    if kind is str:
+        return value.isascii() and len(value) <= limits.FLOW_TEXT_LENGTH_MAX
+    if kind is int:
+        return bool(-INTEGER_MAX <= value <= INTEGER_MAX)
+    return value is None or kind is bool
 
 
 def _copied(value: object, meter: Meter, begun: int, where: str, depth: int) -> Any:
@@ -262,20 +271,22 @@ def _copied(value: object, meter: Meter, begun: int, where: str, depth: int) -> 
             )
     if kind is list or kind is tuple:
         return [
-            None if each is MISSING else _copied(each, meter, begun, where, depth + 1)
+            each if _is_plain(each, type(each))
+            else None if each is MISSING else _copied(each, meter, begun, where, depth + 1)
             for each in value  # type: ignore[attr-defined]
-        ]
+        ]  # fmt: skip
     if kind is dict or kind is MappingProxyType:
         return {
-            _key(name, where): _copied(each, meter, begun, f"{where}.{name}" if where else str(name), depth + 1)
+            _key(name, where): each if _is_plain(each, type(each))
+            else _copied(each, meter, begun, f"{where}.{name}" if where else str(name), depth + 1)
             for name, each in value.items()  # type: ignore[attr-defined]
             if each is not MISSING
-        }
+        }  # fmt: skip
     raise _unfit(where, f"is {_named(value)}, not JSON")
 
 
 def _key(name: object, where: str) -> str:
-    if type(name) is not str or name == FORBIDDEN_KEY or not is_whole(name):
+    if type(name) is not str or name == FORBIDDEN_KEY or not (name.isascii() or is_whole(name)):
         raise _unfit(where, f"has the key {name!r}, which no object may have")
     return name
 

@@ -106,6 +106,10 @@ class CurrentStep:
             or self.turns >= limits.STEP_TURNS_MAX
         )
 
+    def is_full_with(self, size: int) -> bool:
+        """Whether it would be full with so many bytes more."""
+        return self.full or self.bytes + size > _FULL_BYTES
+
     @property
     def has_room(self) -> bool:
         """Whether this step may ask for another effect, timer or run."""

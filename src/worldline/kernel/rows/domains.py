@@ -8,7 +8,7 @@ for ever: an intent on its way ends under the one that it began with.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,18 +45,9 @@ class Domains:
     """Of one world. Most worlds have none."""
 
     __slots__ = (
-        "_rows",
-        "actions",
-        "alone",
-        "answered",
-        "blocked",
-        "current",
-        "deadlines",
-        "documents",
-        "env",
-        "had",
-        "wanted",
-    )
+        "_rows", "actions", "alone", "answered", "blocked", "current", "deadlines", "documents", "env", "had",
+        "snapshots", "wanted",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
         self._rows = ledger.top
@@ -66,6 +57,7 @@ class Domains:
         self.actions: dict[str, tuple[str, str]] = {}  # by the schema of the event that is an intent
         self.alone = False  # the program has nothing but domains: no other code is needed to run the journal again
         self.deadlines: dict[str, int] = {}  # of effects that have a total timeout
+        self.snapshots: list[str] = []  # effects that are given the snapshot of the cell that asks for them
         self.env: dict[str, Any] = {}
         self.blocked: dict[tuple[str, str], None] = {}
         self.answered: list[tuple[str, Outcome]] = []  # by a fork's script, in this step
@@ -80,12 +72,17 @@ class Domains:
             yield keys.DOCUMENT + keys.text(found), document.write
 
     def write(self) -> Written:
-        return [self.alone, self.deadlines, self.env, [list(each) for each in self.blocked]], [], b""
+        said = [self.alone, self.deadlines, self.env, [list(each) for each in self.blocked]]
+        return [*said, self.snapshots] if self.snapshots else said, [], b""
 
-    def load(self, *, alone: bool, deadlines: dict[str, int], env: dict[str, Any], blocked: list[list[str]]) -> None:
+    def load(
+        self, *, alone: bool, deadlines: dict[str, int], env: dict[str, Any], blocked: list[list[str]],
+        snapshots: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """What the row says."""
         self.had, self.alone, self.deadlines, self.env = True, alone, deadlines, env
         self.blocked = dict.fromkeys((domain, key) for domain, key in blocked)
+        self.snapshots = list(snapshots)
 
     def load_domain(self, name: str, domain: Domain) -> None:
         self.current[name] = domain
@@ -95,8 +92,9 @@ class Domains:
         self.documents[found] = Document(raw)
 
     def declared(
-        self, given: Mapping[str, Domain], documents: Mapping[str, bytes], *, alone: bool, deadlines: dict[str, int]
-    ) -> None:
+        self, given: Mapping[str, Domain], documents: Mapping[str, bytes], *, alone: bool, deadlines: dict[str, int],
+        snapshots: list[str],
+    ) -> None:  # fmt: skip
         """What the program declares now. A domain that it has no more takes nothing; its cells stay."""
         self.had = True
         for found, raw in documents.items():
@@ -111,7 +109,7 @@ class Domains:
         self.current, self.actions = {}, {}
         for name, domain in given.items():
             self.load_domain(name, domain)
-        self.alone, self.deadlines = alone, deadlines
+        self.alone, self.deadlines, self.snapshots = alone, deadlines, snapshots
         self._note()
 
     def set_env(self, env: dict[str, Any]) -> None:

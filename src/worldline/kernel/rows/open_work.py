@@ -76,9 +76,11 @@ class OpenWork:
         op: int,
         event: str = "",
         parked: str = "",
+        attached: bytes = b"",
     ) -> Pending:
         """Ask for an effect or timer now. What belongs to a run is noted by the caller, in its operation's row; also
-        that it is `parked`, with why it waits for a person.
+        that it is `parked`, with why it waits for a person. `attached` leaves with the parameters, and the entry does
+        not have it: so the name of the work is made without.
         """
         now = self.now
         context = now.context
@@ -87,18 +89,23 @@ class OpenWork:
         intent = ids.intent_id(context.address, step=step, ordinal=ordinal, kind=name, params=params)
         number = 0 if run else self._next_work()
         pending = Pending(
-            number, kind, name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event
+            number, kind, name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event,
+            attached=attached,
         )  # fmt: skip
         self.open[intent] = pending
         if number:
             self._numbered[number] = pending
             self._rows.put(keys.WORK + keys.number(number), pending.write, is_new=True)
+        if attached:
+            now.count_bytes(len(attached))
         now.draft(
             _EFFECT_REQUESTED if kind is _EFFECT else Kind.TIMER_SET,
             values.pack([ordinal, name, run, op, params, due_us - opened_us if due_us > opened_us else 0]),
         )
         now.wanted.append(
-            steps.Wanted(intent, kind, step, ordinal, name, params, opened_us, due_us, deadline_us, run, parked)
+            steps.Wanted(
+                intent, kind, step, ordinal, name, pending.leaving, opened_us, due_us, deadline_us, run, parked
+            )
         )
         return pending
 
@@ -213,7 +220,7 @@ class OpenWork:
     def wanted_again(pending: Pending, address: ids.Address) -> steps.Wanted:
         """Open work as it was asked for."""
         return steps.Wanted(
-            pending.intent(address), pending.kind, pending.step, pending.ordinal, pending.name, pending.params,
+            pending.intent(address), pending.kind, pending.step, pending.ordinal, pending.name, pending.leaving,
             pending.opened_us, pending.due_us, pending.deadline_us, pending.run,
         )  # fmt: skip
 

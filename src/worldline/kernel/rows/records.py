@@ -148,11 +148,15 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     name: str
     params: bytes
     due_us: int
-    id: str = ""  # of a run to be started, or of an intent that has no id of its caller
+    # Of a run to be started; of an intent whose caller gives it none; of an effect of a flow domain, its requirement.
+    id: str = ""
     seed: bytes = b""
+    attached: bytes = b""  # as `Pending.attached`
 
     def write(self) -> Written:
-        meaning = [self.run, self.op, int(self.kind), self.name, self.params, self.id, self.seed]
+        meaning: list[Any] = [self.run, self.op, int(self.kind), self.name, self.params, self.id, self.seed]
+        if self.attached:
+            return [*meaning, self.attached], [self.due_us], self.attached
         return meaning, [self.due_us], self.params
 
 
@@ -362,6 +366,16 @@ class Pending(msgspec.Struct, gc=False):
     event: str = ""  # of an AFTER timer: the schema of the event that `params` holds; of an effect that a flow domain
     # requires: which of its requirements it answers
     parked: Parked | None = None  # an effect that is not tried until a person retries it
+    attached: bytes = b""  # the snapshot that goes with an effect of a flow domain: it leaves the world, and no entry
+    # has it; a large one is one blob
+
+    @property
+    def leaving(self) -> bytes:
+        """The parameters as they leave the world."""
+        if not self.attached:
+            return self.params
+        fields: Any = canonical.decode(self.params)
+        return canonical.encode([*fields, self.attached])
 
     def intent(self, address: ids.Address) -> ids.IntentId:
         """Its name outside the world of this address."""
@@ -376,6 +390,8 @@ class Pending(msgspec.Struct, gc=False):
 
     def write(self) -> Written:
         parked = [] if self.parked is None else [self.parked.attempts, self.parked.error]
+        if self.attached:
+            return [*self.meaning(), *parked, self.attached], self.placement(), self.attached
         return [*self.meaning(), *parked], self.placement(), self.params
 
     def meaning(self) -> list[Any]:

@@ -31,10 +31,8 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import history, journal_pages, saved_state
 from worldline.model import ids, journal
-from worldline.model.trie.unsaved import Unsaved
 from worldline.roles import reader, restore, telemetry
 from worldline.roles.cluster import placement
-from worldline.roles.cold_cells import ColdCells
 from worldline.roles.erasure import vault as vaults
 from worldline.roles.proof import Cold, Prover, Sealed
 from worldline.store import kv
@@ -253,19 +251,12 @@ class Proofs:
         blobs = self._blobs(each.at.universe)
         base = await saved_state.load(blobs, saved.root, cells_max=CELLS_BYTES_MAX)
         head, rows = await self._run(restore.standing, saved, base)
-        cold = self._cold(blobs, base) if base.cold else None
+        cold = Cold.of(blobs, base, CELLS_BYTES_MAX) if base.cold else None
         pages = journal_pages.Pages(self._engine, blobs, line, above=head.height)
         vault = await vaults.vault_of(self._engine, self._env, line)
         sealed = Sealed(vault, await vault.has_erased())
         prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
         return _Visit(each, pages, prover)
-
-    def _cold(self, blobs: blob_layer.Blobs, base: saved_state.Loaded) -> Cold:
-        """The cells of a large world stay where they are, save those that its steps reach."""
-        unsaved = Unsaved(base.header)
-        unsaved.track()
-        fetch = ColdCells(asyncio.get_running_loop(), blobs, unsaved)
-        return Cold(fetch, unsaved, CELLS_BYTES_MAX)
 
     async def _go_on(self, visit: _Visit) -> None:
         if not visit.steps:

@@ -19,6 +19,7 @@ from worldline.base import errors, failures
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.execution import tracebacks
+from worldline.kernel.flow.snapshots import Snapshot
 from worldline.model import ids
 from worldline.model.payload import Payload
 from worldline.model.upkeep.sealed import New
@@ -93,11 +94,14 @@ class Ended(msgspec.Struct, frozen=True):
 
 async def run(
     effect: Effect[..., Any], arguments: bytes, this: Attempt, policy: Policy, *, threads: Executor,
-    resources: Resources, desk: Collector | None = None,
+    resources: Resources, desk: Collector | None = None, snapshot: Snapshot | None = None,
 ) -> Ended:  # fmt: skip
-    """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed."""
+    """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed.
+    `snapshot`: of the flow domain that has asked for it.
+    """
     try:
         args, kwargs = _at(desk, functools.partial(effect.signature.unpack, arguments))
+        kwargs |= effect.signature.given(snapshot)
     except (errors.DecodeError, errors.BadInput) as error:
         why = f"the arguments do not fit {effect.name}(): {error}"
         return Ended(False, code="bad_input", message=why, final=True, unfit=True)

@@ -59,8 +59,8 @@ class Places(Protocol):
 
     def names(self) -> list[str]: ...
 
-    async def lost(self, name: str) -> None:
-        """The store has failed for good in this process: open it anew the next time."""
+    async def lost(self, name: str, place: Place) -> None:
+        """A store has failed for good in this process: open it anew the next time, unless it was already."""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -120,6 +120,7 @@ class Carrier:
             _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {_PERSONAL}")
         goes = calls.destination(to)
         name = goes.peer
+        place: Place | None = None
         try:
             place = await self._places.find(name)
             universe = universes.decode((await place.engine.read(universes.get(goes.universe))).value(0))
@@ -129,7 +130,8 @@ class Carrier:
             letter = Letter(to, universe, goes.world, message, content, claim.work.opened_us)
             at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
-            await self._places.lost(name)
+            if place is not None:
+                await self._places.lost(name, place)
             raise
         except errors.NotFound as error:
             _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {error}")
@@ -221,7 +223,7 @@ class Carrier:
             receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)
             return await self._answer(place, claim.at, asker, receipt, data)
         except errors.StoreFailed:
-            await self._places.lost(name)
+            await self._places.lost(name, place)
             raise
 
     async def _answer(
@@ -258,13 +260,14 @@ class Carrier:
         """The store that a universe is in: this one, or one of the peers."""
         unreachable: errors.StoreError | None = None
         for name in ["", *self._places.names()]:
+            place: Place | None = None
             try:
                 place = await self._places.find(name)
                 if (await place.engine.read(universes.get_meta(universe))).value(0) is not None:
                     return name, place
             except errors.StoreError as error:
-                if isinstance(error, errors.StoreFailed):
-                    await self._places.lost(name)
+                if isinstance(error, errors.StoreFailed) and place is not None:
+                    await self._places.lost(name, place)
                 unreachable = error
         if unreachable is not None:
             raise unreachable

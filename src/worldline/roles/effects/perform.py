@@ -244,9 +244,9 @@ class Performer:
         claim = held.claim
         work = claim.work
         try:
-            arguments, options = kernel_work.unpack_effect(
-                await self._blobs(claim.at.universe).load(work.params) if params is None else params
-            )
+            given = await self._blobs(claim.at.universe).load(work.params) if params is None else params
+            arguments, options = kernel_work.unpack_effect(given)
+            snapshot = kernel_work.attached_snapshot(given) if effect.signature.snapshot is not None else None
         except (errors.NotFound, errors.Corrupt) as error:
             message = f"the parameters of {effect.name}() cannot be read: {error}"
             return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
@@ -273,7 +273,7 @@ class Performer:
         try:
             run = functools.partial(
                 attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources,
-                desk=desk,
+                desk=desk, snapshot=snapshot,
             )  # fmt: skip
             started = run() if slot.try_start() else _in_line(slot, run)
             if in_time is None:

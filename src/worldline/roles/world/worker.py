@@ -252,7 +252,8 @@ class WorldWorker:
     def _acted(self, held: HeldWorld, done: Done, built: step_batch.Built) -> None:
         self.steps += done.steps
         self._refusals.forgive(held.at)
-        self._keeper.watch(held)
+        if self._holdings.peek(held.at) is held:  # one that is still being taken may make another step: see `take.py`
+            self._keeper.watch(held)
         for at in built.touched:
             self.poke(at)
         self._hub.publish(held.at, done.entries)

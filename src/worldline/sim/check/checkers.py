@@ -28,8 +28,8 @@ from worldline.roles import reader as readers
 from worldline.roles import restore
 from worldline.sim.check import forks, garbage, lateness
 from worldline.sim.check.audit import Audit, Violation
-from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import fragile, hostile, programs, scenarios, sketches, workloads
+from worldline.sim.hosts.cluster import EDITED, Cluster
+from worldline.sim.load import flow_domains, fragile, hostile, programs, scenarios, sketches, workloads
 from worldline.sim.load.history import Outcome
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.env import SimEnv
@@ -111,6 +111,14 @@ INVARIANTS = {
     "V4": Held("absent", "throughput is measured by the benchmark"),
     "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
     "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
+    "H1": Held("audit", "with every step, what is pending in the cells of flow domains is what is open for them"),
+    "H2": Held(
+        "audit", "an intent ends once, and is told so in that step; the same id gets the same end, or is refused"
+    ),
+    "H3": Held("audit", "a cell holds what a sequential model makes of the journal, however its effects are performed"),
+    "H4": Held("audit", "a requirement that has failed is never asked for again"),
+    "H5": Held("audit", "an answer that comes too late changes no cell"),
+    "H6": Held("end", "worlds of flow domains are proved by a process that does not have their program"),
     "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
     "ORDER": Held("audit", "an input acked before another was begun is journaled first, whichever processes sent them"),
     "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
@@ -179,9 +187,14 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Fo
 def reader(cluster: Cluster, store: compose.Store) -> Connection:
     """A universe that hosts nothing and knows every program."""
     universe = Connection(store, cluster.universe, "simulated", [], cluster.settings)
-    known = [*cluster.programs, fragile.VERSIONS[fragile.MENDED]]
+    known = [*cluster.programs, *EDITED, fragile.VERSIONS[fragile.MENDED]]
     universe.programs.update({program.name: program for program in known})
     return universe
+
+
+def stranger(cluster: Cluster) -> Connection:
+    """A universe that hosts nothing and knows no program."""
+    return Connection(cluster.calm(), cluster.universe, "simulated", [], cluster.settings)
 
 
 async def contents(engine: kv.Engine) -> dict[bytes, bytes]:
@@ -208,7 +221,7 @@ async def replayed(universe: Connection, name: str, audit: Audit) -> None:
     state that its steps led to is in their changes all the same.
     """
     world = Handle(universe, name)
-    if (await world.describe()).meta.program != fragile.NAME:
+    if (await world.describe()).meta.program not in (fragile.NAME, flow_domains.NAME):  # H6 proves these
         proof = await prove.prove(world)
         if proof.difference is not None or proof.unverifiable:
             audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
@@ -252,11 +265,16 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def _kept(cluster: Cluster) -> Kept:
-    plan = cluster.plan
-    ops = [op for each in (*plan.ops, *plan.doors) for op in each[: cluster.profile.ops_max]] + plan.backlog
     return Kept(
-        dict(cluster.plan.worlds), ops, cluster.history.answered, cluster.truth.copy, cluster.outside.done
+        dict(cluster.plan.worlds), planned(cluster), cluster.history.answered, cluster.truth.copy,
+        cluster.outside.done,
     )  # fmt: skip
+
+
+def planned(cluster: Cluster) -> list[workloads.Op]:
+    """All that clients had to do."""
+    plan = cluster.plan
+    return [op for each in (*plan.ops, *plan.doors) for op in each[: cluster.profile.ops_max]] + plan.backlog
 
 
 async def promises(universe: Connection, kept: Kept, audit: Audit) -> None:

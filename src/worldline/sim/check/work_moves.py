@@ -33,6 +33,9 @@ def violations(
         case WorkState.CLAIMED, (WorkState.WAITING | WorkState.PARKED):
             if new.attempt != old.attempt:
                 yield "E5", f"attempt {new.attempt} was given back while {old.attempt} was under way"
+        case WorkState.WAITING, WorkState.PARKED:  # by hand
+            if new.attempt != old.attempt:
+                yield "E5", f"attempt {old.attempt} became {new.attempt} when it was set aside"
         case WorkState.CLAIMED, WorkState.SENT:
             if new.attempt != old.attempt or not new.asked:
                 yield "E5", "a question was handed on by another attempt, or to no world"

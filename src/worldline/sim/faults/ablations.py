@@ -27,7 +27,7 @@ from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
-from worldline.sim.faults import fork_ablations, message_ablations
+from worldline.sim.faults import flow_ablations, fork_ablations, message_ablations
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Truth
@@ -56,6 +56,12 @@ COLLECTING = (
     "overtaken=0,held=0,objects=0,damaged=0,store_jump=0,bodies=0,worker.heartbeat_ms=250,worker.lease_ttl_ms=1000,"
     "janitor.turn_ms=100,janitor.round_ms=300,janitor.collect_ms=200,janitor.collect_rest_ms=1,janitor.collect_grace_ms=0,"
 ) + COMPACTING
+
+
+FLOWS = (
+    "flows=2,clients=1,kinds=add,forks=0,abroad=0,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0,"
+    "sketches=0,crash=0,pause=0,partition=0,slow=0"
+)
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -192,6 +198,14 @@ GUARDS = {
         "a blob is deleted as it was condemned, and not if it was put again", ("C4", "C3"),
         COLLECTING + ",janitors=1,focus=,held=150,sketches=4",
     ),
+    "flow-pending": Guard(
+        "an outcome of what is not pending is dropped", ("H5", "H3", "H2"), FLOWS + ",adapters=0+0+0+60"
+    ),
+    "flow-clear": Guard("a requirement is cleared, also if its effect has failed", ("H1", "H2", "H3"), FLOWS),
+    "flow-tombstone": Guard("what has failed is not asked for again", ("H4",), FLOWS),
+    "flow-order": Guard("outcomes are applied in the order in which they were asked for", ("H3",), FLOWS),
+    "flow-seed": Guard("the random seed of a job is its own intent's id", ("H3",), FLOWS),
+    "flow-interlock": Guard("what a flow requires leaves in the batch that has its cell", ("E2", "E3"), FLOWS),
     "memory": Guard(
         "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
@@ -237,6 +251,8 @@ async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version
         case "pin-counter" if batch.counts:
             batch = _copy(batch)
             batch.counts.clear()
+        case "flow-interlock" if any(map(flow_ablations.is_required, batch.puts.values())):
+            return await _leaving_first(truth, host, batch)
         case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
             return pretended(truth, batch)
         case _:
@@ -311,7 +327,8 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(user_errors, "let_pass", return_value=False):
                 yield
         case _:
-            with message_ablations.patched(without), fork_ablations.patched(without):
+            forks = fork_ablations.patched(without)
+            with message_ablations.patched(without), flow_ablations.patched(without), forks:
                 yield
 
 
@@ -427,6 +444,17 @@ def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
         if keyspaces.place(key).what == "epoch":
             made.put(key, lease_keys.EPOCH.pack(lease.Epoch(0, bytes(16))))
     return made
+
+
+async def _leaving_first(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+    """Open what flow domains require first, commit their cells afterwards."""
+    opened = kv.Batch()
+    for put in filter(flow_ablations.is_required, batch.puts.values()):
+        opened.absent(put.key)
+        opened.put(put.key, put.value)
+    rest = _copy(batch, puts=lambda put: put.key not in opened.puts)
+    first = await truth.commit(host, opened)
+    return await truth.commit(host, rest) if isinstance(first, kv.Ok) else first
 
 
 async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:

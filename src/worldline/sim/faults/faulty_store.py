@@ -22,7 +22,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
 from worldline.sim.faults import ablations, damage
-from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, DELETING, FORKING, SENDING
+from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, SENDING
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host, SimLoop
@@ -31,7 +31,7 @@ from worldline.store import kv
 
 NEAR_US = 500  # a store that is so near has answered a read at once
 FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
-FOCUS_FEW = 150  # at those of forks, messages and collections, all of them: a run passes each a few times only,
+FOCUS_FEW = 150  # at those of forks, messages, segments and collections: a run passes each a few times only,
 FOCUS_COLD = 250  # and where cells are fetched
 FOCUS_LEAN = 350  # a fork records its first own state once
 
@@ -149,7 +149,7 @@ class Faults:
             return FOCUS if any(boundary in BOUNDARIES[each] for each in DELETING) else FOCUS_FEW
         if not focus or boundary not in BOUNDARIES[focus]:
             return 0
-        if focus in SENDING:
+        if focus in (*SENDING, *COMPACTING):
             return FOCUS_FEW
         return FOCUS_COLD if focus == "cold" else FOCUS
 

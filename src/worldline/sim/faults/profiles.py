@@ -39,6 +39,7 @@ LEAN_FORKS = 3  # with so many clients that fork
 LOUD = ("crash", "pause", "partition", "slow", "late", "unavailable", "conflict")  # what keeps all from getting far
 SKETCHED = 0.6  # of the seeds that collect garbage put the same bytes again and again,
 SKETCHES = 3  # with so many clients
+FLOWS = 0.12  # of the seeds have worlds of flow domains
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class Profile(msgspec.Struct, frozen=True):
     forks: int = 0  # so many clients that fork worlds, and forks, and delete them
     abroad: int = 0  # so many clients whose worlds send to other universes, in this store and another
     sketches: int = 0  # so many clients that put the same few large texts again and again, and drop them
+    flows: int = 0  # so many lots of clients that act on flow domains, whose documents change
     window_ms: int = 0  # of the ids that are remembered; 0: as settings have it
     hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
@@ -159,6 +161,7 @@ def draw(seed: int) -> Profile:
         **_draw_features(seed),
     )
     drawn = _draw_abroad(seed, _draw_collection(seed, _draw_compaction(seed, _draw_cold(seed, drawn))))
+    drawn = msgspec.structs.replace(drawn, flows=_draw_flows(seed))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
 
 
@@ -251,6 +254,12 @@ def _draw_abroad(seed: int, profile: Profile) -> Profile:
     return msgspec.structs.replace(
         profile, abroad=draws.randint(1, 2), focus=draws.choice([SENDING[0]] * 3 + [profile.focus])
     )
+
+
+def _draw_flows(seed: int) -> int:
+    """Drawn apart: seeds without flow domains are what they are without this."""
+    draws = random.Random(f"{seed}:flows")
+    return draws.randint(1, 2) if draws.random() < FLOWS else 0
 
 
 def _draw_features(seed: int) -> dict[str, Any]:

@@ -29,10 +29,21 @@ from worldline.roles.universes.served import Universes
 from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts import backlog, doors, elsewhere, fragile_hosts, remaining
-from worldline.sim.hosts.machines import Away, Member
+from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_hosts, remaining
+from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.hosts.mishaps import Mishaps
-from worldline.sim.load import forks, fragile, history, hostile, offices, programs, scenarios, sketches, workloads
+from worldline.sim.load import (
+    flow_domains,
+    forks,
+    fragile,
+    history,
+    hostile,
+    offices,
+    programs,
+    scenarios,
+    sketches,
+    workloads,
+)
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Trace, Truth
@@ -46,6 +57,7 @@ RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
 LAG_SECONDS = (0.5, 1, 2.5)
+EDITED = (fragile.VERSIONS[fragile.FIRST], flow_domains.VERSIONS[flow_domains.FIRST])  # programs that change
 
 
 class Cluster:
@@ -57,17 +69,16 @@ class Cluster:
         self.seed = seed
         self.profile = profile
         self.plan = plan
-        self.programs = (
-            [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
-            if scenario is None
-            else scenario.programs
-        )
+        own = [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
+        own += [flow_domains.couriers] if profile.flows else []
+        self.programs = own if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)
         window_ms = profile.window_ms or settings.dedupe_window_ms
         # Clients wait until everything has healed.
         self.settings = msgspec.structs.replace(settings, host_wait_ms=0, dedupe_window_ms=window_ms)
         self.fragile = fragile_hosts.FragileHosts(seed, profile, self.settings, without=without)
+        self.flows = flow_hosts.FlowHosts(seed, profile, self.settings)
         self.faults = Faults(
             loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
         )  # fmt: skip
@@ -90,6 +101,7 @@ class Cluster:
         self.objects: objects.Objects  # as they are seen
         self.remaining: remaining.Remaining
         self.universe: ids.UniverseId
+        self._admin: Connection  # what an operator does goes through it, without faults
 
     # --- Boot -----------------------------------------------------------------------------------------------
 
@@ -115,11 +127,11 @@ class Cluster:
         batch = kv.Batch()
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
-        by_name = {program.name: program for program in [*self.programs, fragile.VERSIONS[fragile.FIRST]]}
-        admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
+        by_name = {program.name: program for program in [*self.programs, *EDITED]}
+        self._admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
         for name, program in self.plan.worlds:
-            await Universe(admin).create(name, by_name[program])
-            self.addresses[name] = await Handle(admin, name).address()
+            await Universe(self._admin).create(name, by_name[program])
+            self.addresses[name] = await Handle(self._admin, name).address()
         if self.elsewhere is not None:
             home = Away(UNIVERSE, self.universe, self.truth, self.bodies, self.objects)
             seen = functools.partial(faulty_objects.FaultyObjects, faults=self.faults)
@@ -129,14 +141,14 @@ class Cluster:
         for member in self.members:
             self.start(member)
         tended = [name for name, program in self.plan.worlds if program == fragile.NAME]
-        self.loop.start(self.loop.root, fragile_hosts.resume(admin, tended), name="operator")
+        self.loop.start(self.loop.root, fragile_hosts.resume(self._admin, tended), name="operator")
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
         profile = self.profile
         for number in range(profile.hosts):
             self.members.append(Member(f"host-{number}", _serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED))
-        self.members += self.fragile.members(_serve)
+        self.members += self.fragile.members(_serve) + self.flows.members(_serve)
         alone = {Role.ORCHESTRATOR: profile.orchestrators, Role.JANITOR: profile.janitors}
         if profile.split:
             alone |= {Role.ADAPTER: 2, Role.TIMERS: 2}
@@ -205,9 +217,9 @@ class Cluster:
 
     async def _live(self, member: Member, store: compose.Store, reached: peers.Peers | None) -> None:
         hosted, settings = self.programs if member.runs == EMBEDDED else [], self.settings
-        if member.fragile:
+        if member.code is not None:
             assert member.host is not None
-            hosted, settings = [self.fragile.program_of(member.host)], self.fragile.settings
+            hosted, settings = [member.code.version_of(member.host)], member.code.settings
         id, name = (self.universe, UNIVERSE) if member.away is None else (member.away.universe, member.away.name)
         universe = Connection(store, id, name, hosted, settings, peers=reached)
         if member.runs and not hosted:
@@ -248,6 +260,9 @@ class Cluster:
             self.loop.start(self.loop.root, self.excursions.wander(), name="excursions")
         if self.elsewhere is not None:
             self.loop.start(self.loop.root, self.elsewhere.change_grants(), name="grants")
+        if self.profile.flows:
+            deploying = self.flows.deploy(self.members, self.faults, self._start_again)
+            self.loop.start(self.loop.root, deploying, name="deployments")
         mishaps = Mishaps(self.loop, self.faults, self.members, self.truth, self._draws)
         await mishaps.run(self.check_roles)
 
@@ -264,13 +279,16 @@ class Cluster:
         self.outside.heal()
         self.excursions.come_back()
         self.calm_since_us = self.loop.now_us
-        hosting = [member for member in self.members if member.name.startswith("host")]
-        if self.profile.heal == "core" and len(hosting) > 1:
-            lost = hosting[-1]
+        ordinary = [member for member in self.members if member.name.startswith("host")]
+        if self.profile.heal == "core" and len(ordinary) > 1:
+            lost = ordinary[-1]
             lost.stay_dead()
             if lost.host is not None:
                 self.loop.crash(lost.host)
         self.upgrade(fragile.FIRST)
+        self.flows.settle(self.members, self._start_again)
+        if self.profile.flows:
+            self.loop.start(self.loop.root, flow_hosts.wake(self._admin), name="operator")
         for member in self.members:
             if member.host is not None and member.host.alive:
                 self.loop.thaw(member.host)
@@ -281,10 +299,13 @@ class Cluster:
     def upgrade(self, version: str) -> None:
         """Let all hosts of the fragile program end, and start them with this version of it."""
         self.fragile.upgrade(version)
-        for member in [each for each in self.members if each.fragile and each.host is not None]:
-            assert member.host is not None
-            self.loop.crash(member.host)
-            self._restart(member)
+        for member in hosting(self.members, self.fragile.code):
+            self._start_again(member)
+
+    def _start_again(self, member: Member) -> None:
+        assert member.host is not None
+        self.loop.crash(member.host)
+        self._restart(member)
 
     def quiet_after_seconds(self) -> float:
         """The bound of liveness: failover, scans and the longest back-off, several times over."""

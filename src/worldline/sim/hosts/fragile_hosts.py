@@ -21,7 +21,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.model.world import Status
 from worldline.sim.faults.profiles import CRASHES_MAX, Profile
-from worldline.sim.hosts.machines import Member
+from worldline.sim.hosts.machines import Code, Member
 from worldline.sim.load import fragile, workloads
 from worldline.sim.runtime.loop import Host
 
@@ -43,15 +43,16 @@ class FragileHosts:
         self._seed = seed
         self.budget = CRASHES_MAX if without == "crash-budget" else profile.crash_budget
         worker = msgspec.structs.replace(settings.worker, crash_budget=self.budget)
-        self.settings = msgspec.structs.replace(settings, worker=worker)
+        self._lease_ttl_ms = worker.lease_ttl_ms
+        self.code = Code(self._program_of, msgspec.structs.replace(settings, worker=worker))
         self._profile = profile
         self._version = ""  # of all of them; none: drawn for each life
 
     def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
         count = random.Random(f"{self._seed}:fragile").randint(1, 2) if self._profile.fragile else 0
-        return [Member(f"fragile-{number}", main, runs=EMBEDDED, fragile=True) for number in range(count)]
+        return [Member(f"fragile-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
 
-    def program_of(self, host: Host) -> Program:
+    def _program_of(self, host: Host) -> Program:
         return fragile.VERSIONS[self._version or (fragile.FIRST if host.life % 2 else self.drawn(host.label))]
 
     def drawn(self, what: str) -> str:
@@ -66,4 +67,4 @@ class FragileHosts:
         """How long all the deaths that are planned take at most, one after the other."""
         ops = [op for each in plan.ops for op in each if op.kind in fragile.KINDS]
         deaths = sum(min(op.amount, self._profile.crash_budget + 1) for op in ops)
-        return (deaths + 2) * (2 * self.settings.worker.lease_ttl_ms / 1000 + TAKEOVER_SECONDS) if ops else 0
+        return (deaths + 2) * (2 * self._lease_ttl_ms / 1000 + TAKEOVER_SECONDS) if ops else 0

@@ -12,7 +12,9 @@ import msgspec
 
 from worldline.client.connection import Connection
 from worldline.host.process import Role
+from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import HostEngine
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host
@@ -30,19 +32,26 @@ class Away(msgspec.Struct, frozen=True):
     seen: objects.Objects
 
 
+class Code(msgspec.Struct, frozen=True):
+    """A program that changes while it is hosted: which version a life of a machine has, and the settings with it."""
+
+    version_of: Callable[[Host], Program]
+    settings: Settings
+
+
 class Member:
     """A machine of the cluster, over all its lives."""
 
     def __init__(
         self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
-        client: bool = False, steady: bool = False, fragile: bool = False, away: Away | None = None,
+        client: bool = False, steady: bool = False, code: Code | None = None, away: Away | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.main = main
         self.runs = runs
         self.client = client  # it has something to get done
         self.steady = steady  # it never fails, and sees a store that never does
-        self.fragile = fragile  # it hosts the fragile program, and nothing else
+        self.code = code  # it hosts this program, and nothing else
         self.away = away  # it is for another universe than the one that is simulated
         self.lives = 0
         self.host: Host | None = None
@@ -77,3 +86,8 @@ class Member:
     @property
     def alive(self) -> bool:
         return self.host is not None and self.host.alive
+
+
+def hosting(members: Sequence[Member], code: Code) -> list[Member]:
+    """The machines that host a program which changes, as far as they have lived."""
+    return [each for each in members if each.code is code and each.host is not None]

@@ -18,6 +18,7 @@ from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
 from worldline.sim.hosts.machines import Member
+from worldline.sim.load import flow_domains
 from worldline.sim.load.history import History
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Truth
@@ -62,7 +63,7 @@ class Remaining:
         """Whether a client waits for one of these worlds."""
         if not waiting:
             return False
-        wanted = [op.world for op in self._history.under_way(client)]
+        wanted = [name for op in self._history.under_way(client) for name in flow_domains.worlds_of(op)]
         return any(self._meta(at).name in wanted for at in waiting)
 
     def _meta(self, at: ids.Address) -> WorldMeta:

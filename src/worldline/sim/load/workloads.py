@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import forks, fragile, hostile, offices, programs, sketches
+from worldline.sim.load import flow_domains, forks, fragile, hostile, offices, programs, sketches
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -91,6 +91,7 @@ class Wanted(msgspec.Struct, frozen=True):
     forks: int = 0
     abroad: int = 0
     sketches: int = 0
+    flows: int = 0
     timed: int = 0
     runs: int = 0
 
@@ -139,6 +140,9 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
         ops.append(offices.plan(f"abroad-{number}", random.Random(f"{seed}:offices:{number}")))
     for number in range(wanted.sketches):
         ops.append(sketches.plan(f"sketches-{number}", random.Random(f"{seed}:sketches:{number}")))
+    for number in range(wanted.flows):
+        worlds.update(flow_domains.worlds())
+        ops += flow_domains.plan(f"flows-{number}", random.Random(f"{seed}:flows:{number}"))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -238,6 +242,8 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             return await forks.do(universe, op, told)
         case "sketch":
             return await sketches.do(universe, op)
+        case kind if kind in flow_domains.KINDS:
+            return await flow_domains.do(universe, op, told)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":

@@ -1,9 +1,11 @@
-"""What is valid in a document and hardly meant: effects without a guard, computed values read too early, containers
-that are compared.
+"""What is valid in a document and hardly meant: effects without a guard or behind one that never holds, computed
+values read too early, containers that are compared.
 
 unguarded    A flow is run again from its beginning after every effect. An effect must stand behind a condition that its
              answer makes false: one that reads a field which the effect answers into, or which the flow writes. The
              condition may be around it, or end the flow before it. `available` is no guard: it is asked once.
+never        An effect that is asked for while a field is null, and the field begins with a value and no action writes
+             it: the effect is never asked for.
 stale        Computed values stay as they were until the flow ends. One that is read after a field it depends on was
              patched in the same flow has its old value.
 containers   `eq` and `neq` compare objects and arrays by place: two with the same contents are not equal.
@@ -24,9 +26,11 @@ from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.expressions import shapes
 
 UNGUARDED: Final = "unguarded"
+NEVER: Final = "never"
 STALE: Final = "stale"
 CONTAINERS: Final = "containers"
 _GUARD: Final = "put it into an `if` that reads a field its answer fills, as flow.perform and flow.once do"
+_BEGIN: Final = "let the field begin with null"
 _READ: Final = "compute it from the fields here, or read it before the patch"
 _COMPARE: Final = "compare their members, their len, or with null"
 
@@ -62,7 +66,30 @@ def lint(domain: Compiled) -> list[Finding]:
         if isinstance(action.available, dict):
             found += _compared(action.available, parsed, action, f"{where}.available")
         found += _Flow(parsed, action).findings(f"{where}.flow")
+        found += never_asked(parsed, name)
     return found
+
+
+def never_asked(parsed: schema.DomainSchema, name: str) -> Iterator[Finding]:
+    """The effects of an action that wait for a field to be null which never is."""
+    begins = schema.defaults(parsed)
+    written = [path for each in parsed.actions.values() for path in _patches(each)]
+    for place, node in reads.walk(parsed.actions[name]):
+        if node["kind"] != "if" or node["then"]["kind"] != "effect" or node["then"]["type"] in nodes.INLINE:
+            continue
+        for path in _null_checks(node["cond"]):
+            if begins.get(path) is not None and not any(_overlap(path, each) for each in written):
+                what = f"the effect {node['then']['type']!r} is never asked for: {path} is never null"
+                yield Finding(NEVER, f"actions.{name}.flow{place}", what, _BEGIN)
+
+
+def _null_checks(condition: Mapping[str, Any]) -> Iterator[str]:
+    """The paths that must be null for a condition to hold."""
+    if condition["kind"] == "isNull" and condition["arg"]["kind"] == "get":
+        yield condition["arg"]["path"]
+    elif condition["kind"] == "and":
+        for each in condition["args"]:
+            yield from _null_checks(each)
 
 
 class _Flow:

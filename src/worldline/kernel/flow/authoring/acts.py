@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel.flow import faults, snapshots, values
 from worldline.kernel.flow.authoring.documents import name_of, schema_of
 from worldline.kernel.flow.authoring.domains import Act
@@ -62,8 +62,11 @@ def input_of(act: Act[Any]) -> Any:
 
 def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, bytes]:
     """The event that an intent is: its schema and its data."""
-    given = [each for each in [input_of(act)] if each is not values.MISSING]
-    return schema_of(name_of(act.domain), act.action), structs.encode(StartIntent(key, id, named, given))
+    given = input_of(act)
+    taken = [] if given is values.MISSING else [canonical.encode(given, around=2)]
+    # The bytes of a `StartIntent`. Its parts are encoded by themselves: the bounds of a small input are no question.
+    parts = canonical.encode(key), canonical.encode(id), canonical.encode(named), canonical.join_list(taken)
+    return schema_of(name_of(act.domain), act.action), canonical.join_list(parts)
 
 
 def acted_of(act: Act[S], said: Answered, snapshot: snapshots.Snapshot) -> Acted[S]:

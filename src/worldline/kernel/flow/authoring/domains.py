@@ -76,14 +76,22 @@ class Action(Generic[D, P]):
         self.function = function
         self.name = function.__name__
         self.owner: type[Any] = object
+        self._signature = inspect.signature(function)
+        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        given = list(self._signature.parameters.values())[1:]
+        self._names = [each.name for each in given] if all(each.kind is plain for each in given) else None
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.owner = owner
         self.name = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Act[D]:
-        bound = inspect.signature(self.function).bind(None, *args, **kwargs)
-        given = dict(list(bound.arguments.items())[1:])
+        names = self._names
+        if names is not None and not kwargs and len(args) == len(names):
+            given = dict(zip(names, args, strict=True))  # as mostly, and worth the difference
+        else:
+            bound = self._signature.bind(None, *args, **kwargs)
+            given = dict(list(bound.arguments.items())[1:])
         return Act(self.owner, self.name, values.from_outside(given, f"input of {self.name}"))
 
 
@@ -111,13 +119,19 @@ class Domain:
 
     @classmethod
     def read(cls: type[D], snapshot: snapshots.Snapshot) -> D:
-        """The values of a snapshot, fields and computed ones, as an instance."""
+        """The values of a snapshot, fields and computed ones, as an instance. Where an annotation names a dataclass or
+        a struct, they are of it; data that does not fit it stays as it is.
+        """
+        fields, derived, records = _read_of(cls)
         made = object.__new__(cls)
-        made.__dict__.update({name: snapshot.data.get(name) for name in _fields(cls)})
-        made.__dict__.update({
-            name: snapshot.computed.get(f"computed.{name}")
-            for name in _members(cls, computed)
-        })  # fmt: skip
+        found = made.__dict__
+        for name in fields:
+            found[name] = snapshot.data.get(name)
+        for name, key in derived.items():
+            found[name] = snapshot.computed.get(key)
+        for name, annotation in records.items():
+            with contextlib.suppress(msgspec.ValidationError):
+                found[name] = msgspec.convert(found[name], annotation)
         return made
 
 
@@ -165,6 +179,19 @@ def _hints(of: Any) -> dict[str, Any]:
 def _fields(cls: type[Any]) -> dict[str, Any]:
     hints = _hints(cls)
     return {name: each for name, each in hints.items() if not name.startswith("_")}
+
+
+def _read_of(cls: type[Domain]) -> tuple[tuple[str, ...], dict[str, str], dict[str, Any]]:
+    """What `read` makes of a snapshot: fields, keys of computed values, and annotations that name records."""
+    known = cls.__flow__.get("read")
+    if known is None:
+        fields, derived = _fields(cls), _members(cls, computed)
+        annotated = fields | {name: _hints(each.function).get("return", Any) for name, each in derived.items()}
+        records = {name: each for name, each in annotated.items() if specs.names_record(each)}
+        known = tuple(fields), {name: f"computed.{name}" for name in derived}, records
+        cls.__flow__["read"] = known
+    found: tuple[tuple[str, ...], dict[str, str], dict[str, Any]] = known
+    return found
 
 
 def _members(cls: type[Any], kind: type[T]) -> dict[str, T]:
@@ -340,6 +367,9 @@ def _called(call: object) -> tuple[str, dict[str, Any]]:
     made: Any = call
     made.use()
     bound = inspect.signature(target.function).bind_partial(*made.args, **made.kwargs)
+    given = target.signature.snapshot
+    if given is not None and given.name in bound.arguments:
+        raise terms.BadDomain(f"the effect {target.name!r} is given its {given.name} by the host: leave it out")
     return target.name, dict(bound.arguments)
 
 

@@ -32,6 +32,15 @@ def spec(annotation: Any, where: str, *, default: Any = values.MISSING) -> dict[
     return made
 
 
+def names_record(annotation: Any) -> bool:
+    """Whether values of this annotation are, or have in them, dataclasses or structs."""
+    return _is_record(annotation) or any(names_record(each) for each in typing.get_args(annotation))
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+
+
 def _without_none(annotation: Any, where: str) -> tuple[Any, bool]:
     if typing.get_origin(annotation) in (Union, types.UnionType):
         parts = [each for each in typing.get_args(annotation) if each is not type(None)]
@@ -51,7 +60,7 @@ def _of(kind: Any, where: str) -> dict[str, Any]:
         return {"type": "object"}
     if kind in _SIMPLE:
         return {"type": _SIMPLE[kind]}
-    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+    if _is_record(kind):
         hints = typing.get_type_hints(kind)
         defaults = _defaults(kind)
         fields = {

@@ -120,43 +120,27 @@ def filtered(array: Run, predicate: Run, weight: int) -> Run:
     return run
 
 
-def find(array: Run, predicate: Run, weight: int) -> Run:
-    def run(scope: Scope) -> Any:
-        found = array(scope)
+def _sought(scope: Scope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
+    """Whether the predicate is so of an element, and the first such element."""
+    if type(found) is list:
         before = scope.item, scope.index, scope.array
-        for each in _entered(scope, found, weight) if type(found) is list else ():
-            if truth(predicate(scope)):
+        for each in _entered(scope, found, weight):
+            if truth(predicate(scope)) is wanted:
                 scope.enter(*before)
-                return each
-        return None
+                return True, each
+    return False, None
 
-    return run
+
+def find(array: Run, predicate: Run, weight: int) -> Run:
+    return lambda scope: _sought(scope, array(scope), predicate, weight, wanted=True)[1]
 
 
 def every(array: Run, predicate: Run, weight: int) -> Run:
-    def run(scope: Scope) -> bool:
-        found = array(scope)
-        before = scope.item, scope.index, scope.array
-        for _ in _entered(scope, found, weight) if type(found) is list else ():
-            if not truth(predicate(scope)):
-                scope.enter(*before)
-                return False
-        return True
-
-    return run
+    return lambda scope: not _sought(scope, array(scope), predicate, weight, wanted=False)[0]
 
 
 def some(array: Run, predicate: Run, weight: int) -> Run:
-    def run(scope: Scope) -> bool:
-        found = array(scope)
-        before = scope.item, scope.index, scope.array
-        for _ in _entered(scope, found, weight) if type(found) is list else ():
-            if truth(predicate(scope)):
-                scope.enter(*before)
-                return True
-        return False
-
-    return run
+    return lambda scope: _sought(scope, array(scope), predicate, weight, wanted=True)[0]
 
 
 def append(array: Run, items: list[Run]) -> Run:

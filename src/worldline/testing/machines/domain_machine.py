@@ -1,63 +1,35 @@
 """A hypothesis state machine for a flow domain: any actions, with any inputs, and any answers of its effects.
 
-The domain runs on a standalone host whose clock stands still. After every action the machine checks what must hold of
+The rules are the same wherever the domain runs (`domain_subjects.py`). After every action they check what must hold of
 every domain: `Core.refusal` has said what would be refused, and a refused action changes nothing; no requirement is
-left, the key takes more, every field fits its spec. At the end, the trace is replayed and gives the same snapshot,
-byte for byte. What must hold of *this* domain is given as invariants.
+left, the cell takes more, every field fits its spec. What more must hold of a standalone host or of a world, its
+subject knows. What must hold of *this* domain is given as invariants.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from worldline import flow
-from worldline.base import env as envs
-from worldline.base import errors, failures
-from worldline.kernel import values as stored
-from worldline.kernel.authoring.scripts import Later, Reading, Script
-from worldline.kernel.flow import core, faults, fields, jobs, patches, paths, schema, snapshots, values
+from worldline.base import errors
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.authoring.scripts import Script
+from worldline.kernel.flow import core, faults, fields, jobs, paths, schema, snapshots, values
 from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.exporting import tools
+from worldline.testing.machines import domain_subjects as subjects
 
 _REFUSALS = (faults.UNKNOWN_ACTION, faults.INVALID_INPUT, faults.ACTION_UNAVAILABLE)
 ITEMS_MAX = 4  # of a list that is drawn
 TEXT_LENGTH_MAX = 20
 
 
-class StillEnv(envs.FixedEnv):
-    """A clock that stands still: what sleeps does not wake, so no effect times out."""
-
-    async def sleep(self, seconds: float) -> None:
-        del seconds
-        await asyncio.get_running_loop().create_future()
-
-
-def scripted(script: Script) -> dict[str, flow.Handler]:
-    """Handlers for a standalone host that answer as a script says, for the effects that it names."""
-    reading = Reading(script)
-
-    def handler(name: str) -> flow.Handler:
-        effect = script.effects[name]
-
-        def answer(**params: Any) -> Any:
-            said = reading.attempt(effect, effect.signature.pack((), params))
-            if said.after_us is None:
-                return asyncio.get_running_loop().create_future()  # the effect's timeout ends it
-            if not said.ok:
-                raise failures.EffectFailed(said.message)
-            return stored.load(effect.signature.hints.get("return", Any), said.data)
-
-        return flow.answering(answer)
-
-    return {name: handler(name) for name in script.answers}
-
-
 def domain_machine(
-    domain: Mapping[str, Any] | Compiled | type[flow.Domain],
+    domain: Mapping[str, Any] | Compiled | type[flow.Domain] | flow.Document,
     *,
+    program: Program | None = None,
     invariants: Sequence[Callable[[Any], object]] = (),
     handlers: Mapping[str, flow.Handler] | None = None,
     script: Script | None = None,
@@ -65,25 +37,30 @@ def domain_machine(
 ) -> type[Any]:
     """A hypothesis `RuleBasedStateMachine` with one rule for each action; pytest takes its `TestCase`.
 
-    An invariant gets an instance of the class (of a document, its snapshot), and fails if it raises or gives False.
-    Effects without a handler or a script answer with anything that fits their target, or fail.
+    The domain runs on a standalone host whose clock stands still; with `program`, in a test world of that program,
+    which declares it. An invariant gets an instance of the class (of a document, its snapshot), and fails if it raises
+    or gives False. Effects without a handler or a script answer with anything that fits their target, or fail. `data`:
+    what it begins with.
     """
     hypothesis = _hypothesis()
     stateful = hypothesis.stateful
-    given = domain.document() if isinstance(domain, type) else domain
+    given = domain.document() if isinstance(domain, type | flow.Document) else domain
     compiled = given if isinstance(given, Compiled) else flow.load(given)
-    known = {**scripted(_ending(script or Script())), **(handlers or {})}
+    make = subjects.maker(
+        domain, compiled, program, handlers=handlers or {}, script=script or Script(), data=data or {}
+    )
     strategies = Strategies(hypothesis.strategies)
 
     def begin(self: Any) -> None:
         stateful.RuleBasedStateMachine.__init__(self)
-        self.subject = Subject(compiled, known, strategies, data or {})
+        answers = subjects.Answers()
+        self.domain_rules = Rules(compiled, make(answers), answers)
 
     def teardown(self: Any) -> None:
-        self.subject.end()
+        self.domain_rules.end()
 
     def holds(self: Any) -> None:
-        head = self.subject.head
+        head = self.domain_rules.head
         seen = domain.read(head) if isinstance(domain, type) else head
         for each in invariants:
             assert each(seen) is not False, f"{getattr(each, '__name__', each)} does not hold of {head.data}"
@@ -99,17 +76,9 @@ def domain_machine(
     return type("DomainMachine", (stateful.RuleBasedStateMachine,), members)
 
 
-def _ending(script: Script) -> Script:
-    """A script without answers that never come: the machine's clock stands still, so no timeout would end them."""
-    for name, answers in script.answers.items():
-        if any(isinstance(each, Later) and each.after_us is None for each in answers):
-            raise errors.BadInput(f"script of {name}(): no time passes in this machine; answer with a TimeoutError")
-    return script
-
-
 def _acting(action: str) -> Callable[..., None]:
     def act(self: Any, input: Any, answers: Any) -> None:
-        self.subject.act(action, input, answers)
+        self.domain_rules.act(action, input, answers)
 
     return act
 
@@ -167,77 +136,46 @@ class Strategies:
         return self._st.fixed_dictionaries(drawn)
 
 
-class Subject:
-    """The domain under test: a host, its trace, and what the current rule draws answers from."""
+class Rules:
+    """What must hold of any domain after any action, whatever hosts it."""
 
-    def __init__(
-        self, compiled: Compiled, known: Mapping[str, flow.Handler], strategies: Strategies, data: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, compiled: Compiled, subject: subjects.Subject, answers: subjects.Answers) -> None:
         self._compiled = compiled
-        self._strategies = strategies
-        self._answers: dict[tuple[str, str], list[tuple[bool, Any]]] = {}
-        self._events: list[flow.Event] = []
-        self._runner = asyncio.Runner()
-        self._host = flow.Host(compiled, data=data, env=StillEnv(), trace=self._events.append)
-        for name in _effects(compiled):
-            self._host.register(name, known.get(name, self._drawn))
-        self._first = self._host.snapshot()
+        self._subject = subject
+        self._answers = answers
         self._count = 0
 
     @property
     def head(self) -> snapshots.Snapshot:
-        return self._host.snapshot()
+        return self._subject.head
 
     def act(self, action: str, given: Any, answers: Any) -> None:
         """One intent to its end, and what must hold of any."""
-        self._answers = {target: list(each) for target, each in answers.items()}
+        self._answers.begin(answers)
         self._count += 1
         before = self.head
         refusal = core.Core().refusal(self._compiled, before, snapshots.Intent(action, str(self._count), given))
-        result = self._runner.run(self._dispatch(action, given))
+        error = self._subject.act(action, given, id=str(self._count))
         if refusal is not None:
-            assert result.error is not None, f"{action} was to be refused with {refusal.code}"
-            assert result.error.code == refusal.code, f"{action}: {result.error.code}, not {refusal.code}"
-            assert _own(result.snapshot) == _own(before), f"{action} was refused and has changed the data"
-        elif result.error is not None:
-            assert result.error.code not in _REFUSALS, f"{action} was not to be refused with {result.error.code}"
+            assert error is not None, f"{action} was to be refused with {refusal.code}"
+            assert error.code == refusal.code, f"{action}: {error.code}, not {refusal.code}"
+            assert _own(self.head) == _own(before), f"{action} was refused and has changed the data"
+        elif error is not None:
+            assert error.code not in _REFUSALS, f"{action} was not to be refused with {error.code}"
         self._check(action)
+        self._subject.check()
 
     def end(self) -> None:
-        """The trace gives the same snapshot again."""
-        self._runner.run(self._host.close())
-        self._runner.close()
-        again = flow.replay(self._host.domain, self._first, self._events)
-        assert snapshots.encoded(again) == snapshots.encoded(self.head), "a replay of the trace comes out otherwise"
-
-    async def _dispatch(self, action: str, given: Any) -> flow.Result:
-        return await self._host.dispatch(action, given, id=str(self._count))
+        self._subject.end()
 
     def _check(self, action: str) -> None:
-        assert self._host.fatal() == "", self._host.fatal()
+        assert self._subject.stuck() == "", self._subject.stuck()
         assert self.head.system.pending_requirements == (), f"{action} has left a requirement"
         assert not jobs.is_busy(self.head), f"{action} has ended and is not forgotten"
         for name, spec in self._compiled.fields.items():
             wrong = fields.misfit(spec, self.head.data[name], name) if name in self.head.data else ""
             assert wrong == "", wrong
 
-    def _drawn(self, call: flow.EffectCall) -> list[patches.Patch]:
-        """An effect without a handler: anything that fits its target, or a failure."""
-        name, into, fail = str(call.requirement["type"]), call.params.get("into"), call.params.get("fail")
-        target = into if isinstance(into, str) and (name, into) in self._answers else ""
-        drawn = self._answers[name, target]
-        succeeds, value = drawn.pop(0) if len(drawn) > 1 else drawn[0]
-        if not succeeds:
-            if not isinstance(fail, str):
-                raise failures.EffectFailed("drawn")
-            return [patches.set_(fail, {"code": "DRAWN", "message": "drawn"})]
-        return [patches.set_(target, value)] if target else []
-
 
 def _own(head: snapshots.Snapshot) -> dict[str, Any]:
     return {name: each for name, each in head.data.items() if name != snapshots.HOST}
-
-
-def _effects(compiled: Compiled) -> list[str]:
-    from_actions = (reads.effects(each) for each in compiled.schema.actions.values())
-    return [name for name in dict.fromkeys(n for names in from_actions for n in names) if name != jobs.SYSTEM_GET]

@@ -1,0 +1,119 @@
+"""The durable part of workload F: flow domains in worlds, with the workloads they are compared with in the same run.
+
+Both sides of a ratio take turns, for a short while each; a ratio is the median of those of all turns. Counter actions
+stand beside workload A, actions with one effect beside the steps of workload C: the same worlds, callers and waiting
+for what is journaled.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import worldline as wl
+from worldline import flow
+from worldline.base import env as envs
+from worldline.bench import flow_domains, workloads
+from worldline.kernel.flow import schema
+
+TURNS: Final = 9
+SIZED_WORLDS: Final = 8
+
+app = wl.Program("bench-flow")
+
+
+@app.effect
+async def trivial(number: float) -> float:
+    return number + 1
+
+
+@app.domain()
+class Tally(flow.Domain):
+    total: int = 0
+
+    @flow.action
+    def add(self, by: int) -> None:
+        self.total = self.total + by
+
+
+@app.domain()
+class Question(flow.Domain):
+    asked: str | None = None
+    answer: int | None = None
+
+    @flow.action
+    def ask(self, number: int) -> None:
+        with flow.once(self.asked):
+            self.answer = None
+        flow.perform(trivial(number), into=self.answer)
+
+
+sized = app.domain(schema.sealed(flow_domains.DOCUMENT), keyed=True, name="Sized")
+
+Side = Callable[[wl.Universe, envs.Env, float], Awaitable[float]]
+
+
+async def run(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, Any]:
+    """Each side of each ratio is measured for so long, in turns."""
+    counter = await _beside(universe, env, seconds, counters, _events)
+    effect = await _beside(universe, env, seconds, effects, _steps)
+    return {
+        "durable_counter_per_s": counter[0], "of_events": counter[1],
+        "durable_effect_per_s": effect[0], "of_steps": effect[1],
+        **{f"durable_{size}_kib_per_s": round(await cells(universe, env, seconds / TURNS, size), 1)
+           for size in flow_domains.CELLS_KIB},
+    }  # fmt: skip
+
+
+async def _beside(
+    universe: wl.Universe, env: envs.Env, seconds: float, side: Side, other: Side
+) -> tuple[float, float]:  # fmt: skip
+    """The median of one side, each second, and of its ratio to the other."""
+    found, ratios = [], []
+    for _ in range(TURNS):
+        beside = await other(universe, env, seconds / TURNS)
+        found.append(await side(universe, env, seconds / TURNS))
+        ratios.append(found[-1] / beside)
+    return round(statistics.median(found), 1), round(statistics.median(ratios), 3)
+
+
+async def _events(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
+    return (await workloads.many_worlds(universe, env, seconds))["per_s"]
+
+
+async def _steps(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
+    return await workloads.workflow_steps(universe, env, seconds)
+
+
+async def counters(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
+    """Counter actions over many worlds, each second."""
+    worlds = [await universe.ensure(f"f-{number}", app) for number in range(workloads.WORLDS)]
+    before = sum([(await world.act(Tally.add(0))).state.total for world in worlds])
+    timed = workloads.Timed(env)
+    await timed.run(seconds, workloads.SENDERS, lambda turn: worlds[turn % len(worlds)].act(Tally.add(1)))
+    after = sum([(await world.state(Tally)).total for world in worlds])
+    assert after - before == len(timed.latencies_us), "an action was lost or doubled"
+    return timed.per_s
+
+
+async def effects(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
+    """Actions with one effect, each second."""
+    worlds = [await universe.ensure(f"g-{number}", app) for number in range(workloads.FLOWS)]
+    for world in worlds:
+        assert (await world.act(Question.ask(1))).state.answer == 2
+    timed = workloads.Timed(env)
+    await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(Question.ask(1)))
+    return timed.per_s
+
+
+async def cells(universe: wl.Universe, env: envs.Env, seconds: float, kib: int) -> float:
+    """Counter actions on cells of a size, each second."""
+    worlds = [await universe.ensure(f"s-{number}", app) for number in range(SIZED_WORLDS)]
+    filling, key = [flow.set("items", flow_domains.filling(kib * flow_domains.KIB))], str(kib)
+    for world in worlds:
+        await world.patch(sized, filling, key=key)
+    one = sized.action("one")
+    timed = workloads.Timed(env)
+    await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(one(), key=key))
+    return timed.per_s

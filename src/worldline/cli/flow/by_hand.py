@@ -1,0 +1,81 @@
+"""`worldline abandon` and `worldline patch`: ways out for intents and cells of flow domains. No program is needed."""
+
+from __future__ import annotations
+
+import click
+
+from worldline.base import errors
+from worldline.cli import common, output
+from worldline.cli.common import Desk
+from worldline.cli.flow.act import KEY, json_or_text, state_lines
+from worldline.client.handle import Handle
+from worldline.kernel.domains import acting, kept
+from worldline.kernel.flow import jobs, patches, snapshots
+
+
+@common.command("abandon", asks=True)
+@click.argument("world")
+@click.argument("domain")
+@click.argument("intent")
+@KEY
+@common.TIMEOUT
+async def abandon(desk: Desk, *, world: str, domain: str, intent: str, key: str, timeout: float | None) -> None:
+    """End an intent of a flow domain, with an error.
+
+    Its effects are given up: what they answer later changes nothing. Intents that waited for it go on.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await desk.world(universe, world)
+        desk.confirm(f"Abandon intent {intent!r} of {domain} in world {world!r}? Its effects are given up.")
+        wanted = acting.AbandonIntent(domain, key, intent)
+        await desk.answer(found, found.command(acting.ABANDON, wanted), timeout)
+    said = {"world": world, "domain": domain, "key": key, "intent": intent, "abandoned": True}
+    desk.out.one(said, [f"intent {intent} is abandoned"])
+
+
+@common.command("patch")
+@click.argument("world")
+@click.argument("domain")
+@click.argument("fields", nargs=-1, metavar="[PATH=VALUE]...")
+@click.option("--unset", "gone", multiple=True, metavar="PATH", help="Take a value away; may be repeated.")
+@KEY
+@common.TIMEOUT
+async def patch(
+    desk: Desk, *, world: str, domain: str, fields: tuple[str, ...], gone: tuple[str, ...], key: str,
+    timeout: float | None,
+) -> int:  # fmt: skip
+    """Change the data of a flow domain from outside.
+
+    VALUE is JSON, or else a text. Shows the data then; what does not fit the document is refused by it: exit code 1.
+    """
+    given = jobs.from_handler([*(_set(each) for each in fields), *(patches.unset(each) for each in gone)])
+    if not given:
+        raise errors.BadInput("name what is to be changed: PATH=VALUE, or --unset PATH")
+    async with desk.open(programs=[]) as universe:
+        found = await desk.world(universe, world)
+        before = await _snapshot(found, domain, key, None)
+        wanted = acting.PatchCell(domain, key, snapshots.plain_list(given), "patch by hand")
+        _, height = await desk.answer(found, found.command(acting.PATCH, wanted), timeout)
+        after = await _snapshot(found, domain, key, height)
+    assert after is not None, "a patch that was taken has made the cell"
+    wrong = [] if before is None else list(before.system.errors)
+    new = [each for each in after.system.errors if each not in wrong]
+    state = {name: value for name, value in after.data.items() if name != snapshots.HOST}
+    said = {"world": world, "domain": domain, "key": key, "state": state, "errors": snapshots.plain_list(new)}
+    desk.out.one(said, [*(f"{each.code}: {each.message}" for each in new), *state_lines(state)])
+    return output.NEGATIVE if new else 0
+
+
+def _set(text: str) -> patches.Patch:
+    path, equals, value = text.partition("=")
+    if not path or not equals:
+        raise errors.BadInput(f"{text!r}: say what a path becomes, as in cents=5")
+    return patches.set_(path, json_or_text(value))
+
+
+async def _snapshot(world: Handle, domain: str, key: str, at: int | None) -> snapshots.Snapshot | None:
+    data = await world.cell(domain, key, at=at)
+    return None if data is None else kept.decode(data)[1]
+
+
+COMMANDS: list[click.Command] = [abandon, patch]

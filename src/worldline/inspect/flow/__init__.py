@@ -1,0 +1,1 @@
+"""Flow domains of worlds, for people."""

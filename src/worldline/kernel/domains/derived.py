@@ -1,0 +1,82 @@
+"""What the jobs of one cell have derived in one step. It is done at once, after the cell is written."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from worldline.base import limits, probes
+from worldline.kernel import values, work
+from worldline.kernel.domains import asking, telling
+from worldline.kernel.domains.asking import Asked
+from worldline.kernel.domains.kept import Owed
+from worldline.kernel.domains.telling import End
+from worldline.kernel.flow import jobs
+from worldline.kernel.operations import OpKind
+from worldline.kernel.rows.records import Held
+from worldline.kernel.state import Machine
+from worldline.model.journal import Kind
+
+
+class Derived:
+    """`jobs`: not run yet. `asked`: requirements that leave. `ends`: of intents. `stale`: requirements whose outcome is
+    dropped. `said`: failures to be journaled. `cut_off`: intents that have ended and may have effects open.
+    """
+
+    __slots__ = ("_goes_on", "_told", "asked", "cut_off", "ends", "jobs", "said", "stale", "told_bytes")
+
+    def __init__(self) -> None:
+        self.jobs: deque[jobs.Job] = deque()
+        self.asked: list[Asked] = []
+        self.ends: list[tuple[str, End]] = []
+        self.stale: list[str] = []
+        self.said: list[bytes] = []
+        self.cut_off: list[str] = []
+        self.told_bytes = 0  # that the ends take, about
+        self._told: dict[str, list[Owed]] = {}
+        self._goes_on = False
+
+    def copy(self) -> Derived:
+        made = Derived()
+        made.jobs = self.jobs.copy()
+        made.asked, made.ends, made.stale = [*self.asked], [*self.ends], [*self.stale]
+        made.said, made.cut_off = [*self.said], [*self.cut_off]
+        made.told_bytes = self.told_bytes
+        return made
+
+    def add_end(self, intent_id: str, end: End, *, waiters: int) -> None:
+        """An intent has ended, for which so many wait."""
+        self.ends.append((intent_id, end))
+        self.told_bytes += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
+
+    def tell_to(self, told: dict[str, list[Owed]]) -> None:
+        """The callers that are told of each end."""
+        self._told = told
+
+    def continue_later(self) -> None:
+        """The step is full: the next intent of the cell begins in another."""
+        self._goes_on = True
+
+    def carry_out(self, machine: Machine, domain: str, key: str, leaving: list[Held], *, emit: jobs.Emit) -> None:
+        """Do it: journal failures, give up and ask for effects, tell who waits. `leaving`: what `asked` becomes."""
+        for failure in self.said:
+            machine.draft(Kind.HANDLER_FAILED, failure)
+        for intent_id in self.cut_off:
+            for effect, pending, target in asking.give_up(machine, domain, key, intent_id):
+                emit(
+                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
+                    work=effect.hex(),
+                )  # fmt: skip
+        for held in leaving:
+            work.ask_for(machine, held)
+        for requirement_id in self.stale:
+            probes.hit("domains.outcome-stale")
+            machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", domain, key, requirement_id, "dropped:stale"]))
+        if self._goes_on:
+            probes.hit("domains.queue-goes-on")
+            machine.work.unsent.append(Held("", -1, OpKind.ACT, domain, b"", 0, key))
+        for intent_id, end in self.ends:
+            for owed in self._told[intent_id]:
+                if owed.is_asked_of(machine.now.context.address):
+                    telling.tell(machine, owed, end)
+                else:
+                    probes.hit("domains.asked-before-fork")

@@ -1,0 +1,66 @@
+"""Which document the jobs of a cell are run with, whether data fits one, and who is told of what jobs do."""
+
+from __future__ import annotations
+
+import functools
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import msgspec
+
+from worldline.base import errors
+from worldline.kernel.flow import core as cores
+from worldline.kernel.flow import fields, jobs, snapshots, validation
+from worldline.kernel.flow import values as flow_values
+from worldline.kernel.flow.compiled import Compiled
+from worldline.kernel.state import Machine
+
+
+class Recorder(Protocol):
+    """Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is run
+    again with one shows what happened (`tracing.py`); steps themselves record nothing. `graphs`: also of Core's traces.
+    """
+
+    graphs: bool
+
+    def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any], /) -> None: ...
+
+
+recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(raw: bytes) -> Compiled:
+    """A document made ready to run. What is wrong with it was refused when it was declared."""
+    return validation.load_unchecked(msgspec.json.decode(raw))
+
+
+def created(machine: Machine, domain: str, context: snapshots.Context) -> snapshots.Snapshot:
+    """The first snapshot of a cell, under the domain's document of now."""
+    found = machine.domains.current.get(domain)
+    if found is None:
+        raise errors.NotFound(f"the world has no flow domain {domain!r} now")
+    return cores.created(compiled(machine.domains.documents[found.hash].raw), {}, context)
+
+
+def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.Domain:
+    """What jobs are run with: the document that the snapshot was made under."""
+    current = machine.domains.current.get(domain)
+    parallel = current is not None and current.parallel
+    told = recorder.get()
+    return _ready(machine.domains.documents[head.meta.schema_hash].raw, parallel, told is not None and told.graphs)
+
+
+@functools.lru_cache(maxsize=256)
+def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.Domain:
+    core = cores.Core(effects="parallel" if parallel else "serial", trace=traced)
+    return jobs.Domain(compiled(raw), core, parallel=parallel)
+
+
+def misfit(document: Compiled, data: dict[str, Any]) -> str:
+    """Where data does not fit a document; empty if it does. A field that is declared no more does not count."""
+    for name, spec in document.fields.items():
+        wrong = fields.misfit(spec, data.get(name, flow_values.MISSING), name) if name in data or spec.required else ""
+        if wrong:
+            return wrong
+    return ""

@@ -1,0 +1,47 @@
+"""What is told of the end of an intent, and to whom: a client by its correlation, a world that has asked, a run of this
+world.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worldline.base import limits
+from worldline.codec import canonical, structs
+from worldline.kernel import events, work
+from worldline.kernel.domains.kept import Owed
+from worldline.kernel.events import Answer
+from worldline.kernel.flow.authoring.acts import Answered
+from worldline.kernel.rows.records import Outcome
+from worldline.kernel.state import Machine
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
+
+
+class End(msgspec.Struct, frozen=True):
+    """`brief`: without the state, for clients, which can read it; None: the same as for others."""
+
+    whole: Answer
+    brief: Answer | None = None
+
+
+def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> End:
+    """The end of an intent, with the state: the bytes of a snapshot. As an `Answered`."""
+    whole = canonical.join_list([canonical.encode(status), canonical.encode(error, around=1), state])
+    if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
+        return End(Answer(True, whole))
+    return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
+
+
+def tell(machine: Machine, owed: Owed, end: End) -> None:
+    """Give the end of an intent to one that waits for it."""
+    if owed.correlation:
+        machine.draft(Kind.ANSWERED, structs.encode(end.brief or end.whole), correlation=owed.correlation)
+    elif owed.message:
+        events.send_reply(machine, owed.question(), end.whole)
+    elif owed.run:
+        status = ReceiptStatus.OK if end.whole.ok else ReceiptStatus.ERROR
+        machine.now.count_bytes(len(end.whole.data))
+        work.arrive(machine, owed.run, owed.op, Outcome(status, end.whole.data))

@@ -1,0 +1,82 @@
+"""The hosts of the program of flow domains: which version of its documents each of their lives has.
+
+No other host has that program. They begin with the first version; during chaos they are started again now and then, as
+by a deployment, and every other life draws a version. When the faults end, all of them have the first one. An intent
+that waits because its cell did not fit goes on when its world is next taken by a host, so an operator sends each world
+an input then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from worldline.base import errors
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.client.universe import Universe
+from worldline.host.process import EMBEDDED
+from worldline.kernel.authoring.program import Program
+from worldline.kernel.flow.authoring.acts import event_of
+from worldline.model.settings import Settings
+from worldline.model.world import Status
+from worldline.sim.faults.faulty_store import Faults
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.hosts.machines import Code, Member, hosting
+from worldline.sim.load import flow_domains, workloads
+from worldline.sim.runtime.loop import Host
+
+DEPLOYMENT_SECONDS = (2.0, 8.0)
+WAKING = "wakes "  # what the ids of the operator's inputs begin with
+
+
+class FlowHosts:
+    def __init__(self, seed: int, profile: Profile, settings: Settings) -> None:
+        self._seed = seed
+        self._profile = profile
+        self._settled = False
+        self._count = 0  # of deployments, the first one too, with which they begin
+        self.code = Code(self._version_of, settings)
+
+    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
+        count = random.Random(f"{self._seed}:flow hosts").randint(1, 2) if self._profile.flows else 0
+        return [Member(f"flows-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
+
+    def _version_of(self, host: Host) -> Program:
+        draws = random.Random(f"{self._seed}:flow version:{host.label}")
+        first = self._settled or host.life % 2
+        return flow_domains.VERSIONS[flow_domains.FIRST if first else draws.choice(flow_domains.UPGRADES)]
+
+    async def deploy(self, members: Sequence[Member], faults: Faults, start_again: Callable[[Member], None]) -> None:
+        """Until the faults end: they are started again, one after the other, maybe with other documents."""
+        draws = random.Random(f"{self._seed}:deployments")
+        while faults.active:
+            for each in hosting(members, self.code):
+                assert each.host is not None
+                if self._count and faults.allow(each.host, "started again, maybe with another version"):
+                    start_again(each)
+            self._count += 1
+            await asyncio.sleep(draws.uniform(*DEPLOYMENT_SECONDS))
+
+    def settle(self, members: Sequence[Member], start_again: Callable[[Member], None]) -> None:
+        """All get the first version, now."""
+        self._settled = True
+        for each in hosting(members, self.code):
+            start_again(each)
+
+
+async def wake(universe: Connection) -> None:
+    """Send every world of flow domains an input that changes nothing but a line."""
+    for meta in [each async for each in Universe(universe).worlds()]:
+        if meta.program == flow_domains.NAME and meta.status is Status.ACTIVE:
+            with contextlib.suppress(errors.NotFound):  # it was deleted meanwhile
+                await workloads.insist(functools.partial(_wake, Handle(universe, meta.name)))
+
+
+async def _wake(world: Handle) -> None:
+    id = WAKING + world.name
+    schema, data = event_of(flow_domains.Till.add(0), key="", id=id, named=False)
+    await world.send(schema, data, id=id)

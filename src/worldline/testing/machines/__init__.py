@@ -1,0 +1,1 @@
+"""Hypothesis machines: any order of what may happen."""

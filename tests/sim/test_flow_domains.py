@@ -1,0 +1,57 @@
+"""Worlds of flow domains among faults: seeds, and what is drawn for them."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from worldline.sim import campaign
+from worldline.sim.check import flow_domains as checks
+from worldline.sim.faults import profiles
+from worldline.sim.load import flow_domains
+from worldline.sim.load.history import Broken
+
+SEEDS = int(os.environ.get("WORLDLINE_FLOW_SEEDS", "3"))
+SHARES = max(1, SEEDS // 50)
+BUSY = campaign.Job(profile="flows=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0")
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_flow_domains_among_faults(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing breaks, every step of every world was compared with the model, and intents have ended in several ways."""
+    seen: list[checks.FlowDomains] = []
+
+    class Seen(checks.FlowDomains):
+        def __init__(self, broken: Broken) -> None:
+            super().__init__(broken)
+            seen.append(self)
+
+    monkeypatch.setattr(checks, "FlowDomains", Seen)
+    seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
+    assert campaign.campaign(seeds, job=BUSY).failures == []
+    lives = [life for each in seen for life in each.lives.values()]
+    assert [life.name for life in lives if not life.is_known] == []
+    ends = [end for life in lives for cell in life.model.cells.values() for end in cell.ends.values()]
+    assert len(dict.fromkeys(ends)) >= 4
+
+
+def test_some_seeds_have_flow_domains() -> None:
+    assert 20 < sum(bool(profiles.draw(seed).flows) for seed in range(300)) < 60
+
+
+def test_plans_have_everything() -> None:
+    drawn = [op for number in range(40) for ops in flow_domains.plan(str(number), random.Random(number)) for op in ops]
+    assert {op.kind for op in drawn} >= set(flow_domains.KINDS)
+    assert {flow_domains.HOWS[op.amount // 2 % len(flow_domains.HOWS)] for op in drawn if op.kind == "pay"} == set(
+        flow_domains.HOWS
+    )
+
+
+def test_a_seed_without_them_does_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So recorded seeds stay what they are."""
+    seed = next(seed for seed in range(100) if profiles.draw(seed).flows)
+    drawn = profiles.draw(seed)
+    monkeypatch.setattr(profiles, "FLOWS", 0)
+    assert profiles.changed(drawn, "flows=0") == profiles.draw(seed)
