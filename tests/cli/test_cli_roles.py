@@ -188,8 +188,9 @@ async def held(universe: wl.Universe, worker: bytes) -> int:
 
 
 def test_worlds_go_on_at_another_worker_after_kill_9(server: str, tmp_path: Path, app_file: Path) -> None:
-    """Two workers, an adapter, timers and an orchestrator; the worker that has most is killed in the middle. In a folder:
-    `tests/chaos/test_kills.py`.
+    """Two workers, an adapter, timers and an orchestrator; the worker that has most is killed in the middle.
+
+    In a folder: `tests/chaos/test_kills.py`.
     """
     url = server
     program = program_files.load(str(app_file)).programs[0]
