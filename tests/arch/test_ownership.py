@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.trees import dotted, module_of, name_of, sources, tree_of
+from tests.arch.trees import dotted, module_of, name_of, nodes_of, sources, tree_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Owner = tuple[str, str]  # a module, and a class in it
@@ -31,7 +31,7 @@ class Classes:
         self.attributes: dict[Owner, dict[str, Owner | None]] = {}
         self._imports = {module: dict(_imported(tree)) for module, tree in trees.items()}
         nodes = {(module, node.name): node for module, tree in trees.items() for node in _classes(tree)}
-        self._defined = list(nodes)
+        self._defined = dict.fromkeys(nodes)
         self._frozen = [owner for owner, node in nodes.items() if _frozen(node)]
         for module, tree in trees.items():
             for node in _classes(tree):
@@ -94,7 +94,7 @@ class Classes:
 
 
 def _classes(tree: ast.Module) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)]
 
 
 def _frozen(node: ast.ClassDef) -> bool:
@@ -104,7 +104,7 @@ def _frozen(node: ast.ClassDef) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"

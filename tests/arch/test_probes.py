@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.arch.trees import ROOT, dotted, name_of, sources, tree_of
+from tests.arch.trees import ROOT, dotted, name_of, nodes_of, sources, tree_of
 
 _NAME = re.compile(r"[a-z0-9]+\.[a-z]+(-[a-z]+)+")
 PROBES_MIN = 15
@@ -16,7 +16,7 @@ PROBES_MIN = 15
 
 def named(path: Path, called: str) -> Iterator[str]:
     """The texts that calls of something are given. What is no text is named by its line."""
-    for node in ast.walk(tree_of(path)) if called in path.read_text() else ():
+    for node in nodes_of(tree_of(path)) if called in path.read_text() else ():
         if isinstance(node, ast.Call) and dotted(node.func) == called:
             for each in node.args:
                 yield str(each.value) if isinstance(each, ast.Constant) else f"not a text, line {node.lineno}"
@@ -47,7 +47,7 @@ def test_probes_are_only_hit() -> None:
         f"{name_of(path)}: {dotted(node)}"
         for path in sources()
         if "probes." in path.read_text()
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(tree_of(path))
         if isinstance(node, ast.Attribute) and dotted(node).startswith("probes.") and dotted(node) != "probes.hit"
     ]
     assert used == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.trees import SOURCE, dotted, name_of, sources, tree_of
+from tests.arch.trees import SOURCE, dotted, name_of, nodes_of, sources, tree_of
 
 CLASS_LINES_MAX = 299
 FOLDER_FILES_MAX = 16
@@ -16,15 +16,15 @@ FOLDER_FILES_MAX = 16
 def long_classes(path: Path, tree: ast.Module) -> list[str]:
     return [
         f"{name_of(path)}: {node.name}"
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef) and (node.end_lineno or node.lineno) - node.lineno + 1 > CLASS_LINES_MAX
     ]
 
 
 def hides_imports(tree: ast.Module) -> bool:
-    named = [dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    named = [dotted(node) for node in nodes_of(tree) if isinstance(node, ast.Name | ast.Attribute)]
     imported = [
-        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+        alias.name for node in nodes_of(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
     ]
     return "TYPE_CHECKING" in imported or any(name.split(".")[-1] == "TYPE_CHECKING" for name in named)
 

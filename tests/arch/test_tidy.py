@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.trees import ROOT, SOURCE, dotted, name_of, sources, tree_of
+from tests.arch.trees import ROOT, SOURCE, dotted, name_of, nodes_of, sources, tree_of
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
@@ -100,7 +100,7 @@ def problems(path: Path) -> Iterator[str]:
     for word in ("FIX" + "ME", "TO" + "DO", "XX" + "X", "NotImplemented" + "Error"):
         if word in text:
             yield f"{name}: left over: {word}"
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         yield from (f"{name}:{getattr(node, 'lineno', 0)}: {what}" for what in node_problems(node, name))
 
 
@@ -174,7 +174,7 @@ def strict_sources() -> list[Path]:
 
 def strict_problems(tree: ast.Module) -> Iterator[str]:
     declared = set(declared_attributes(tree))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Name | ast.Attribute) and dotted(node).split(".")[-1] == "TYPE_CHECKING":
             yield f"{line}: TYPE_CHECKING hides an import; move what both files need below them"
@@ -193,7 +193,7 @@ def strict_problems(tree: ast.Module) -> Iterator[str]:
 
 def declared_attributes(tree: ast.Module) -> Iterator[str]:
     """The attributes of the classes of a file: assigned to `self`, or declared with a type."""
-    for declared in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for declared in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)):
         for node in ast.walk(declared):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield node.target.id

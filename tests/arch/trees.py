@@ -29,6 +29,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    """`ast.walk`, once for each tree: many rules look at every node."""
+    return list(ast.walk(tree))
+
+
 def dotted(node: ast.expr) -> str:
     """`a.b.c` as text; empty for what is no plain path of names."""
     if isinstance(node, ast.Name):

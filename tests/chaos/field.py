@@ -27,7 +27,7 @@ from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit
 from worldline.sim.load import programs, workloads
 
-CHAOS_SECONDS = float(os.environ.get("WORLDLINE_CHAOS_SECONDS", "5"))
+CHAOS_SECONDS = float(os.environ.get("WORLDLINE_CHAOS_SECONDS", "3"))
 QUIET_SECONDS = 90.0
 CLIENTS = 12
 

@@ -16,7 +16,7 @@ from tests.chaos.processes import Nursery
 from tests.servers import postgres
 
 RUNS = int(os.environ.get("WORLDLINE_LINEAR_RUNS", "2"))
-SECONDS = 10.0  # at least; a few more for a fault under way, the end, and the checks
+SECONDS = 6.0 if RUNS <= 2 else 10.0  # at least; a few more for a fault under way, the end, and the checks
 
 
 @pytest.mark.parametrize("seed", range(RUNS // 2))

@@ -37,7 +37,7 @@ from worldline.model.journal import Kind
 from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit, never_proven
 
-STRIDE = int(os.environ.get("WORLDLINE_FAILOVER_STRIDE", "9"))
+STRIDE = int(os.environ.get("WORLDLINE_FAILOVER_STRIDE", "13"))
 AT_ONCE = 3
 STORY = Path(__file__).parent / "story.py"
 UP = ("up", "FILE", "--lease-ttl", "0.8", "--claim-ttl", "0.8", "--scan", "0.2")

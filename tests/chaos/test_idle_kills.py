@@ -2,7 +2,7 @@
 
 Real processes hold a few worlds whose runs and timers wait for times far away. A host that starts takes no world
 without a reason, so each gets a hint for nothing: it is restored, and makes no step. With a crash budget of 1, whatever
-is counted shows. `WORLDLINE_IDLE_KILLS`: how often hosts are killed; without it a hundred times on a folder, and fewer
+is counted shows. `WORLDLINE_IDLE_KILLS`: how often hosts are killed; without it 25 times on a folder, and fewer
 on PostgreSQL, where a dead host's worlds are free only when its lease has run out.
 """
 
@@ -141,7 +141,7 @@ async def killed(nursery: Nursery, url: str, folder: Path, *, kills: int) -> Non
 
 
 async def test_on_a_folder(nursery: Nursery, tmp_path: Path) -> None:
-    await killed(nursery, str(tmp_path / "store"), tmp_path / "crew", kills=KILLS or 100)
+    await killed(nursery, str(tmp_path / "store"), tmp_path / "crew", kills=KILLS or 25)
 
 
 async def test_on_postgres(nursery: Nursery, tmp_path: Path) -> None:

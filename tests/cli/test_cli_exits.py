@@ -14,7 +14,7 @@ import worldline
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
 from worldline.base import errors, failures
-from worldline.cli import output, places
+from worldline.cli import common, output, places
 
 # Every code, by commands that end with it on the stocked store.
 ENDINGS: list[tuple[int, list[str], str]] = [
@@ -73,7 +73,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, stocked: Path) -> Path:
 
 
 @pytest.mark.parametrize(("code", "words", "message"), ENDINGS, ids=[" ".join(row[1])[:40] for row in ENDINGS])
-def test_exit_codes(place: Path, code: int, words: list[str], message: str) -> None:
+def test_exit_codes(
+    place: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: list[str], message: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr(common, "NOT_HOSTED_AFTER_SECONDS", 0.3)
     said = run(*words, cwd=place)
     assert said.code == code, said
     assert message in said.err

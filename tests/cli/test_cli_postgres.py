@@ -11,6 +11,7 @@ from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run, spawn, with_universe
 from tests.servers import postgres
 from tests.store import postgres_kit
+from worldline.base import limits
 from worldline.inspect import queries
 from worldline.store import kv
 
@@ -64,7 +65,8 @@ def test_every_derived_key_deleted(url: str) -> None:
     assert with_universe(url, count) >= 7
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETRY_MOST_MS", 20)  # as often, in less time
     said = run("list", "--store", "postgresql://nobody@127.0.0.1:1/nothing")
     assert said.code == 5
     assert said.err.count("\n") == 1

@@ -14,6 +14,7 @@ import worldline as wl
 from tests import aio
 from tests.cli import cli_kit, shop
 from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
+from worldline.cli import common
 from worldline.codec import structs
 from worldline.inspect import prove as proofs
 from worldline.inspect import verify
@@ -432,8 +433,9 @@ def test_a_proof_of_a_row_is_a_file(store: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_world_that_does_not_run_says_no_root(
-    store: Path, change: list[str], words: list[Any], code: int, message: str
+    store: Path, monkeypatch: pytest.MonkeyPatch, change: list[str], words: list[Any], code: int, message: str
 ) -> None:
+    monkeypatch.setattr(common, "NOT_HOSTED_AFTER_SECONDS", 0.3)
     for each in change:
         assert run(each, "alice", "--store", store).code == 0
     said = run("prove", "alice", "--state", "Account['bob']", *words, "--store", store)

@@ -49,10 +49,13 @@ ROLES: list[list[object]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["lmdb", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "lmdb":
-        return str(tmp_path / "store")
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def server() -> str:
     return postgres.shared().url(schema=postgres_kit.fresh_schema())
 
 
@@ -184,8 +187,12 @@ async def held(universe: wl.Universe, worker: bytes) -> int:
     return len(await operations.list_worker_worlds(universe._connection.store.engine, ids.WorkerId(worker)))
 
 
-def test_worlds_go_on_at_another_worker_after_kill_9(url: str, tmp_path: Path, app_file: Path) -> None:
-    """Two workers, an adapter, timers and an orchestrator; the worker that has most is killed in the middle."""
+def test_worlds_go_on_at_another_worker_after_kill_9(server: str, tmp_path: Path, app_file: Path) -> None:
+    """Two workers, an adapter, timers and an orchestrator; the worker that has most is killed in the middle.
+
+    In a folder: `tests/chaos/test_kills.py`.
+    """
+    url = server
     program = program_files.load(str(app_file)).programs[0]
     worker: list[object] = ["worker", app_file, "--store", url, "--lease-ttl", 2, "--scan", 1]
     adapter: list[object] = ["adapter", app_file, "--store", url, "--claim-ttl", 2, "--scan", 1]
@@ -223,8 +230,10 @@ async def _nobody_is_left(universe: wl.Universe) -> None:
         assert leases.decode(at, read.value(0), read.value(1), read.value(2)).holder is None
 
 
-def test_a_worker_is_drained_and_used_again(url: str, tmp_path: Path) -> None:
-    worker: list[object] = ["worker", SHOP, "--store", url, "--scan", 1]
+def test_a_worker_is_drained_and_used_again(folder: str, tmp_path: Path) -> None:
+    """On every engine: `tests/roles/test_orchestrator.py`."""
+    url = folder
+    worker: list[object] = ["worker", SHOP, "--store", url, "--lease-ttl", 2, "--scan", 0.3]
     others: list[list[object]] = [["adapter", SHOP, "--store", url], ["timer", "--store", url]]
     with running([*worker, "--name", "a"], *others, cwd=tmp_path) as [first, *_]:
         assert run("create", "w", "--store", url, "--app", SHOP).code == 0
@@ -292,8 +301,11 @@ def test_a_pinned_world_runs_where_it_is_pinned(tmp_path: Path) -> None:
         assert "disk=fast" in run("worker", "list", "--store", store).out
 
 
-def test_a_process_that_serves_many_universes(url: str, app_file: Path, tmp_path: Path) -> None:
-    """Those that are named, those that fit a pattern, and those that come later."""
+def test_a_process_that_serves_many_universes(folder: str, app_file: Path, tmp_path: Path) -> None:
+    """Those that are named, those that fit a pattern, and those that come later. On every engine:
+    `tests/roles/test_many_universes.py`.
+    """
+    url = folder
     roles: list[list[object]] = [
         ["worker", app_file, "--universe", "tenant-*", "--universe", "named"], ["adapter", app_file, "--all-universes"],
         ["timer", "--all-universes"], ["orchestrator", "--universe", "*"], ["janitor", "--all-universes"],

@@ -9,12 +9,22 @@ import msgspec
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles import kit as kits
 from tests.roles import test_containment as containment
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, AddUp, program
+from worldline.client import answers, no_host
 
 SOON = msgspec.structs.replace(kits.SETTINGS, host_wait_ms=300)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers look, and warn, after times that a test can wait for."""
+    monkeypatch.setattr(no_host, "WARN_SECONDS", 0.3)
+    monkeypatch.setattr(answers, "CHECK_SECONDS", 0.3)
+    containment.quickly(monkeypatch, 20)
 
 
 async def test_a_question_ends_and_stays_durable(memory_kit: Kit) -> None:
@@ -85,9 +95,13 @@ async def test_a_follower_waits_on(memory_kit: Kit, caplog: pytest.LogCaptureFix
     following = aiter(world.follow(above=0))
     with caplog.at_level(logging.WARNING, "worldline"):
         first = asyncio.ensure_future(anext(following))
-        await asyncio.wait([first], timeout=3.5)
+
+        async def warned() -> bool:
+            return "no process hosts world 'w'" in caplog.text
+
+        await aio.until(warned)
+        await asyncio.wait([first], timeout=2 * SOON.host_wait_ms / 1000)
         assert not first.done()
-        assert "no process hosts world 'w'" in caplog.text
         async with memory_kit.hosting(app) as universe:
             await universe.world("w").send(Add(1))
             entry = await asyncio.wait_for(first, 20)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 import worldline as wl
@@ -20,6 +21,7 @@ from tests.roles.kit import Kit
 from worldline import flow, testing
 from worldline.base import limits
 from worldline.kernel.domains import kept
+from worldline.kernel.flow import jobs
 from worldline.kernel.flow.authoring import acts
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
@@ -202,6 +204,24 @@ def test_a_cell_without_room_for_an_end_is_fatal_and_others_go_on(monkeypatch: p
         assert [each.kind for each in world.journal()].count(Kind.HANDLER_FAILED) == 1
         world.act(Order.fill(5), key="o")
         assert world.act(Order.pay("tok"), key="o").state.receipt == "r-1"
+
+
+def test_jobs_that_do_not_end_make_their_cell_fatal_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of the host, as one would be that enqueues a job again and again: the step ends all the same."""
+    run = jobs.run
+
+    def again(job: jobs.Job, *given: Any) -> jobs.Outcome:
+        outcome = run(job, *given)
+        endless = isinstance(job, jobs.FulfillEffect) and job.intent_id == "endless"
+        return msgspec.structs.replace(outcome, jobs=(*outcome.jobs, job)) if endless else outcome
+
+    monkeypatch.setattr(jobs, "run", again)
+    with noting(wl.Script.later(1, "n")) as world:
+        world.submit(Note.fetch(), id="endless")
+        world.advance(5)
+        assert cell(world).fatal == "the jobs of its intent do not end"
+        world.act(Order.fill(5), key="o")
+        assert world.act(Order.pay("tok"), key="o").state.receipt == "n"
 
 
 def crates(effects: Any = "parallel") -> tuple[wl.Program, Any, Any]:

@@ -37,6 +37,7 @@ async def test_a_sleep_has_no_command_and_no_fault(memory_kit: Kit) -> None:
 
 
 async def test_a_refused_world_is_not_reported_as_unhosted(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    containment.quickly(monkeypatch, 20)
     app = containment.program()
     host = await memory_kit.process(app)
     client = await memory_kit.process()

@@ -5,7 +5,7 @@ process would; `kill` ends it as kill -9 would: its engine is cut off first, so 
 its lock is released as the system releases that of a dead process.
 
 The environment is the real one with a wall clock that tests can move on, so that leases and claims run out at once.
-PostgreSQL has a clock of its own; there, `jump` waits.
+PostgreSQL has a clock of its own; what is read from it is as far ahead.
 """
 
 from __future__ import annotations
@@ -148,6 +148,18 @@ class Around:
         await self._engine.close()
 
 
+class Ahead(Around):
+    """An engine with a clock of its own, which `Kit.jump` moves on as it does the others'."""
+
+    def __init__(self, engine: kv.Engine, env: Env) -> None:
+        super().__init__(engine)
+        self._env = env
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        found = await self._engine.read(*requests)
+        return msgspec.structs.replace(found, time_us=found.time_us + self._env.ahead_us)
+
+
 class Process:
     """A universe as one process has it."""
 
@@ -215,7 +227,8 @@ class Kit:
 
     async def engine(self) -> kv.Engine:
         """A bare engine on the store, to look at it with."""
-        return await self._store.open()
+        opened = await self._store.open()
+        return Ahead(opened, self.env) if self.name == "postgres" else opened
 
     async def process(
         self,
@@ -228,7 +241,7 @@ class Kit:
         peers: dict[str, str] | None = None,
     ) -> Process:
         """Another process on this store. Without programs it is a client."""
-        engine = await self._store.open()
+        engine = await self.engine()
         await formats.ensure(engine, self.env, create=True)
         kept = self.in_store_bytes_max
         bare = compose.Store(self.url, engine, await self._bodies(), self.env, in_store_bytes_max=kept)
@@ -261,10 +274,7 @@ class Kit:
 
     async def jump(self, seconds: float) -> None:
         """Let the store's clock move on."""
-        if self.name == "postgres":
-            await asyncio.sleep(seconds)
-        else:
-            self.env.ahead_us += int(seconds * 1_000_000)
+        self.env.ahead_us += int(seconds * 1_000_000)
 
     async def _bodies(self) -> objects.Objects:
         if self._objects is None:

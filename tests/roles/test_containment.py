@@ -93,7 +93,12 @@ some_escapes = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first pause that a test can wait for."""
-    monkeypatch.setattr(refusals, "PAUSE_FIRST_MS", 300)
+    quickly(monkeypatch, 300)
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch, first_ms: int) -> None:
+    """What is refused is tried again after so long, then after twice as long, and so on."""
+    monkeypatch.setattr(refusals, "PAUSE_FIRST_MS", first_ms)
 
 
 def is_poison(item: inbox.Item | None) -> bool:

@@ -152,15 +152,14 @@ async def test_timers_of_worlds_that_nobody_holds_go_by_the_inbox(kit: Kit) -> N
     process = await kit.process(app, settings=settings, wrap=wrap)
     world = await process.universe.ensure("w", app)
     at = await world._handle.address()
-    await world.send(Arm(["a", "b"], 2.5 if kit.name == "postgres" else 30))
+    await world.send(Arm(["a", "b"], 30))
 
     async def free() -> bool:
         return not process.host.worlds.holds(at)
 
     await aio.until(free)
-    if kit.name != "postgres":
-        await kit.jump(31)
-        process.host.timers.wake()
+    await kit.jump(31)
+    process.host.timers.wake()
     assert sorted(await until_rung(world, app, 2)) == ["a", "b"]
     assert (made[0].fired, made[0].early) == (2, [])
     assert all(each.stamp for each in await kits.entries(world) if each.kind is Kind.TIMER_FIRED), "by inbox"
@@ -275,8 +274,6 @@ async def test_timers_of_an_archived_world_are_in_nobodys_way(kit: Kit) -> None:
         assert await until_rung(awake, app, 1) == ["on time"]
         assert len(await kits.opened(universe._connection.store.engine, await resting._handle.address())) == 5
         await resting.change(status=Status.ACTIVE)
-        if kit.name == "postgres":
-            return  # its clock would have to be waited for
         await kit.jump(10)
         assert universe._connection.host is not None
         universe._connection.host.timers.wake()

@@ -155,6 +155,7 @@ FLOW_PATCHES_MAX = 10_000  # of one call
 FLOW_ITERATIONS_MAX = 100  # computes of one intent
 FLOW_EFFECT_TIMEOUT_MS = 30_000
 FLOW_RETRY_DELAY_MS = 1_000
+FLOW_JOBS_MAX = 10 * FLOW_ITERATIONS_MAX  # of one intent in one step; a correct host needs three for each compute
 FLOW_CELL_BYTES_MAX = 512 * KIB  # of a flow domain's cell in a world
 FLOW_CELL_RESERVE_BYTES = 128 * KIB  # beyond that, for the errors of intents that a full cell has ended
 FLOW_QUEUE_MAX = 256  # intents that wait in one cell

@@ -162,7 +162,9 @@ def required(machine: Machine, target: str) -> tuple[str, bytes]:
     """The effect that a requirement asks for, and its parameters, as they leave the world."""
     to = Target.of(target)
     pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
-    return asking.effect_of(next(each for each in pending if each.id == to.requirement))
+    found = next((each for each in pending if each.id == to.requirement), None)
+    assert found is not None, "what is open is pending"
+    return asking.effect_of(found)
 
 
 def take_answered(machine: Machine) -> None:

@@ -54,6 +54,7 @@ class Turn:
             self._kept, self.head, self._packer = self._cell.value
         self._derived = Derived()
         self._unapplied: Exception | None = None
+        self._jobs_run = 0  # of the intent on its way
 
     # --- What is to be done ---
 
@@ -191,7 +192,14 @@ class Turn:
     def _next(self) -> jobs.Job | None:
         if self._kept.fatal:
             return None
-        return self._derived.jobs.popleft() if self._derived.jobs else self._start_next()
+        if not self._derived.jobs:
+            self._jobs_run = 0
+            return self._start_next()
+        self._jobs_run += 1
+        if self._jobs_run > limits.FLOW_JOBS_MAX:
+            self._stop("the jobs of its intent do not end")
+            return None
+        return self._derived.jobs.popleft()
 
     def _start_next(self) -> jobs.Job | None:
         """The first intent that waits, if none is on its way, its document fits and the step has room."""

@@ -37,11 +37,12 @@ NEVER_MS = 100_000_000
 STAMPS_APART = 1_000
 
 
-FORKS = "forks=2,clients=1,kinds=add,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0"
+FORKS = "forks=2,flows=0,clients=1,kinds=add,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0"
 
 
 SENDING = (
-    "abroad=2,clients=1,kinds=add,forks=0,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0,store_jump=0"
+    "abroad=2,flows=0,clients=1,kinds=add,forks=0,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0,"
+    "store_jump=0"
 )
 SHORT_WINDOW = (
     ",window_ms=5000,focus=deliver,skew_us=0,drift_ppm=0,janitors=0,janitor.round_ms=300,adapter.claim_ttl_ms=8000,"
@@ -51,8 +52,8 @@ COMPACTING = "worker.segment_entries=3,worker.segment_margin=0,worker.snapshots_
 
 # Garbage is collected all the time, without a grace, and there is some, which is put again; little else goes wrong.
 COLLECTING = (
-    "sketches=3,kinds=add,latency_us=5000,chaos_seconds=20,split=true,heal=all,anonymous=0,doors=0,hostile=0,fragile=0,"
-    "excursion=0,backlog=0,abroad=0,forks=0,slow=0,crash=0,pause=0,partition=0,late=0,unavailable=0,conflict=0,"
+    "sketches=3,flows=0,kinds=add,latency_us=5000,chaos_seconds=20,split=true,heal=all,anonymous=0,doors=0,hostile=0,"
+    "fragile=0,excursion=0,backlog=0,abroad=0,forks=0,slow=0,crash=0,pause=0,partition=0,late=0,unavailable=0,conflict=0,"
     "overtaken=0,held=0,objects=0,damaged=0,store_jump=0,bodies=0,worker.heartbeat_ms=250,worker.lease_ttl_ms=1000,"
     "janitor.turn_ms=100,janitor.round_ms=300,janitor.collect_ms=200,janitor.collect_rest_ms=1,janitor.collect_grace_ms=0,"
 ) + COMPACTING

@@ -28,6 +28,7 @@ from worldline.client.universe import Universe
 from worldline.kernel.authoring import scripts
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.flow.snapshots import Snapshot
 from worldline.roles.effects import attempt, open_resources
 from worldline.roles.effects import policy as policies
 from worldline.roles.erasure.sealing import Collector
@@ -113,11 +114,13 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
 
     async def answer(
         effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, policy: policies.Policy, *,
-        threads: Executor, resources: open_resources.Resources, desk: Collector,
+        threads: Executor, resources: open_resources.Resources, desk: Collector, snapshot: Snapshot | None,
     ) -> attempt.Ended:  # fmt: skip
         if effect.name not in script.answers:
-            return await run(effect, arguments, this, policy, threads=threads, resources=resources, desk=desk)
-        said = desk.at(functools.partial(reading.attempt, effect, arguments, policy.judge))
+            return await run(
+                effect, arguments, this, policy, threads=threads, resources=resources, desk=desk, snapshot=snapshot
+            )
+        said = desk.at(functools.partial(reading.attempt, effect, arguments, policy.judge, snapshot=snapshot))
         timeout_us = policy.timeout_us
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
