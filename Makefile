@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-JOBS ?= 3
+JOBS ?= 4
 # Hundreds of processes import the package: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies ends the tests at once: replacing one, xdist may wait for ever for work that was done already.
