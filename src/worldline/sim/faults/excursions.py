@@ -83,5 +83,5 @@ class Excursions:
 
     def catch_up(self) -> None:
         """Set the clock to the furthest that it has ever been, so that everything it was excused for is due."""
-        furthest_us = max(skew for skew, _ in self._truth.was_set)
+        furthest_us = max([self._truth.skew_us, *(skew for skew, _ in self._truth.was_set)])
         self._jump(max(0, furthest_us - self._truth.skew_us) // 1_000_000 + 1)
