@@ -125,7 +125,7 @@ def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | Non
 def queued(kept: Kept, wanted: Waiting, name: str) -> Kept:
     """The cell with an intent more that waits."""
     if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
-        raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it again later")
+        raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it later, under a new id")
     if not wanted.named:
         return replace(kept, queue=[*kept.queue, wanted])
     named = {**kept.named, wanted.id: body_of(wanted.action, wanted.input)}
