@@ -31,7 +31,7 @@ BUSY = (
     "tests/sim/",
     "tests/cli/test_cli_simulate.py",
     "tests/typing/",
-    "tests/hostile/",
+    "tests/hostile/test_kernel.py",
     "tests/testing/",
     "tests/kernel/",
     "tests/codec/",
@@ -41,6 +41,7 @@ BUSY = (
 )
 WAITING = (
     "tests/chaos/",
+    "tests/hostile/test_cells.py",
     "tests/cli/test_blast_radius.py",
     "tests/cli/test_bench.py",
     "tests/conformance/test_kill.py",

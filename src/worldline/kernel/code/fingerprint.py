@@ -90,7 +90,8 @@ def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
     the name that the first of them has instead of its own.
     """
     module = _module(root)
-    follows = source.home_of(module) != _OWN
+    home = source.home_of(module)
+    follows = home != _OWN
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
         thing = todo.pop()
@@ -105,7 +106,7 @@ def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
         constants = sorted(text for each in mentions if (text := _constant(each)))
         done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
         found = [each for each in map(_followed, mentions) if each is not None and follows]
-        todo += [each for each in found if source.is_at_home(each, module)]
+        todo += [each for each in found if source.is_at_home(each, module, home)]
     # Not the module, also for the order: a script that is run has another one.
     for qualname, text in sorted((qualname, text) for (qualname, _), text in done.items()):
         yield qualname.encode()

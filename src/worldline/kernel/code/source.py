@@ -75,10 +75,10 @@ def unwrapped(thing: Any) -> FunctionType | None:
     return thing if isinstance(thing, FunctionType) else None
 
 
-def is_at_home(thing: Any, module: str) -> bool:
-    """Whether something belongs to this module, or to the package of the module."""
+def is_at_home(thing: Any, module: str, home: str | None = None) -> bool:
+    """Whether something belongs to this module, or to its package. `home`: that package, if it is known."""
     its = str(getattr(thing, "__module__", ""))
-    return its == module or home_of(its) == home_of(module)
+    return its == module or home_of(its) == (home_of(module) if home is None else home)
 
 
 def home_of(module: str) -> str:
@@ -90,11 +90,13 @@ def home_of(module: str) -> str:
     top = module.partition(".")[0]
     if hasattr(sys.modules.get(top), "__path__"):
         return top
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    for name, each in list(sys.modules.items()):
-        folders = getattr(each, "__path__", ()) if "." not in name else ()
-        if any(file.startswith((f"{folder}/", f"{folder}\\")) for folder in folders):
-            return name
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file:  # built in, or made by hand: in no folder
+        return module
+    for name in [each for each in sys.modules if "." not in each]:
+        for folder in getattr(sys.modules.get(name), "__path__", ()):
+            if file.startswith((f"{folder}/", f"{folder}\\")):
+                return name
     return module
 
 
