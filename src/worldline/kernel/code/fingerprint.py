@@ -70,14 +70,15 @@ class Program(Protocol):
 
 def program_hash(program: Program) -> bytes:
     parts = [program.name.encode()]
+    homes: source.Homes = {}
     for name, effect in sorted(program.effects.items()):
         parts += [b"effect", name.encode(), *_parameters(effect)]
     for name, flow in sorted(program.workflows.items()):
-        parts += [b"workflow", name.encode(), *_texts(flow.function, name)]
+        parts += [b"workflow", name.encode(), *_texts(flow.function, homes, name)]
     for name, reducer in sorted(program.reducers.items()):
-        parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls)]
+        parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls, homes)]
         for handler in reducer.handlers:
-            parts += [handler.schema.encode(), *_texts(handler.event)]
+            parts += [handler.schema.encode(), *_texts(handler.event, homes)]
             if handler.inbox:
                 parts += [b"inbox", handler.inbox.encode()]
     for name, domain in sorted(program.domains.items()):
@@ -85,13 +86,12 @@ def program_hash(program: Program) -> bytes:
     return digest.hash_parts(b"program", *parts)
 
 
-def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
+def _texts(root: Any, homes: source.Homes, declared: str = "") -> Iterator[bytes]:
     """The code of something and of everything it mentions, each under its name, in the order of the names. `declared`:
     the name that the first of them has instead of its own.
     """
     module = _module(root)
-    home = source.home_of(module)
-    follows = home != _OWN
+    follows = source.home_of(module, homes) != _OWN
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
         thing = todo.pop()
@@ -106,7 +106,7 @@ def _texts(root: Any, declared: str = "") -> Iterator[bytes]:
         constants = sorted(text for each in mentions if (text := _constant(each)))
         done[name] = digest.hash_parts(b"text", said, *dict.fromkeys(constants))
         found = [each for each in map(_followed, mentions) if each is not None and follows]
-        todo += [each for each in found if source.is_at_home(each, module, home)]
+        todo += [each for each in found if source.is_at_home(each, module, homes)]
     # Not the module, also for the order: a script that is run has another one.
     for qualname, text in sorted((qualname, text) for (qualname, _), text in done.items()):
         yield qualname.encode()

@@ -26,12 +26,13 @@ def of(flow: source.Target) -> list[Any] | None:
     """The event classes that a workflow waits for, or None if that is unknown."""
     found: list[Any] = []
     todo, done = [flow.function], list[Any]()
+    homes: source.Homes = {}
     try:
         while todo:
             function = source.unwrapped(todo.pop(0))
             if function is not None and function not in done:
                 done.append(function)
-                kinds, others = _read(function, flow.function.__module__)
+                kinds, others = _read(function, flow.function.__module__, homes)
                 found = list(dict.fromkeys([*found, *kinds]))
                 todo += others
     except _Unknown:
@@ -39,7 +40,7 @@ def of(flow: source.Target) -> list[Any] | None:
     return found
 
 
-def _read(function: FunctionType, home: str) -> tuple[list[Any], list[Any]]:
+def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[list[Any], list[Any]]:
     """The event classes that one function waits for, and the functions it uses."""
     tree = source.tree_of(function)
     if tree is None:
@@ -51,7 +52,7 @@ def _read(function: FunctionType, home: str) -> tuple[list[Any], list[Any]]:
     if len(waits) != len(kinds):
         raise _Unknown  # the function itself is passed on, and may be called under another name
     _check_awaited(tree, scope)
-    return kinds, [thing for node in mentions if _may_wait(thing := scope.resolve(node), home)]
+    return kinds, [thing for node in mentions if _may_wait(thing := scope.resolve(node), module, homes)]
 
 
 def _kind(scope: source.Scope, call: ast.Call) -> Any:
@@ -124,10 +125,10 @@ def _is_inside(thing: Any, name: str) -> bool:
     return inspect.isfunction(thing) and thing.__module__ == _INSIDE and thing.__name__ == name
 
 
-def _may_wait(thing: Any, home: str) -> bool:
+def _may_wait(thing: Any, module: str, homes: source.Homes) -> bool:
     """Functions that could wait: all coroutines, and plain functions of the same project, which may return one."""
     function = source.unwrapped(thing)
     if function is None or function.__module__.startswith(_OWN):
         return False
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    return is_async or source.is_at_home(function, home)
+    return is_async or source.is_at_home(function, module, homes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from typing import Any, Protocol, TypeGuard
 
 _WRAPPERS_MAX = 100
 _PARSES_MAX = 3
+_CLASS_TEXTS_MAX = 256
+_CLASS_TEXTS: dict[tuple[str, str, str | None, int | None], str] = {}  # by all that finding a class depends on
 _PACKAGE = "worldline"
 _CALLS = "worldline.kernel.authoring.calls"
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
@@ -46,9 +49,23 @@ def is_target(thing: Any) -> TypeGuard[Target]:
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
     """The syntax of a function or class; None if its source is missing."""
     try:
-        return parse(textwrap.dedent(inspect.getsource(thing)))
+        return parse(textwrap.dedent(_class_text(thing) if isinstance(thing, type) else inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def _class_text(cls: type) -> str:
+    """The source of a class. Python parses the whole file to find it: here, once for each class and text of a file."""
+    file = inspect.getsourcefile(cls) or inspect.getfile(cls)
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else None)
+    found_by = ("".join(lines), cls.__qualname__, cls.__doc__, vars(cls).get("__firstlineno__"))
+    text = _CLASS_TEXTS.get(found_by)
+    if text is None:
+        if len(_CLASS_TEXTS) >= _CLASS_TEXTS_MAX:
+            _CLASS_TEXTS.clear()
+        text = _CLASS_TEXTS[found_by] = inspect.getsource(cls)
+    return text
 
 
 def parse(text: str) -> ast.Module:
@@ -75,18 +92,29 @@ def unwrapped(thing: Any) -> FunctionType | None:
     return thing if isinstance(thing, FunctionType) else None
 
 
-def is_at_home(thing: Any, module: str, home: str | None = None) -> bool:
-    """Whether something belongs to this module, or to its package. `home`: that package, if it is known."""
+Homes = dict[str, str]  # of modules, as far as they are known
+
+
+def is_at_home(thing: Any, module: str, known: Homes) -> bool:
+    """Whether something belongs to this module, or to the package of the module."""
     its = str(getattr(thing, "__module__", ""))
-    return its == module or home_of(its) == (home_of(module) if home is None else home)
+    return its == module or home_of(its, known) == home_of(module, known)
 
 
-def home_of(module: str) -> str:
-    """The package that a module's code belongs to, or the module itself if it is in none.
+def home_of(module: str, known: Homes) -> str:
+    """The package that a module's code belongs to, or the module itself if it is in none. `known`: kept for as long as
+    a program is read, in which nothing is imported.
 
     A file of a package that is run as a script, or loaded by its path, has another module name and the same home: the
     imported package whose folder it is in. If that package was not imported, nothing of it can be mentioned either.
     """
+    home = known.get(module)
+    if home is None:
+        home = known[module] = _home_of(module)
+    return home
+
+
+def _home_of(module: str) -> str:
     top = module.partition(".")[0]
     if hasattr(sys.modules.get(top), "__path__"):
         return top
