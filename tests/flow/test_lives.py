@@ -20,6 +20,7 @@ import pytest
 
 import worldline as wl
 from tests import aio
+from tests.flow.shop import Order
 from tests.flow.test_stored import proved
 from tests.roles import conftest
 from tests.roles import kit as kits
@@ -30,7 +31,6 @@ from worldline import flow
 from worldline.base import errors, limits
 from worldline.client.flow import acts
 from worldline.client.universe import Universe
-from worldline.flow import x
 from worldline.kernel.domains import kept, turn
 from worldline.kernel.flow import slots
 from worldline.model.journal import Kind
@@ -42,25 +42,6 @@ AT_ONCE = 8  # lives
 EVERY_DEATH = bool(os.environ.get("WORLDLINE_EVERY_CRASH"))
 # No heartbeat counts as a commit of a life. A dead process's lease does not run out here: it is revoked.
 SETTINGS = kits.settings(worker={"lease_ttl_ms": 60_000, "heartbeat_ms": 30_000})
-
-
-class Order(flow.Domain):
-    cents: int = 0
-    receipt: str | None = None
-    refused: flow.Error | None = None
-
-    @flow.computed
-    def paid(self) -> bool:
-        return x.not_null(self.receipt)
-
-    @flow.action
-    def fill(self, cents: int) -> None:
-        self.cents = cents
-
-    @flow.action
-    def pay(self, card: str) -> None:
-        flow.available(self.cents > 0)
-        flow.perform(flow.ask("charge", card=card, cents=self.cents), into=self.receipt, fail=self.refused)
 
 
 class Parcel(flow.Domain):
