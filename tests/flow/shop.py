@@ -91,6 +91,13 @@ class Shop:
         self.order = app.domain(keyed=True, name="Order")((Order, Order2, Order3)[version - 1])
 
 
+def without_charge() -> Shop:
+    """A shop whose effect no process has."""
+    shop = Shop()
+    del shop.app.effects["charge"]
+    return shop
+
+
 def break_clearing(monkeypatch: pytest.MonkeyPatch, *, cents: int) -> None:
     """No requirement of an order of so many cents can be cleared any more: its cell becomes fatal."""
     apply = cores.Core.apply

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -245,12 +247,23 @@ def test_other_code_that_acts_otherwise_is_shown() -> None:
 # --- In another world ----------------------------------------------------------------------------------------------
 
 
-def test_a_workflow_acts_in_another_world() -> None:
-    near, far = Store(far="far"), Store()
+@contextmanager
+def bought(name: str) -> Iterator[tuple[Store, TestWorld, TestWorld]]:
+    """A store, its world, and the world of this name in which its workflows act and have bought. Both are proved in
+    the end.
+    """
+    near, far = Store(far=name), Store()
     with testing.world(near.app) as world:
-        other = world.also("far", far.app, far.script(wl.Script.later(5, "r-1")))
+        other = world.also(name, far.app, far.script(wl.Script.later(5, "r-1")))
         assert world.run(near.refused("o")) == "error: ACTION_UNAVAILABLE"
         assert world.run(near.buy("o", 5)) == "complete: r-1 True"
+        yield near, world, other
+        world.prove()
+        other.prove()
+
+
+def test_a_workflow_acts_in_another_world() -> None:
+    with bought("far") as (near, world, other):
         assert [world.run(near.many(2, 3_000)), world.run(near.many(2, 3_000))] == [2, 4]
         assert world.run(near.chosen("o", 9, "n")) == world.run(near.chosen("o", 9, "n")) == "complete: 9"
         with pytest.raises(wl.RunFailed) as refused:
@@ -258,20 +271,12 @@ def test_a_workflow_acts_in_another_world() -> None:
         assert refused.value.code == wl.IdReused.code
         assert other.state(Order, "o").cents == 9
         assert "Order" not in world.state()
-        world.prove()
-        other.prove()
 
 
 def test_a_workflow_acts_in_a_world_of_another_universe() -> None:
-    near, far = Store(far="stock/far"), Store()
-    with testing.world(near.app) as world:
-        other = world.also("stock/far", far.app, far.script(wl.Script.later(5, "r-1")))
-        assert world.run(near.refused("o")) == "error: ACTION_UNAVAILABLE"
-        assert world.run(near.buy("o", 5)) == "complete: r-1 True"
+    with bought("stock/far") as (near, world, _):
         assert world.run(near.many(3, 40_000)) == 3
         assert world.run(near.hasty("p")) == "in time"
-        world.prove()
-        other.prove()
 
 
 async def test_on_every_engine_a_run_acts_here_and_there(kit: Kit) -> None:

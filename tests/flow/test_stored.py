@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import worldline as wl
 from tests import aio
-from tests.flow.shop import Order, Order2, Shop
+from tests.flow.shop import Order, Order2, Shop, without_charge
 from tests.roles import kit as kits
 from tests.roles.conftest import kit, lmdb_kit
 from tests.roles.kit import Kit
@@ -28,6 +30,16 @@ async def proved(kit: Kit, name: str, *programs: wl.Program) -> prove.Proof:
         proof = await prove.prove(client.world(name)._handle, programs=programs)
     assert (proof.unverifiable, proof.proved) == ([], proof.steps)
     return proof
+
+
+@asynccontextmanager
+async def filled(kit: Kit, shop: Shop) -> AsyncIterator[wl.World]:
+    """A world with an order "o" of 5 cents, in a process that has this shop; in the end it is proved by one without."""
+    async with kit.hosting(shop.app) as universe:
+        world = await universe.ensure("w", shop.app)
+        await world.act(Order.fill(5), key="o")
+        yield world
+    assert (await proved(kit, "w")).holds
 
 
 async def test_an_order_is_paid_and_a_proof_needs_no_program(kit: Kit) -> None:
@@ -74,8 +86,7 @@ async def test_the_same_id_is_one_intent_for_every_process(kit: Kit) -> None:
 
 async def test_it_goes_on_in_another_process_and_under_its_own_document(kit: Kit) -> None:
     """The first process does not perform the effect; the second has another program."""
-    waits, shop = Shop(), Shop()
-    del waits.app.effects["charge"]
+    waits, shop = without_charge(), Shop()
     first = await kit.process(waits.app)
     world = await first.universe.ensure("w", waits.app)
     await world.act(Order.fill(5), key="o")
@@ -159,11 +170,7 @@ async def test_a_large_state_is_the_callers_own(lmdb_kit: Kit) -> None:
 
 
 async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:
-    waits = Shop()
-    del waits.app.effects["charge"]
-    async with lmdb_kit.hosting(waits.app) as universe:
-        world = await universe.ensure("w", waits.app)
-        await world.act(Order.fill(5), key="o")
+    async with filled(lmdb_kit, without_charge()) as world:
         paying = asyncio.create_task(world.act(Order.pay("tok"), key="o"))
         await aio.until(lambda: _asked(world))
         [effect] = await world.effects()
@@ -173,14 +180,10 @@ async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:
         assert (await paying).state.receipt == "by hand"
         with pytest.raises(wl.NotFound):
             await world.abandon(Order, "none", key="o")
-    assert (await proved(lmdb_kit, "w")).holds
 
 
 async def test_a_revert_takes_data_back_and_keeps_documents(lmdb_kit: Kit) -> None:
-    shop = Shop()
-    async with lmdb_kit.hosting(shop.app) as universe:
-        world = await universe.ensure("w", shop.app)
-        await world.act(Order.fill(5), key="o")
+    async with filled(lmdb_kit, Shop()) as world:
         before = (await world.head()).height
         await world.env({"REGION": "north"})
         await world.act(Order.pay("tok"), key="o")
@@ -188,16 +191,11 @@ async def test_a_revert_takes_data_back_and_keeps_documents(lmdb_kit: Kit) -> No
         assert (await world.state(Order, "o")).receipt is None
         assert (await world._handle.machine()).domains.env == {"REGION": "north"}
         assert (await world.act(Order.pay("tok"), key="o")).state.receipt == "5 from tok"
-    assert (await proved(lmdb_kit, "w")).holds
 
 
 async def test_an_intent_that_a_revert_takes_away_is_told_so(lmdb_kit: Kit) -> None:
     """Its caller waited for ever, and so did the next one with the same id."""
-    waits = Shop()
-    del waits.app.effects["charge"]
-    async with lmdb_kit.hosting(waits.app) as universe:
-        world = await universe.ensure("w", waits.app)
-        await world.act(Order.fill(5), key="o")
+    async with filled(lmdb_kit, without_charge()) as world:
         before = (await world.head()).height
         kept = asyncio.create_task(world.act(Order.pay("tok"), key="o", id="kept"))
         await aio.until(lambda: _asked(world))
@@ -215,7 +213,6 @@ async def test_an_intent_that_a_revert_takes_away_is_told_so(lmdb_kit: Kit) -> N
         with pytest.raises(wl.RunFailed, match="no such intent"):
             await asyncio.wait_for(kept, 30)
         assert (await world.act(Order.fill(9), key="o")).state.cents == 9
-    assert (await proved(lmdb_kit, "w")).holds
 
 
 async def test_what_waited_in_a_cell_goes_on_when_its_world_goes_back_there(lmdb_kit: Kit) -> None:

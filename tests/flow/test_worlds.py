@@ -503,29 +503,30 @@ def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
     shop = Shop()
     with opened(shop, wl.Script.later(5, "r-1")) as world:
         world.act(Order.fill(5), key="o")
-        data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
-
-        def ask(asked: TestWorld, id: bytes) -> None:
-            message = inbox.Message(
-                id * 16,
-                b"u" * 16,
-                b"w" * 16,
-                1,
-                MessageMode.TYPED,
-                "Order.pay",
-                payload.inline(data),
-                reply=Reply.MESSAGE,
-            )
-            asked.step(message, data)
-
-        ask(world, b"m")
+        ask_to_pay(world, b"m")
         fork = world.fork("other", effects="reissue", live=True)
-        ask(fork, b"n")
+        ask_to_pay(fork, b"n")
         fork.crash()
         world.advance(10)
         assert [replies(each) for each in (world, fork)] == [[(b"m" * 16).hex()], [(b"n" * 16).hex()]]
         assert kept.decode(fork.machine.cells["Order", "o"].data)[0].owed == {}
         fork.prove()
+
+
+def ask_to_pay(world: TestWorld, id: bytes) -> steps.Stepped:
+    """The step of a message by which another world asks this one to pay the order "o"."""
+    data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
+    message = inbox.Message(
+        id * 16,
+        b"u" * 16,
+        b"w" * 16,
+        1,
+        MessageMode.TYPED,
+        "Order.pay",
+        payload.inline(data),
+        reply=Reply.MESSAGE,
+    )
+    return world.step(message, data)
 
 
 def replies(world: TestWorld) -> list[str]:
@@ -547,18 +548,7 @@ def test_another_world_acts_and_gets_the_end_as_its_reply() -> None:
     shop = Shop()
     with opened(shop, wl.Script.later(5, "r-1")) as world:
         world.act(Order.fill(5), key="o")
-        data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
-        message = inbox.Message(
-            b"m" * 16,
-            b"u" * 16,
-            b"w" * 16,
-            1,
-            MessageMode.TYPED,
-            "Order.pay",
-            payload.inline(data),
-            reply=Reply.MESSAGE,
-        )
-        assert world.step(message, data).outgoing == []
+        assert ask_to_pay(world, b"m").outgoing == []
         world.crash()
         world.advance(10)
         sent = [each for each in world.journal() if each.kind is Kind.MESSAGE_SENT]

@@ -12,7 +12,7 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.flow.shop import Order, Shop, break_clearing
+from tests.flow.shop import Order, Shop, break_clearing, without_charge
 from tests.roles.kit import Kit
 from worldline import cli, flow
 from worldline.inspect import why
@@ -52,15 +52,8 @@ async def submitted(world: wl.World, act: flow.Act[Any], id: str, key: str = "o 
     return task
 
 
-def waiting() -> Shop:
-    """A shop whose effect no process has."""
-    shop = Shop()
-    del shop.app.effects["charge"]
-    return shop
-
-
 async def test_an_intent_says_which_effect_it_waits_for_and_how_it_is_ended(memory_kit: Kit) -> None:
-    shop = waiting()
+    shop = without_charge()
     async with memory_kit.hosting(shop.app) as universe:
         world = await universe.ensure("w", shop.app)
         await world.act(Order.fill(5), key="o 7")
@@ -141,7 +134,7 @@ async def test_a_blocked_cell_says_where_its_data_does_not_fit(memory_kit: Kit) 
 
 
 async def test_intents_of_a_domain_that_is_not_declared_any_more(memory_kit: Kit) -> None:
-    shop, less = waiting(), wl.Program("shop")
+    shop, less = without_charge(), wl.Program("shop")
     todos = less.domain(shop.todos.document(), name="Todos")
     async with memory_kit.hosting(shop.app) as universe:
         world = await universe.ensure("w", shop.app)
@@ -161,7 +154,7 @@ async def test_intents_of_a_domain_that_is_not_declared_any_more(memory_kit: Kit
 async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(why, "CELLS_SHOWN_MAX", 1)
     break_clearing(monkeypatch, cents=13)
-    shop = waiting()
+    shop = without_charge()
     async with memory_kit.hosting(shop.app) as universe:
         world = await universe.ensure("w", shop.app)
         for key, cents in (("a", 5), ("bad", 13)):
@@ -210,7 +203,7 @@ async def test_a_reducers_cell_that_looks_like_one_is_left_alone(memory_kit: Kit
 
 
 async def test_a_run_says_which_action_it_waits_for(memory_kit: Kit) -> None:
-    shop = waiting()
+    shop = without_charge()
 
     @shop.app.workflow
     async def sell() -> str | None:
