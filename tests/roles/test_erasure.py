@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,14 @@ from tests.inspect.test_inclusion import spoken
 from tests.inspect.test_state_proof import SCRIPT as CHECK_ROW
 from tests.roles import kit as kits
 from tests.roles import people, secrets
-from tests.roles.crashing import DEATHS, Crashing, Fate
 from tests.roles.kit import Kit
 from tests.roles.people import LOUD, SECRET, Joined, MailOf, Renamed, Shouted
 from worldline.base import errors, limits
 from worldline.codec import sealed
 from worldline.inspect import inclusion, prove, state_proof, verify
 from worldline.keys.upkeep import sealed as sealed_keys
-from worldline.layers.upkeep import imports
-from worldline.layers.upkeep import sealed as sealed_layer
-from worldline.model import ids
 from worldline.model.journal import Kind
-from worldline.model.upkeep.sealed import Kept, New
-from worldline.roles.deletion.worlds import Removal
-from worldline.roles.erasure import leftover
+from worldline.model.upkeep.sealed import Kept
 from worldline.store import kv
 
 SECRETS = (SECRET, LOUD)
@@ -256,159 +249,6 @@ async def test_very_many_values(memory_kit: Kit) -> None:
     assert (await verified(world)).erased == 2 * limits.PERSONAL_PAGE
 
 
-async def test_messages_take_their_values_along(kit: Kit) -> None:
-    """Each world erases what it has, whoever sent it."""
-    app, names = people.program()
-    universe = (await kit.process(app)).universe
-    near, far = await universe.ensure("near", app), await universe.ensure("far", app)
-    said = await near.run(names["tell"]("far", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
-    assert said == f"{len(SECRET)} characters"
-    await near.erase(key="ada")
-    assert (await far.state())["Person"]["ada"]["mail"] == SECRET
-    assert (await far.erase(key="ada")).values == 2
-    assert await secrets.places(kit, SECRET) == []
-    for each in (near, far):
-        await verified(each)
-
-
-@pytest.mark.parametrize("at", [1, 2, 3])
-@pytest.mark.parametrize("fate", list(Fate))
-async def test_an_erasure_that_is_cut_off_is_finished_by_the_next(memory_kit: Kit, fate: Fate, at: int) -> None:
-    """At every commit that it makes: of the values, and of what the world and its fork are told."""
-    app, _ = people.program()
-    hosting = await memory_kit.process(app)
-    world = await hosting.universe.ensure("w", app)
-    await applied(world, people.ada())
-    await world.fork("fork")
-    await hosting.close()
-    made: list[Crashing] = []
-
-    def wrap(engine: kv.Engine) -> Crashing:
-        made.append(Crashing(engine, at, fate))
-        return made[0]
-
-    cut = (await memory_kit.process(wrap=wrap)).universe.world("w")
-    with contextlib.suppress(errors.StoreError):
-        await cut.erase(key="ada")
-        assert fate not in DEATHS
-    assert made[0].met
-    await (await memory_kit.process()).universe.world("w").erase(key="ada")
-    assert await secrets.places(memory_kit, *SECRETS) == []
-    universe = (await memory_kit.process(app)).universe
-    for each in ("w", "fork"):
-        assert len(await told(universe.world(each))) == 1
-
-
-async def test_a_step_that_read_a_value_does_not_keep_it_behind_its_erasure(memory_kit: Kit) -> None:
-    """Between the read of a value and the commit of what was made of it, the value is erased."""
-    app, names = people.program()
-    client = (await memory_kit.process()).universe
-    between = Between()
-    world = await (await memory_kit.process(app, wrap=between.around)).universe.ensure("w", app)
-    await applied(world, people.ada())
-    between.erases(client.world("w"))
-    await applied(world, Shouted("ada"))
-    assert between.done
-    assert await secrets.places(memory_kit, *SECRETS) == []
-    person: Any = await world.state(names["Person"], "ada")
-    assert (person.erased, person.loud) == (1, [])
-
-
-async def test_a_message_does_not_take_along_what_was_erased(memory_kit: Kit) -> None:
-    """Between the read of a value and the commit of the message that has it, it is erased, and arrives as that."""
-    app, names = people.program()
-    client = (await memory_kit.process()).universe
-    between = Between()
-    universe = (await memory_kit.process(app, wrap=between.around)).universe
-    near, far = await universe.ensure("near", app), await universe.ensure("far", app)
-    between.erases(client.world("near"), behind=1)  # the first one is the client's, of the argument
-    await near.run(names["pass_on"]("far", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
-    assert between.done
-    await applied(far, Renamed("ada", "Ada"))
-    assert (await far.state())["Person"]["ada"]["mail"] == "erased"
-    assert await secrets.places(memory_kit, *SECRETS) == []
-
-
-async def test_values_of_a_world_that_is_being_imported_stay(memory_kit: Kit) -> None:
-    """When what is left of deleted worlds is removed: the world is not there yet, and its values are."""
-    universe = (await memory_kit.process()).universe._connection
-    engine, env = universe.store.engine, memory_kit.env
-    lost, coming = (ids.Address(universe.id, ids.WorldId(bytes([n]) * 16)) for n in (1, 2))
-    batch = kv.Batch()
-    imports.begin(batch, coming, token=bytes(16), source="a file", time_us=0)
-    await engine.commit(batch)
-    for root in (lost, coming):
-        batch = kv.Batch()
-        sealed_layer.keep(batch, root, [New(bytes(16), bytes(16), Kept(bytes(32), SECRET.encode()))])
-        await engine.commit(batch)
-    assert await leftover.sweep(engine, env, universe.id) == 1
-    [left] = (await engine.read(kv.Range(*sealed_keys.lineages(universe.id)))).page(0).items
-    assert sealed_keys.parse(universe.id, left[0])[0] == coming
-
-
-async def test_what_is_written_at_the_same_time_is_erased_too(memory_kit: Kit) -> None:
-    """A delete of a range may miss a key that is committed meanwhile."""
-    app, _ = people.program()
-    world = await (await memory_kit.process(app)).universe.ensure("w", app)
-    await applied(world, people.ada())
-    root = await world._handle.address()
-    client = (await memory_kit.process(wrap=lambda engine: Surviving(engine, root))).universe
-    await client.world("w").erase(key="ada")
-    assert await secrets.places(memory_kit, *SECRETS) == []
-
-
-class Surviving(kits.Around):
-    """The first commit that erases a subject misses a value."""
-
-    def __init__(self, engine: kv.Engine, root: ids.Address) -> None:
-        super().__init__(engine)
-        self._root: ids.Address | None = root
-
-    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        outcomes = await super().commit(*batches)
-        root = self._root
-        if root is not None and any(batch.ranges for batch in batches):
-            self._root = None
-            missed = kv.Batch()
-            new = New(sealed.subject_of("ada"), bytes(16), Kept(bytes(32), LOUD.encode()))
-            sealed_layer.keep(missed, root, [new])
-            assert isinstance((await super().commit(missed))[0], kv.Ok)
-        return outcomes
-
-
-class Between(kits.Around):
-    """Has a world's values erased right before a commit that keeps some: the next, or that `behind` so many others."""
-
-    def __init__(self) -> None:
-        self._world: wl.World | None = None
-        self._behind = 0
-        self.done = False
-
-    def around(self, engine: kv.Engine) -> Between:
-        super().__init__(engine)
-        return self
-
-    def erases(self, world: wl.World, *, behind: int = 0) -> None:
-        self._world, self._behind = world, behind
-
-    async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        world = self._world
-        if world is not None and any(_keeps(batch) for batch in batches):
-            self._behind -= 1
-            if self._behind < 0:
-                self._world, self.done = None, True
-                await world.erase(key="ada")
-        return await super().commit(*batches)
-
-
-def _keeps(batch: kv.Batch) -> bool:
-    kind = sealed_keys.KEPT.pack
-    return any(put.value[1] == kind(_KEPT)[1] for put in batch.puts.values())
-
-
-_KEPT = Kept(bytes(sealed.SALT_BYTES), b"")
-
-
 async def test_a_guess_cannot_be_confirmed(memory_kit: Kit) -> None:
     """Of a short value: while its salt is there, the token is that of the value; without it, no hash of it is left."""
     app, _ = people.program()
@@ -426,35 +266,6 @@ async def test_a_guess_cannot_be_confirmed(memory_kit: Kit) -> None:
     left = b"".join(data for _, data in await secrets.everything(memory_kit))
     assert kept.salt not in left
     assert token.commitment in left
-
-
-@pytest.mark.probe("effects.answer-erased")
-async def test_an_effect_does_not_keep_what_was_erased_while_it_ran(memory_kit: Kit) -> None:
-    """Its answer was made of a value that is gone by then: the run gets a failure, and nothing is kept."""
-    app = wl.Program("p")
-    called, may_end = asyncio.Event(), asyncio.Event()
-
-    @app.effect
-    async def shout(text: wl.Personal[str]) -> wl.Personal[str]:
-        loud = text.value.upper()
-        called.set()
-        await may_end.wait()
-        return wl.Personal(loud, of="ada")
-
-    @app.workflow
-    async def go(text: wl.Personal[str]) -> str:
-        try:
-            return (await shout(text)).value
-        except wl.EffectFailed as error:
-            return error.code
-
-    world = await (await memory_kit.process(app)).universe.ensure("w", app)
-    run = await world.start(go(wl.Personal(SECRET, of="ada")), id="r")
-    await asyncio.wait_for(called.wait(), 30)
-    await world.erase(key="ada")
-    may_end.set()
-    assert await run.result(30) == "erased"
-    assert await secrets.places(memory_kit, *SECRETS) == []
 
 
 async def test_an_input_sent_again_is_the_same(memory_kit: Kit) -> None:
@@ -499,58 +310,6 @@ async def test_a_value_that_is_damaged_or_missing_is_named(memory_kit: Kit) -> N
         await verified(world)
     await world.erase(key="ada")
     assert (await verified(world)).erased == 2
-
-
-@pytest.mark.probe("erasure.lineage-left-over")
-async def test_a_deleted_world_leaves_no_personal_values(kit: Kit) -> None:
-    """They go with the last world of the lineage: a fork reads what it inherited from a world that is deleted."""
-    app, names = people.program()
-    universe = (await kit.process(app)).universe
-    world = await universe.ensure("w", app)
-    other = await universe.ensure("other", app)
-    await applied(other, Joined("ada", wl.Personal("other@example.org", of="ada")))
-    await applied(world, people.ada())
-    fork = await world.fork("fork")
-    await applied(fork, Renamed("ada", "Ada"))
-    await fork.snapshot()
-    await world.delete()
-    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
-    person: Any = await fork.state(names["Person"], "ada")
-    assert person.mail.value == SECRET
-    await verified(fork)
-    await fork.delete()
-    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
-    assert await secrets.places(kit, SECRET) == []
-    assert (await other.state())["Person"]["ada"]["mail"] == "other@example.org"
-
-
-async def test_an_exported_world_takes_its_values_along(kit: Kit, tmp_path: Path) -> None:
-    """Also that some were erased; the copy erases its own. What failed to be imported leaves nothing."""
-    app, names = people.program()
-    process = await kit.process(app)
-    world = await process.universe.ensure("w", app)
-    gone = await applied(world, people.ada("old@example.org"))
-    await applied(world, people.ada())
-    await applied(world, Shouted("ada"))
-    await world.erase(height=gone)
-    await world.export(tmp_path / "w.world")
-    copy = await process.universe.import_world(tmp_path / "w.world", name="copy")
-    await copy.resume()
-    person: Any = await copy.state(names["Person"], "ada")
-    assert (person.mail.value, person.loud[0].value) == (SECRET, LOUD)
-    found = await verified(copy)
-    assert (found.personal, found.erased) == (5, 2)
-    assert (await prove.prove(copy._handle)).holds
-    await world.erase(key="ada")
-    person = await copy.state(names["Person"], "ada")
-    assert person.mail.value == SECRET
-    assert (await copy.erase(key="ada")).values == 3
-    assert await secrets.places(kit, *SECRETS, "old@example.org") == []
-    whole = (tmp_path / "w.world").read_bytes()
-    (tmp_path / "cut.world").write_bytes(whole[:-200])
-    with pytest.raises(errors.Corrupt):
-        await process.universe.import_world(tmp_path / "cut.world", name="cut")
-    assert await secrets.places(kit, *SECRETS) == []
 
 
 async def test_a_damaged_value_stops_its_world(memory_kit: Kit) -> None:
@@ -613,12 +372,3 @@ async def change(engine: kv.Engine, key: bytes, before: bytes, after: bytes | No
         batch.put(key, after)
     [outcome] = await engine.commit(batch)
     assert isinstance(outcome, kv.Ok)
-
-
-async def test_values_do_not_leave_their_universe(memory_kit: Kit) -> None:
-    """The sender is told, and nothing is written there."""
-    app, names = people.program()
-    await (await memory_kit.process(app, universe="far")).universe.ensure("w", app)
-    near = await (await memory_kit.process(app)).universe.ensure("near", app)
-    with pytest.raises(wl.RunFailed, match="stays in its universe"):
-        await near.run(names["tell"]("far/w", "ada", wl.Personal(SECRET, of="ada")), timeout=30)
