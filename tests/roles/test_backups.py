@@ -1,14 +1,11 @@
-"""Backups of stores that run: what is in each is of one moment, whole by itself, and does nothing until it is told."""
+"""Backups of stores that run: what is in each is of one moment, and a copy does nothing until it is told."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import os
 import random
-import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +14,21 @@ import pytest
 import worldline as wl
 from tests.roles import kit
 from tests.roles import test_world_files as world_files
+from tests.roles.backing_up import bare
 from tests.roles.test_conservation import CENTS, Account, bank, pay
-from tests.roles.test_world_files import Add, Total, app, calls, quiet, work
+from tests.roles.test_world_files import Add, Total, app, calls, quiet, stores, work
 from tests.roles.test_world_files import nap as nap_workflow
-from tests.servers import s3
 from worldline.base import errors
 from worldline.client import changes
 from worldline.client.copies import backups, release
 from worldline.client.universe import Universe
-from worldline.host import compose
 from worldline.inspect import doctor, verify
 from worldline.keys import leases as lease_keys
-from worldline.keys import space
-from worldline.keys import universes as universe_keys
-from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
-from worldline.keys.upkeep import copying as copying_keys
-from worldline.layers import format as formats
 from worldline.layers import leases
-from worldline.model.upkeep.backups import FileKind
 from worldline.model.work import WorkState
 from worldline.model.world import Status
-from worldline.roles.copies import backup, turns
+from worldline.roles.copies import backup
 from worldline.roles.copies.backup import Made
 from worldline.store import kv
 
@@ -46,20 +36,6 @@ __all__ = ["quiet"]
 TRANSFERS = int(os.environ.get("WORLDLINE_TRANSFERS", "24"))
 ACCOUNTS = max(4, TRANSFERS // 100)
 ROUTES = [("memory", "lmdb"), ("lmdb", "postgres"), ("postgres", "memory")]
-
-
-@contextlib.asynccontextmanager
-async def stores(folder: Path, *engines: str) -> AsyncIterator[list[kit.Kit]]:
-    async with world_files.stores(folder, *engines) as made:
-        yield made
-
-
-async def bare(store: kit.Kit, wrap: kit.Wrap = lambda engine: engine) -> compose.Store:
-    """The store as a backup sees it, and a restore: without a universe."""
-    engine = await store.engine()
-    await formats.ensure(engine, store.env, create=True)
-    bodies = await store._bodies()
-    return compose.Store(store.url, wrap(engine), bodies, store.env, in_store_bytes_max=store.in_store_bytes_max)
 
 
 # --- One moment ------------------------------------------------------------------------------------------------------
@@ -277,336 +253,3 @@ async def test_a_copy_may_go_on_at_once(tmp_path: Path) -> None:
         await backups.restore(folder, await bare(there), live=True)
         copy = await there.process(app)
         assert await copy.universe.world("alice").ask(Total(), timeout=20) == 3
-
-
-# --- Files -----------------------------------------------------------------------------------------------------------
-
-
-async def filled(store: kit.Kit, *, worlds: int = 3) -> kit.Process:
-    process = await store.process(app)
-    for number in range(worlds):
-        world = await process.universe.create(f"w{number}", app)
-        await (await world.send(Add(number, "x" * 30_000 + str(number)))).applied(20)
-        await world.snapshot()
-    return process
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
-
-
-async def test_backups_share_blobs_and_each_is_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    async with stores(tmp_path, "lmdb", "memory") as (here, there):
-        process = await filled(here)
-        store = await bare(here)
-        first = await backups.backup(store, str(folder))
-        again = await backups.backup(store, str(folder))
-        assert (again.new_blobs, again.blobs) == (0, first.blobs)
-        await (await process.universe.world("w0").send(Add(7, "y" * 30_000))).applied(20)
-        third = await backups.backup(store, str(folder))
-        assert 0 < third.new_blobs < third.blobs
-        before = files(folder)
-        last = await backups.backup(store, str(folder), keep=2)
-        assert last.pruned == 2
-        left = files(folder)
-        assert {name: data for name, data in before.items() if name in left}.items() <= before.items()
-        listed = await backups.list_all(str(folder))
-        assert [each.id for each in listed] == [third.id, last.id]
-        assert [each.id for each in await backups.verify(str(folder))] == [third.id, last.id]
-        assert not [name for name in left if first.id in name or again.id in name]
-        await backups.restore(str(folder), await bare(there), id=third.id)
-        copy = await there.process(app)
-        await release.release_all(copy.universe._connection)
-        assert await copy.universe.world("w0").ask(Total(), timeout=20) == 7
-        assert await copy.universe.world("w2").ask(Total(), timeout=20) == 2
-
-
-async def test_blobs_whose_file_is_gone_are_copied_again(tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    async with stores(tmp_path, "memory", "memory") as (here, there):
-        await filled(here, worlds=1)
-        first = await backups.backup(await bare(here), str(folder))
-        shutil.rmtree(folder / "blobs")
-        second = await backups.backup(await bare(here), str(folder))
-        assert second.new_blobs == first.blobs
-        await backups.restore(str(folder), await bare(there), id=second.id)
-        index = next(each for each in sorted((folder / "index").rglob("*")) if each.is_file())
-        index.unlink()
-        index.write_bytes(b"damaged")
-        with pytest.raises(errors.BadCopy, match="can be deleted"):
-            await backups.backup(await bare(here), str(folder))
-
-
-async def test_what_is_damaged_is_found_and_nothing_is_made_of_it(tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    async with stores(tmp_path, "memory", "memory") as (here, there):
-        process = await filled(here, worlds=1)
-        made = await backups.backup(await bare(here), str(folder))
-        await process.close()
-        target = await bare(there)
-        empty = await _everything(target.engine)
-        for name, data in files(folder).items():
-            if name.startswith("index/"):
-                continue  # only the next backup reads it
-            place = folder / name
-            for damaged in (None, b"", data[:-1], data + b"x", *_flipped(data)):
-                place.unlink()
-                if damaged is not None:
-                    place.write_bytes(damaged)
-                kinds = (errors.BadCopy, errors.NotFound) if damaged is None else errors.BadCopy
-                with pytest.raises(kinds):
-                    await backups.restore(str(folder), target)
-                with pytest.raises(kinds):
-                    await backups.verify(str(folder), id=made.id)
-                if not place.exists():
-                    place.touch()
-            place.unlink()
-            place.write_bytes(data)
-        assert await _everything(target.engine) == empty
-        await backups.restore(str(folder), target, id=made.id)
-        with pytest.raises(errors.Exists, match="not empty"):
-            await backups.restore(str(folder), target)
-
-
-def _flipped(data: bytes) -> list[bytes]:
-    found: list[bytes] = []
-    for place in range(0, len(data), max(1, len(data) // 12)):
-        changed = bytearray(data)
-        changed[place] ^= 0x20
-        found.append(bytes(changed))
-    return found
-
-
-async def _everything(engine: kv.Engine) -> dict[bytes, bytes]:
-    page = (await engine.read(kv.Range(b"\x00", b"\xff", count_max=10**6, bytes_max=2**30))).page(0)
-    return dict(page.items)
-
-
-async def test_bad_requests_are_refused(tmp_path: Path) -> None:
-    folder = str(tmp_path / "backups")
-    async with stores(tmp_path, "memory", "memory", "memory") as (here, other, there):
-        process = await filled(here, worlds=1)
-        await filled(other, worlds=1)
-        made = await backups.backup(await bare(here), folder)
-        with pytest.raises(errors.NotFound, match="no universe 'nowhere'"):
-            await backups.backup(await bare(here), folder, universes=["nowhere"])
-        with pytest.raises(errors.BadInput, match="another store"):
-            await backups.backup(await bare(other), folder)
-        for id, kind in (("../../etc", errors.BadInput), ("0" * 32, errors.NotFound)):
-            with pytest.raises(kind):
-                await backups.restore(folder, await bare(there), id=id)
-        with pytest.raises(errors.StoreMissing):
-            await backups.restore(str(tmp_path / "nowhere"), await bare(there))
-        with pytest.raises(errors.Exists, match="not empty"):
-            await backups.restore(folder, await bare(other))
-        async with backups.opened(folder) as found:
-            manifest = await found.manifest(made.id)
-        assert manifest.universes[0].name == process.universe.name
-
-
-async def test_newer_formats_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = str(tmp_path / "backups")
-    async with stores(tmp_path, "memory", "memory") as (here, there):
-        await filled(here, worlds=1)
-        with monkeypatch.context() as patched:
-            patched.setattr(space, "FORMAT_MINOR", space.FORMAT_MINOR + 1)
-            await backups.backup(await bare(here), folder)
-        with pytest.raises(errors.StoreVersion, match="use a matching release"):
-            await backups.restore(folder, await bare(there))
-
-
-# --- Cut off ---------------------------------------------------------------------------------------------------------
-
-
-class CutOffObjects:
-    """Objects that fail for good at one of their puts: before it, or behind it."""
-
-    def __init__(self, inner: Any, at: int, *, behind: bool) -> None:
-        self._inner = inner
-        self._left = at
-        self._behind = behind
-        self.get, self.list, self.delete, self.close = inner.get, inner.list, inner.delete, inner.close
-
-    async def put(self, name: str, body: bytes) -> None:
-        self._left -= 1
-        if self._left < 0 or (self._left == 0 and not self._behind):
-            raise errors.StoreFailed("cut off")
-        await self._inner.put(name, body)
-        if self._left == 0:
-            raise errors.StoreFailed("cut off")
-
-
-@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
-async def test_a_backup_that_is_cut_off_at_any_file_is_none_and_the_next_goes_on(
-    behind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = compose.open_objects
-    async with stores(tmp_path, "memory", "memory") as (here, there):
-        await filled(here, worlds=1)
-        store = await bare(here)
-        folder, whole = str(tmp_path / "backups"), 0
-        blobs: list[int] = []
-        for at in range(1, 200):
-
-            async def cut(url: str, env: Any, *, create: bool, at: int = at) -> Any:
-                return CutOffObjects(await opened(url, env, create=create), at, behind=behind)
-
-            monkeypatch.setattr(compose, "open_objects", cut)
-            with contextlib.suppress(errors.StoreFailed):
-                whole = at
-                blobs.append((await backups.backup(store, folder)).new_blobs)
-                break
-            monkeypatch.setattr(compose, "open_objects", opened)
-            await backups.verify(folder)
-        monkeypatch.setattr(compose, "open_objects", opened)
-        assert whole > 5
-        assert blobs[0] == 0, "what the others had put is used"
-        await backups.backup(store, folder, keep=1)
-        async with backups.opened(folder) as found:
-            [left] = await found.ids()
-            manifest = await found.manifest(left)
-            assert len(await found.names("blobs/")) == len(await found.names("index/"))
-            assert len(await found.names("keys/")) == len([f for f in manifest.files if f.kind is not FileKind.BLOBS])
-        await backups.restore(folder, await bare(there))
-
-
-@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
-async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: bool, tmp_path: Path) -> None:
-    folder = str(tmp_path / "backups")
-    async with stores(tmp_path, "memory") as (here,):
-        process = await filled(here, worlds=2)
-        await process.universe.world("w1").start(work(0), id="claimed")
-        await world_files.begun.wait()
-        await process.universe.world("w0").pause()
-        await process.universe.world("w0").send(Add(10), id="unread")
-        head = await process.universe.world("w0").head()
-        await backups.backup(await bare(here), folder)
-        await process.kill()
-    for at in range(1, 100):
-        async with stores(tmp_path / str(at), "memory") as (there,):
-            cut = await bare(there, functools.partial(world_files.CutOff, at=at, behind=behind))
-            try:
-                await backups.restore(folder, cut)
-            except errors.StoreFailed:
-                assert not await _is_made(cut.engine) or behind
-                if not await _is_made(cut.engine):
-                    await there.jump(turns.TTL_US / 1_000_000 + 1)
-                    await backups.restore(folder, await bare(there))
-                ended = False
-            else:
-                ended = True
-            copy = await there.process()  # no adapter, which would clear away
-            world = copy.universe.world("w0")
-            assert await world.head() == head
-            assert await kit.unread(copy.engine, await world._handle.address()) == 1
-            assert await _turn(copy.engine) is None
-            assert (await doctor.examine(copy.universe._connection, repair=False)).findings == []
-            due = kv.Range(*work_keys.due_all(copy.universe._connection.id))
-            assert len((await copy.engine.read(due)).page(0).items) == 1, "nothing is left of the first attempt"
-            await verify.verify(copy.universe._connection, await world._handle.address())
-            await copy.close()
-            if ended:
-                assert at > 5
-                return
-    raise AssertionError("it never ended")
-
-
-async def _is_made(engine: Any) -> bool:
-    read = await engine.read(kv.Range(*universe_keys.names(), count_max=1))
-    return bool(read.page(0).items)
-
-
-async def _turn(engine: kv.Engine) -> bytes | None:
-    return (await engine.read(kv.Get(copying_keys.restoring_key()))).value(0)
-
-
-async def test_another_restore_that_was_not_finished_is_named(tmp_path: Path) -> None:
-    folder = str(tmp_path / "backups")
-    async with stores(tmp_path, "memory", "memory") as (here, there):
-        await filled(here, worlds=1)
-        first = await backups.backup(await bare(here), folder)
-        await backups.backup(await bare(here), folder)
-        cut = await bare(there, lambda engine: world_files.CutOff(engine, 4, behind=False))
-        with pytest.raises(errors.StoreFailed):
-            await backups.restore(folder, cut)
-        with pytest.raises(errors.Exists, match="was not finished"):
-            await backups.restore(folder, await bare(there), id=first.id)
-
-
-async def test_one_backup_of_a_store_at_a_time(tmp_path: Path) -> None:
-    async with stores(tmp_path, "memory") as (here,):
-        await filled(here, worlds=1)
-        store = await bare(here)
-        turn = turns.Turn(store.engine, store.env, kv.Get(copying_keys.backup_key()), "another backup")
-        await turn.take()
-
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(0.1)
-                await turn.commit(kv.Batch())
-
-        renewing = asyncio.create_task(renew())
-        with pytest.raises(errors.Closed, match="another backup is under way"):
-            await backups.backup(store, str(tmp_path / "backups"))
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
-        await here.jump(turns.TTL_US / 1_000_000 + 1)
-        await backups.backup(store, str(tmp_path / "backups"))
-        with pytest.raises(errors.Conflicted):
-            await turn.commit(kv.Batch())
-
-
-class Losing(kit.Around):
-    """An engine whose first frozen state is lost."""
-
-    def __init__(self, engine: kv.Engine) -> None:
-        super().__init__(engine)
-        self._freezes = 0
-
-    async def freeze(self) -> kv.Frozen:
-        self._freezes += 1
-        frozen = await kv.freeze(self._engine)
-        return Lost(frozen) if self._freezes == 1 else frozen
-
-
-class Lost:
-    def __init__(self, frozen: kv.Frozen) -> None:
-        self._frozen = frozen
-        self._left = 3
-
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
-        self._left -= 1
-        if self._left < 0:
-            raise errors.StoreUnavailable("the frozen state is lost")
-        return await self._frozen.read(*requests)
-
-    async def close(self) -> None:
-        await self._frozen.close()
-
-
-@pytest.mark.probe("copies.frozen-again")
-async def test_a_frozen_state_that_is_lost_is_taken_again(tmp_path: Path) -> None:
-    async with stores(tmp_path, "memory") as (here,):
-        await filled(here, worlds=1)
-        made = await backups.backup(await bare(here, Losing), str(tmp_path / "backups"))
-        assert [each.id for each in await backups.verify(str(tmp_path / "backups"))] == [made.id]
-
-
-async def test_backups_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = s3.shared()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.SECRET_KEY)
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    folder = server.url(f"backups-{os.getpid()}")
-    async with stores(tmp_path, "lmdb", "memory") as (here, there):
-        process = await filled(here, worlds=2)
-        first = await backups.backup(await bare(here), folder)
-        await process.close()
-        assert (await backups.backup(await bare(here), folder, keep=1)).pruned == 1
-        [checked] = await backups.verify(folder)
-        assert checked.blobs == first.blobs
-        await backups.restore(folder, await bare(there))
-        copy = await there.process(app)
-        assert [meta.name async for meta in copy.universe.worlds()] == ["w1", "w0"]

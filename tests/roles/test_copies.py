@@ -16,7 +16,7 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.roles import compacting, conftest, kit, travels
-from tests.roles.test_backups import bare
+from tests.roles.backing_up import bare
 from tests.roles.test_travels import histories
 from tests.roles.travels import Model, Tree
 from worldline.base import errors
