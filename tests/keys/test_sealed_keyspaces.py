@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.keys.golden_keys import KEYS
 from tests.keys.samples import AT, UNIVERSE
-from tests.keys.test_keys import KEYS
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import cas, space

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.keys import test_keys
+from tests.keys import golden_keys
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.observe import key_kinds
@@ -28,7 +28,7 @@ def by_taking_apart(key: bytes) -> str:
             return "world_meta" if inside is space.InWorld.META else inside.name.lower()
 
 
-WHOLE = [(name, build) for name, build, _ in test_keys.KEYS if not name.endswith("prefix")]
+WHOLE = [(name, build) for name, build, _ in golden_keys.KEYS if not name.endswith("prefix")]
 
 
 @pytest.mark.parametrize(("name", "build"), WHOLE, ids=[f"{i}-{name}" for i, (name, _) in enumerate(WHOLE)])
