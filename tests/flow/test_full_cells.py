@@ -15,7 +15,7 @@ import worldline as wl
 from tests import aio
 from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
 from tests.flow.shop import Order, Shop
-from tests.flow.test_worlds import opened
+from tests.flow.shop_worlds import opened
 from tests.roles.conftest import lmdb_kit
 from tests.roles.kit import Kit
 from worldline import flow, testing

@@ -1,120 +1,31 @@
-"""Flow domains in worlds, on the test world: every step is done twice there, and every world is proved at its end."""
+"""Flow domains in worlds: acting, by hand, what goes wrong. On the test world, where every step is done twice, and
+every world is proved at its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
 
 import worldline as wl
 from tests.flow.documents import document, effect, field, get, lit, op, put, seq, when
-from tests.flow.shop import TODOS, Order, Order2, Order3, Shop, break_clearing
+from tests.flow.shop import Order, Shop, break_clearing
+from tests.flow.shop_worlds import intents, opened, waiting
 from worldline import flow, testing
-from worldline.base import errors, limits
-from worldline.codec import canonical, structs
+from worldline.base import limits
+from worldline.codec import canonical
 from worldline.kernel import replay, runs
-from worldline.kernel.domains import acting, declared, kept
+from worldline.kernel.domains import acting, kept
 from worldline.kernel.domains.asking import Target
-from worldline.kernel.events import Answer
-from worldline.kernel.flow import jobs
-from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.exporting import tools as exporting
 from worldline.kernel.state import Machine
 from worldline.model import inbox, payload
 from worldline.model import step as steps
-from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
+from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.testing.worlds import TestWorld
-
-
-@dataclass(frozen=True)
-class Added:
-    __schema__: ClassVar[str] = "Todos.add"
-    count: int
-
-
-@dataclass
-class Sums:
-    count: int = 0
-
-    @wl.on
-    def added(self, event: Added) -> None:
-        self.count += event.count
-
-
-@contextmanager
-def opened(shop: Shop, *answers: Any, **options: Any) -> Iterator[TestWorld]:
-    script = wl.Script().on(shop.charge, *(answers or ("r-1",)))
-    with testing.world(shop.app, script, **options) as world:
-        yield world
-        world.prove()
-
-
-def intents(world: TestWorld) -> list[str]:
-    """What has left the world, by the name that it has outside."""
-    return [intent.hex() for intent in world.machine.work.open]
-
-
-def waiting(world: TestWorld, key: str) -> list[str]:
-    return [each.id for each in kept.decode(world.machine.cells["Order", key].data)[0].queue]
-
-
-# --- Declaring ---------------------------------------------------------------------------------------------------
-
-
-def test_a_domain_is_declared_as_class_and_as_document() -> None:
-    shop = Shop()
-    assert (shop.order, shop.todos.name) == (Order, "Todos")
-    assert {name: (each.keyed, each.actions) for name, each in shop.app.domains.items()} == {
-        "Todos": (False, ["add", "clear"]), "Order": (True, ["fill", "pay"]),
-    }  # fmt: skip
-    assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
-
-
-def test_perform_into_a_field_that_is_never_null_is_refused() -> None:
-    class Letter(flow.Domain):
-        text: str = ""
-
-        @flow.action
-        def fetch(self) -> None:
-            flow.perform(flow.ask("fetch"), into=self.text)
-
-    with pytest.raises(wl.BadInput, match="'fetch' is never asked for: text is never null; let the field begin"):
-        wl.Program("post").domain(Letter)
-
-
-def test_clashes_and_wrong_documents_are_refused() -> None:
-    app = wl.Program("app")
-    app.domain(keyed=True)(Order)
-    with pytest.raises(wl.BadInput, match="already has a flow domain named 'Order'"):
-        app.domain(keyed=True)(Order)
-    with pytest.raises(flow.SchemaRefused):
-        app.domain({**TODOS, "actions": {}})
-    with pytest.raises(wl.BadInput, match="or a document"):
-        app.domain(7)  # type: ignore[call-overload]
-    with pytest.raises(wl.BadInput, match="has no dot"):
-        app.domain(TODOS, name="a.b")
-    with pytest.raises(wl.BadInput, match="is declared as 'Order' already"):
-        wl.Program("other").domain(name="Bill")(Order)
-
-    app.reducer(name="Todos")(Sums)
-    app.domain(TODOS, name="Todos")
-    with pytest.raises(wl.BadInput, match="both a reducer and a flow domain named 'Todos'"):
-        testing.world(app).__enter__()
-
-
-def test_an_event_named_as_an_action_is_refused() -> None:
-    app = wl.Program("app")
-    app.domain(TODOS, name="Todos")
-
-    app.reducer(Sums)
-    with pytest.raises(wl.BadInput, match=r"an event is named 'Todos\.add'"):
-        testing.world(app).__enter__()
-
 
 # --- Acting ------------------------------------------------------------------------------------------------------
 
@@ -362,198 +273,6 @@ def test_a_state_that_is_large_is_read_and_not_answered() -> None:
         assert len(done.state["list"][0]) == limits.FLOW_STATE_BYTES_MAX
         [told] = [each for each in world.journal() if each.kind is Kind.ANSWERED]
         assert len(told.payload) < 100
-
-
-# --- Changed documents -----------------------------------------------------------------------------------------------
-
-
-def test_an_intent_on_its_way_ends_under_its_own_document() -> None:
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        world.submit(Order.pay("tok"), key="o")
-        first = world.snapshot(Order, "o").meta.schema_hash
-        world.adopt(Shop(2).app)
-        world.advance(10)
-        snapshot = world.snapshot(Order, "o")
-        assert (snapshot.meta.schema_hash, snapshot.data["receipt"], "note" in snapshot.data) == (first, "r-1", False)
-        done = world.act(Order2.pay("tok"), key="o")
-        assert done.state.note == "paid by the second version"
-        assert world.snapshot(Order, "o").meta.schema_hash != first
-
-
-@pytest.mark.probe("domains.cell-unfit")
-def test_data_that_does_not_fit_blocks_its_cell_and_says_where() -> None:
-    shop = Shop()
-    with opened(shop) as world:
-        world.act(Order.fill(5), key="o")
-        world.adopt(Shop(3).app)
-        waits = world.submit(Order3.fill("7"), key="o", id="later")
-        assert waiting(world, "o") == ["later"]
-        assert "cents must be string, not number" in str(world.explain(Order3.fill, key="o"))
-        failed = [each for each in world.journal() if each.kind is Kind.HANDLER_FAILED]
-        assert len(failed) == 1
-        assert b"Order['o'] is blocked" in failed[0].payload
-        assert world.act(Order3.fill("7"), key="new").state.cents == "7"
-        world.crash()
-        world.adopt(Shop(1).app)
-        [answered] = [each for each in world.journal() if each.correlation == waits and each.kind is Kind.ANSWERED]
-        assert structs.decode(Answer, answered.payload).ok
-        assert world.machine.domains.blocked == {}
-
-
-def test_a_domain_that_the_program_has_no_more_takes_nothing() -> None:
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        world.submit(Order.pay("tok"), key="o")
-        less = wl.Program("shop")
-        less.domain(TODOS, name="Todos")
-        world.adopt(less)
-        with pytest.raises(errors.Error, match="nothing here takes"):
-            world.act(Order.fill(1), key="o")
-        assert ("Order", "o") in world.machine.cells
-        with pytest.raises(wl.NotFound, match="no flow domain 'Order'"):
-            world.tools(Order, key="o")
-
-
-def test_a_world_is_told_only_what_it_does_not_have() -> None:
-    shop = Shop()
-    with opened(shop) as world:
-        assert declared.news(world.machine, shop.app) is None
-        told = declared.news(world.machine, Shop(2).app)
-        assert told is not None
-        assert (len(told.documents), sorted(told.domains), told.alone) == (1, ["Order", "Todos"], True)
-    with testing.world(wl.Program("none")) as world:
-        assert world.journal() == []
-        assert list(world.machine.domains.rows()) == []
-
-
-# --- Forks, other worlds ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("policy", "live", "receipt"),
-    [("drop", False, None), ("reissue", True, "r-1"), ("share", False, "r-1"), ("script", False, "scripted")],
-)
-def test_a_fork_settles_what_is_pending_and_shares_no_key_outside(policy: Any, live: bool, receipt: str | None) -> None:
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        world.submit(Order.pay("tok"), key="o")
-        [outside] = intents(world)
-        script = wl.Script().on(shop.charge, "scripted") if policy == "script" else None
-        fork = world.fork("other", effects=policy, script=script, live=live)
-        assert outside not in intents(fork)
-        world.advance(20)
-        assert world.state(Order, "o").receipt == "r-1"
-        assert fork.state(Order, "o").receipt == receipt
-        if policy == "drop":
-            assert fork.snapshot(Order, "o").data["refused"]["code"] == jobs.EFFECT_CANCELLED
-        assert fork.act(Order.fill(6), key="o").state.cents == 6
-        fork.crash()
-        fork.prove()
-
-
-def test_what_a_dry_fork_requires_is_parked_and_answered_by_hand() -> None:
-    shop = Shop()
-    with opened(shop) as world:
-        world.act(Order.fill(5), key="o")
-        fork = world.fork("dry")
-        fork.submit(Order.pay("tok"), key="o")
-        [pending] = fork.machine.work.open.values()
-        assert pending.parked is not None
-        fork.crash()
-        [pending] = fork.machine.work.open.values()
-        assert pending.parked is not None
-        assert fork.answer(shop.charge, "by hand") == 1
-        assert fork.state(Order, "o").receipt == "by hand"
-        scripted = world.fork("scripted", script=wl.Script().on(shop.charge, "said before"))
-        assert scripted.act(Order.pay("tok"), key="o").state.receipt == "said before"
-        fork.prove()
-        scripted.prove()
-
-
-@pytest.mark.probe("fork.shared-requirement")
-def test_a_fork_of_a_fork_that_shares_asks_for_the_effect_itself() -> None:
-    """Found by the simulator: it looked for the answer of its parent's parent, whatever its policy said."""
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        world.submit(Order.pay("tok"), key="o")
-        sharing = world.fork("sharing", effects="share")
-        script = wl.Script().on(shop.charge, "scripted")
-        forks = {
-            policy: sharing.fork(policy, effects=policy, script=script if policy == "script" else None)
-            for policy in ("drop", "reissue", "share", "script")
-        }
-        asked = {policy: [each.name for each in fork.machine.work.open.values()] for policy, fork in forks.items()}
-        assert asked == {"drop": [], "reissue": ["charge"], "share": ["worldline.share"], "script": []}
-        assert forks["reissue"].answer(shop.charge, "by hand") == 1
-        world.advance(20)
-        receipts = {policy: fork.state(Order, "o").receipt for policy, fork in forks.items()}
-        assert receipts == {"drop": None, "reissue": "by hand", "share": "r-1", "script": "scripted"}
-        for fork in forks.values():
-            fork.prove()
-
-
-@pytest.mark.probe("domains.asked-before-fork")
-def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
-    """Found by the simulator: both answered under one id, and whichever came first was taken."""
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        ask_to_pay(world, b"m")
-        fork = world.fork("other", effects="reissue", live=True)
-        ask_to_pay(fork, b"n")
-        fork.crash()
-        world.advance(10)
-        assert [replies(each) for each in (world, fork)] == [[(b"m" * 16).hex()], [(b"n" * 16).hex()]]
-        assert kept.decode(fork.machine.cells["Order", "o"].data)[0].owed == {}
-        fork.prove()
-
-
-def ask_to_pay(world: TestWorld, id: bytes) -> steps.Stepped:
-    """The step of a message by which another world asks this one to pay the order "o"."""
-    data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
-    message = inbox.Message(
-        id * 16,
-        b"u" * 16,
-        b"w" * 16,
-        1,
-        MessageMode.TYPED,
-        "Order.pay",
-        payload.inline(data),
-        reply=Reply.MESSAGE,
-    )
-    return world.step(message, data)
-
-
-def replies(world: TestWorld) -> list[str]:
-    return [each.correlation for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
-
-
-def test_forks_behind_every_step_come_to_the_same() -> None:
-    shop = Shop()
-
-    def scenario(world: TestWorld) -> Any:
-        world.act(Order.fill(5), key="o")
-        world.act(shop.todos.action("add")(title="milk"))
-        return world.act(Order.pay("tok"), key="o").state.receipt
-
-    assert testing.everywhere.fork(scenario, shop.app, wl.Script().on(shop.charge, wl.Script.later(1, "r-1"))) > 10
-
-
-def test_another_world_acts_and_gets_the_end_as_its_reply() -> None:
-    shop = Shop()
-    with opened(shop, wl.Script.later(5, "r-1")) as world:
-        world.act(Order.fill(5), key="o")
-        assert ask_to_pay(world, b"m").outgoing == []
-        world.crash()
-        world.advance(10)
-        sent = [each for each in world.journal() if each.kind is Kind.MESSAGE_SENT]
-        assert [each.correlation for each in sent] == [(b"m" * 16).hex()]
-        assert b"r-1" in sent[0].payload
 
 
 # --- The same, whatever happens to the process -----------------------------------------------------------------------
