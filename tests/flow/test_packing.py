@@ -1,4 +1,4 @@
-"""The bytes of a cell's snapshot, made of parts: always those of the whole, and a large field is encoded once."""
+"""The bytes of a cell's snapshot, made at once or of parts: those of the whole; a large field is encoded once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def whole(head: snapshots.Snapshot) -> bytes:
     return canonical.encode(snapshots.plain(head))
 
 
-def lived() -> list[snapshots.Snapshot]:
+def lived(*, large: bool = True) -> list[snapshots.Snapshot]:
     """Snapshots of one cell: with and without an input, a requirement, an error, slots; fields that change and stay."""
+    items = LARGE if large else []
     domain = validation.load(document({
         "add": {
             "flow": put("list", {"kind": "append", "array": get("list"), "items": [get("input.title")]}),
@@ -32,22 +33,24 @@ def lived() -> list[snapshots.Snapshot]:
         "one": put("count", op("add", get("count"), lit(0.5))),
     }, {"list": field("array", []), "note": field("string"), "\u00fc": field("object")}))  # fmt: skip
     running = jobs.Domain(domain, core.Core(trace=False))
-    heads = [core.created(domain, {"list": LARGE}, CONTEXT)]
+    heads = [core.created(domain, {"list": items}, CONTEXT)]
 
     def run(job: jobs.Job) -> None:
-        heads.append(jobs.run(job, heads[-1], running, CONTEXT, lambda _, **__: None).head)
+        heads.append(jobs.run(job, heads[-1], running, CONTEXT, jobs.unheard).head)
 
     for number, action in enumerate(["one", "one", "add", "one", "ask"]):
         given = {"input": {"title": "tea"}} if action == "add" else {}
         run(jobs.StartIntent(snapshots.Intent(action, f"i-{number}", **given)))
     [pending] = heads[-1].system.pending_requirements
     run(jobs.FulfillEffect("i-4", pending.id, (), jobs.Failure("EFFECT_TIMEOUT", "late")))
-    run(jobs.ApplyPatches((patches.set_("\u00fc", {"x": LARGE}), patches.set_("nowhere", 1)), "test"))
+    run(jobs.ApplyPatches((patches.set_("\u00fc", {"x": items}), patches.set_("nowhere", 1)), "test"))
     return heads
 
 
-def test_the_bytes_are_those_of_the_whole_snapshot() -> None:
-    packer, heads = packing.Packer(), lived()
+@pytest.mark.parametrize("large", [True, False])
+def test_the_bytes_are_those_of_the_whole_snapshot(large: bool) -> None:
+    packer, heads = packing.Packer(), lived(large=large)
+    assert all((len(whole(each)) > packing.SMALL_BYTES_MAX) is large for each in heads), "each is encoded its own way"
     assert [len(each.system.pending_requirements) for each in heads].count(1) == 1
     assert any(each.input is not msgspec.UNSET for each in heads)
     for head in [*heads, *reversed(heads)]:
@@ -68,7 +71,9 @@ def test_a_large_field_that_stays_is_encoded_once(monkeypatch: pytest.MonkeyPatc
         return encode(value, around=around)
 
     monkeypatch.setattr(canonical, "encode", counting)
-    packer, heads = packing.Packer(), lived()
+    heads = lived()
+    packer = packing.Packer(len(whole(heads[0])))
+    encoded.clear()
     for head in heads[:3]:
         packer.pack(head)
         packer.rest()

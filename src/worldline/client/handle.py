@@ -54,14 +54,18 @@ class Handle:
         """Send a request and wait for its answer."""
         return (await self.ask_at(schema, data, id=id))[0]
 
-    async def ask_at(self, schema: str, data: bytes, *, id: str | None = None) -> tuple[bytes, int]:
-        """The same, with the height at which the answer stands."""
+    async def ask_at(
+        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = ""
+    ) -> tuple[bytes, int]:
+        """The same, with the height at which the answer stands. `correlation`: one that no other has, if it is known
+        already.
+        """
         if id is not None:
             ids.check_client_id(id)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
-        correlation = id or self.universe.store.env.random_bytes(16).hex()
+        correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
-        return await answers.ask(self.universe, await self.address(), item, data, correlation, client_id=id)
+        return await answers.ask(self.universe, self._at or await self.address(), item, data, correlation, client_id=id)
 
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""

@@ -126,10 +126,16 @@ def _head(major: int, count: int) -> bytes:
     return bytes((major << 5 | 23 + size.bit_length(),)) + count.to_bytes(size, "big")
 
 
+def is_shallow(data: bytes) -> bool:
+    """Whether canonical bytes are plainly nested no deeper than the limit. Others may be, or not."""
+    size = len(data)
+    return size <= limits.CBOR_DEPTH_MAX or (size <= _GLANCE_BYTES_MAX and not _may_be_deep(data))
+
+
 def decode(data: bytes) -> Value:
     """The value whose canonical bytes `data` are, or `DecodeError`."""
     size = len(data)
-    if size > limits.CBOR_DEPTH_MAX and (size > _GLANCE_BYTES_MAX or _may_be_deep(data)):
+    if not is_shallow(data):
         _scan(data)
     value: Value
     try:

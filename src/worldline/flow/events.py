@@ -46,10 +46,6 @@ def again(
 ) -> snapshots.Snapshot:
     """One job once more."""
     try:
-        return jobs.run(job, head, domain, context, _unheard).head
+        return jobs.run(job, head, domain, context, jobs.unheard).head
     except errors.Error as error:
-        return jobs.failed(job, error, head, domain, context=context, emit=_unheard).head
-
-
-def _unheard(type: str, **fields: Any) -> None:
-    """A replay is not traced."""
+        return jobs.failed(job, error, head, domain, context=context, emit=jobs.unheard).head

@@ -37,33 +37,45 @@ class Chunk(msgspec.Struct, frozen=True):
 Live = journal.Entry | Chunk | None
 
 
+class Expecting:
+    """Around the waiting for an entry. Written out: every answer is waited for this way."""
+
+    __slots__ = ("_at", "_everywhere", "_future", "_key")
+
+    def __init__(self, everywhere: dict[ids.Address, Waiting], at: ids.Address, key: tuple[Kind, str]) -> None:
+        self._everywhere = everywhere
+        self._at = at
+        self._key = key
+        self._future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> asyncio.Future[journal.Entry]:
+        self._everywhere.setdefault(self._at, {}).setdefault(self._key, []).append(self._future)
+        return self._future
+
+    def __exit__(self, *_: object) -> None:
+        future, waiting = self._future, self._everywhere.get(self._at, {})
+        futures = waiting.get(self._key, [])
+        if future in futures:
+            futures.remove(future)
+            if not futures:
+                del waiting[self._key]
+            if not waiting:
+                del self._everywhere[self._at]
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # the caller has stopped waiting: mark it as retrieved
+
+
 class Hub:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._expected: dict[ids.Address, Waiting] = {}
         self._followers: dict[ids.Address, list[asyncio.Queue[Live]]] = {}
 
-    @contextmanager
-    def expecting(self, at: ids.Address, kind: Kind, correlation: str) -> Iterator[asyncio.Future[journal.Entry]]:
+    def expecting(self, at: ids.Address, kind: Kind, correlation: str) -> Expecting:
         """The next entry of this kind with this correlation, as a future; for the end of a run, or that the world goes
         back (`ends_wait`). `Fenced` if the world moves before.
         """
-        future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
-        key = (kind, correlation)
-        self._expected.setdefault(at, {}).setdefault(key, []).append(future)
-        try:
-            yield future
-        finally:
-            waiting = self._expected.get(at, {})
-            futures = waiting.get(key, [])
-            if future in futures:
-                futures.remove(future)
-                if not futures:
-                    del waiting[key]
-                if not waiting:
-                    del self._expected[at]
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # the caller has stopped waiting: mark it as retrieved
+        return Expecting(self._expected, at, (kind, correlation))
 
     @contextmanager
     def following(self, at: ids.Address) -> Iterator[asyncio.Queue[Live]]:

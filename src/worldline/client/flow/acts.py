@@ -48,9 +48,9 @@ class Acts:
         intent = id or self._universe.store.env.random_bytes(16).hex()
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
         if timeout is None:
-            return await self._acted(act, await self._submitted(schema, data, key, id), key)
+            return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
         async with asyncio.timeout(limit_seconds(timeout)):
-            return await self._acted(act, await self._submitted(schema, data, key, id), key)
+            return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
 
     async def _acted(self, act: Act[S], answered: tuple[bytes, int], key: str) -> Acted[S]:
         """The end of an intent, by its answer and the height at which that stands."""
@@ -59,10 +59,14 @@ class Acts:
             return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=answered[1]))
         return acted_of(act, said, snapshots.received(said.state))
 
-    async def _submitted(self, schema: str, data: bytes, key: str, id: str | None) -> tuple[bytes, int]:
-        """A chosen id is taken once, as every client id is, in the cell that it is for."""
+    async def _submitted(
+        self, schema: str, data: bytes, key: str, id: str | None, drawn: str = ""
+    ) -> tuple[bytes, int]:  # fmt: skip
+        """A chosen id is taken once, as every client id is, in the cell that it is for; one that was drawn is the
+        caller's correlation, too.
+        """
         if id is None:
-            return await self._handle.ask_at(schema, data)
+            return await self._handle.ask_at(schema, data, correlation=drawn)
         domain, _, _ = schema.partition(".")
         once = digest.hash_parts(b"act", domain.encode(), key.encode(), id.encode()).hex()
         try:

@@ -17,6 +17,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, Reply
 
 _only_snapshot = canonical.joiner("snapshot")
+_BOUNDED = ("owed", "named")  # no value of a user is in them
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -89,7 +90,10 @@ def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Pack
     rest: dict[str, Any] = msgspec.to_builtins(kept, builtin_types=(bytes,))
     snapshot = (packer or Packer()).pack(head)
     if rest:
-        parts = {name: canonical.encode(each, around=1) for name, each in rest.items()}
+        parts = {
+            name: canonical.encode_flat(each) if name in _BOUNDED else canonical.encode(each, around=1)
+            for name, each in rest.items()
+        }
         data = canonical.join_map({**parts, "snapshot": snapshot})
     else:
         data = _only_snapshot(snapshot)

@@ -1,5 +1,5 @@
-"""The snapshot of a cell as canonical bytes, made of parts: a large field that a step leaves alone is not encoded
-again.
+"""The snapshot of a cell as canonical bytes: a small one made at once, a larger one of parts, so that a large field
+that a step leaves alone is not encoded again.
 
 Containers of a snapshot are never changed in place (`kernel/flow/values.py`), so a field that is the same object has
 the same bytes. What is kept is a cache: without it the bytes come out the same.
@@ -15,43 +15,52 @@ from worldline.codec import canonical
 from worldline.kernel.flow import snapshots, values
 
 LARGE_BYTES_MIN: Final = 512  # of a field whose bytes are kept; those of a smaller one are made as quickly
+SMALL_BYTES_MAX: Final = 2_048  # of a snapshot that is encoded at once
 _FIELD_DEPTH: Final = 3  # a field stands in the data, in the snapshot, in a cell or an answer
 _PART_DEPTH: Final = 2
 _joined: Final = canonical.joiner("data", "computed", "system", "meta")
 _joined_with_input: Final = canonical.joiner("data", "computed", "system", "meta", "input")
-_IDLE: Final = snapshots.System()
-_IDLE_BYTES: Final = canonical.encode(snapshots.plain(_IDLE))
+_IDLE_PLAIN: Final = snapshots.plain(snapshots.IDLE)
+_IDLE_BYTES: Final = canonical.encode(_IDLE_PLAIN)
 
 
 class Packer:
-    """Of one cell."""
+    """Of one cell. `size`: about how many bytes it takes, if that is known."""
 
-    __slots__ = ("_fields", "_last")
+    __slots__ = ("_fields", "_is_small", "_last")
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 0) -> None:
         self._fields: dict[str, tuple[Any, bytes]] = {}
+        self._is_small = size <= SMALL_BYTES_MAX
         self._last: tuple[snapshots.Snapshot, bytes] | None = None
 
     def pack(self, head: snapshots.Snapshot) -> bytes:
         """The bytes of a snapshot as JSON values. `EncodeError` for what has none: values that are nested too deep."""
         if self._last is not None and self._last[0] is head:
             return self._last[1]
-        parts = (
-            self._data(head.data),
-            canonical.encode(head.computed, around=_PART_DEPTH),
-            _IDLE_BYTES if head.system == _IDLE else _plain(head.system),
-            canonical.encode_flat(msgspec.to_builtins(head.meta)),
-        )
-        if head.input is values.MISSING:
-            made = _joined(*parts)
-        else:
-            made = _joined_with_input(*parts, canonical.encode(head.input, around=_PART_DEPTH))
+        made = _at_once(head) if self._is_small else self._by_parts(head)
+        if made is None:
+            made = self._by_parts(head)
+        self._is_small = len(made) <= SMALL_BYTES_MAX
         self._last = head, made
         return made
 
     def rest(self) -> None:
         """Between steps only large fields are kept."""
         self._last = None
+
+    def _by_parts(self, head: snapshots.Snapshot) -> bytes:
+        parts = (
+            self._data(head.data),
+            canonical.encode(head.computed, around=_PART_DEPTH),
+            _IDLE_BYTES
+            if head.system == snapshots.IDLE
+            else canonical.encode(snapshots.plain(head.system), around=_PART_DEPTH),
+            canonical.encode_flat(msgspec.to_builtins(head.meta)),
+        )
+        if head.input is values.MISSING:
+            return _joined(*parts)
+        return _joined_with_input(*parts, canonical.encode(head.input, around=_PART_DEPTH))
 
     def _data(self, data: dict[str, Any]) -> bytes:
         known, self._fields = self._fields, {}
@@ -66,5 +75,15 @@ class Packer:
         return canonical.join_map(parts)
 
 
-def _plain(record: msgspec.Struct) -> bytes:
-    return canonical.encode(snapshots.plain(record), around=_PART_DEPTH)
+def _at_once(head: snapshots.Snapshot) -> bytes | None:
+    """The same bytes by one call. A snapshot's values were checked when they came into it, all but how deep they stand
+    in each other: None if that is a question.
+    """
+    plain: dict[str, Any] = {
+        "data": head.data, "computed": head.computed, "meta": msgspec.to_builtins(head.meta),
+        "system": _IDLE_PLAIN if head.system == snapshots.IDLE else snapshots.plain_system(head.system),
+    }  # fmt: skip
+    if head.input is not values.MISSING:
+        plain["input"] = head.input
+    made = canonical.encode_flat(plain)
+    return made if canonical.is_shallow(made) else None

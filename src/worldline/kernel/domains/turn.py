@@ -45,14 +45,16 @@ class Turn:
         self.domain = domain
         self.key = key
         self._cell = machine.find_cell((domain, key))
-        self._packer = Packer()
         if self._cell is None:
             self._kept, self.head = Kept(), documents.created(machine, domain, self._context("initial"))
+            self._packer = Packer()
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
+            self._packer = Packer(len(self._cell.data))
         else:
             self._kept, self.head, self._packer = self._cell.value
         self._derived = Derived()
+        self._emit = jobs.unheard if documents.recorder.get() is None else self._tell
         self._unapplied: Exception | None = None
         self._jobs_run = 0  # of the intent on its way
 
@@ -115,17 +117,20 @@ class Turn:
         """Run the jobs, write the cell, and then do what follows: effects, answers."""
         start = self._progress()
         try:
-            while (job := self._next()) is not None:
-                self._settle(self._outcome(job))
+            stack.call(self._run_jobs)
             leaving = self._leaving()
             data = self._closed(limits.FLOW_CELL_BYTES_MAX)
         except (errors.TooLarge, errors.EncodeError):
             probes.hit("domains.cell-unstorable")
             self._go_back(start)
-            data = self._run_one_by_one()
+            data = stack.call(self._run_one_by_one)
             leaving = self._leaving()
         self._write(data)
         self._derived.carry_out(self.machine, self.domain, self.key, leaving, emit=self._emit)
+
+    def _run_jobs(self) -> None:
+        while (job := self._next()) is not None:
+            self._settle(self._outcome(job))
 
     def _leaving(self) -> list[Held]:
         return asking.leaving(self.machine, self.domain, self.key, self._derived.asked)
@@ -156,7 +161,7 @@ class Turn:
     def _outcome(self, job: jobs.Job) -> jobs.Outcome:
         context = self._context(jobs.seed(job, self.head))
         try:
-            found: jobs.Outcome = stack.call(jobs.run, job, self.head, self._document(), context, self._emit)
+            found = jobs.run(job, self.head, self._document(), context, self._emit)
         except (MemoryError, errors.CannotStep):
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
@@ -217,6 +222,8 @@ class Turn:
         if outcome.fatal:
             self._stop(outcome.fatal)
             return
+        if outcome.dropped:
+            self._derived.stale.append(outcome.dropped)
         self._derived.jobs.extend(outcome.jobs)
         self._derived.asked.extend((each, outcome.head) for each in outcome.effects)
         if outcome.ended is not None:
@@ -293,12 +300,10 @@ class Turn:
     def _context(self, seed: str) -> snapshots.Context:
         return snapshots.Context(self._now, seed, self.machine.domains.env)
 
-    def _emit(self, type: str, **said: Any) -> None:
-        if type == "effect:fulfill:drop":
-            self._derived.stale.append(said["requirementId"])
+    def _tell(self, type: str, /, **said: Any) -> None:
         told = documents.recorder.get()
-        if told is not None:
-            told(self.domain, self.key, type, jobs.told(said))
+        assert told is not None, "what is not recorded is not told"
+        told(self.domain, self.key, type, jobs.told(said))
 
     def _write(self, data: bytes) -> None:
         machine, name = self.machine, (self.domain, self.key)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 
 from worldline.kernel.flow import computed, faults, hashing, nodes, schema
-from worldline.kernel.flow.expressions import compiler
+from worldline.kernel.flow.expressions import compiler, lookups, shapes
 from worldline.kernel.flow.expressions.scope import Run
 
 T = TypeVar("T")
@@ -52,7 +52,9 @@ class Compiled:
 
     def _evaluation(self) -> computed.Evaluation:
         fields = self.schema.computed.fields
-        return tuple((key, self._compiler.one(fields[key].expr)) for key in computed.ordered(fields))
+        steps = tuple((key, self._compiler.one(fields[key].expr)) for key in computed.ordered(fields))
+        read = [path for key, _ in steps for path in shapes.paths(fields[key].expr)]
+        return computed.Evaluation(steps, lookups.fields_of(read))
 
     def _once(self, key: tuple[str, str], make: Callable[[], T]) -> T:
         found = self._made.get(key)

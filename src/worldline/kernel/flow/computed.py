@@ -7,12 +7,13 @@ missing is null. One that cannot be evaluated leaves all of them empty: a reader
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
+
+from msgspec.structs import replace
 
 from worldline.kernel.flow import faults, schema, snapshots, values
 from worldline.kernel.flow.expressions.scope import Run, Scope
-
-Evaluation = tuple[tuple[str, Run], ...]
 
 
 def ordered(fields: Mapping[str, schema.ComputedField]) -> list[str]:
@@ -44,16 +45,48 @@ class Failed(Exception):
         self.fault = fault
 
 
-def evaluated(evaluation: Evaluation, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:
-    """All of them. Raises `Failed`."""
-    scope = Scope(snapshot)
-    scope.begin_computed(meter)
-    found = scope.computed
-    for key, run in evaluation:
-        try:
-            value = run(scope)
-            meter.spend(1)
-            found[key] = None if value is values.MISSING else values.checked(value, meter, key)
-        except faults.Fault as fault:
-            raise Failed(key, fault) from None
-    return found
+class Evaluation:
+    """The computed values of a document. `steps`: each with its key, in their order; `fields`: those of the data that
+    they depend on, None if they depend on something else, too.
+
+    The last ones are remembered. Containers of a snapshot are never changed in place, so the same fields have the same
+    computed values: most jobs of a host touch none of them.
+    """
+
+    __slots__ = ("_fields", "_last", "_steps")
+
+    def __init__(self, steps: tuple[tuple[str, Run], ...], fields: tuple[str, ...] | None) -> None:
+        self._steps = steps
+        self._fields = fields
+        self._last: tuple[list[Any], dict[str, Any], int] | None = None  # the fields, the values, what they cost
+
+    def run(
+        self, snapshot: snapshots.Snapshot, data: dict[str, Any], given: Any, meter: values.Meter
+    ) -> dict[str, Any]:
+        """All of them, of this data and this input; the rest is the snapshot's. Raises `Failed`. Remembered ones cost
+        as much as others, and fail as others do.
+        """
+        if self._fields is None:
+            return self._evaluated(replace(snapshot, data=data, input=given), meter)
+        read = [data.get(name, values.MISSING) for name in self._fields]
+        last = self._last
+        if last is not None and meter.can_spend(last[2]) and all(map(is_, read, last[0])):
+            meter.spend(last[2])
+            return last[1]
+        begun = meter.work
+        found = self._evaluated(replace(snapshot, data=data, input=given), meter)
+        self._last = read, found, meter.work - begun
+        return found
+
+    def _evaluated(self, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:
+        scope = Scope(snapshot)
+        scope.begin_computed(meter)
+        found = scope.computed
+        for key, run in self._steps:
+            try:
+                value = run(scope)
+                meter.spend(1)
+                found[key] = None if value is values.MISSING else values.checked(value, meter, key)
+            except faults.Fault as fault:
+                raise Failed(key, fault) from None
+        return found

@@ -110,9 +110,8 @@ class Core:
                     data = patches.written(data, patch, schema.fields)
             except faults.Fault as fault:
                 refused.append(_patch_error(snapshot, patch, fault, context))
-        applied = msgspec.structs.replace(snapshot, data=data)
         try:
-            derived = computed.evaluated(schema.evaluation(), applied, values.Meter())
+            derived = schema.evaluation().run(snapshot, data, snapshot.input, values.Meter())
         except (faults.Fault, computed.Failed) as fault:
             derived = {}
             refused.append(_error(fault, "", context))
@@ -223,15 +222,15 @@ class Core:
     ) -> Computed:
         context, status, error = flow.context, _ENDS[flow.status], flow.error
         requirements = tuple(flow.requirements) if status == "pending" else ()
-        current = msgspec.structs.replace(before, data=flow.scope.data, input=intent.input)
+        data, given = flow.scope.data, intent.input
         try:
-            derived = computed.evaluated(schema.evaluation(), current, flow.scope.meter)
+            derived = schema.evaluation().run(before, data, given, flow.scope.meter)
         except (faults.Fault, computed.Failed) as fault:
             derived, status, requirements = {}, "error", ()
             error = _error(fault, intent.type, context)
         action = intent.type if status == "pending" else None
         system = _system(before, error, status=_STATUS[status], pending=requirements, action=action)
-        current = snapshots.Snapshot(flow.scope.data, derived, system, before.meta, intent.input)
+        current = snapshots.Snapshot(data, derived, system, before.meta, given)
         after = _settled(current, system, context, () if status == "pending" else closing)
         graph = None
         if flow.recorder is not None:
@@ -251,7 +250,9 @@ def created(schema: Compiled, data: dict[str, Any], context: snapshots.Context) 
 
 
 def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.Meter) -> snapshots.Snapshot:
-    derived = computed.evaluated(schema.evaluation(), snapshot, meter)
+    derived = schema.evaluation().run(snapshot, snapshot.data, snapshot.input, meter)
+    if derived is snapshot.computed:
+        return snapshot
     return snapshots.Snapshot(snapshot.data, derived, snapshot.system, snapshot.meta, snapshot.input)
 
 
@@ -298,6 +299,8 @@ def _system(
 ) -> snapshots.System:
     """`system` after a compute: its error or none, and the last errors."""
     errors = before.system.errors if error is None else snapshots.kept((*before.system.errors, error))
+    if status == "idle" and error is None and not errors and not pending and action is None:
+        return snapshots.IDLE  # as mostly: one for all cells
     return snapshots.System(status, error, errors, pending, action)
 
 
@@ -382,7 +385,7 @@ def _explained(
         _explained(schema, snapshot, dep, recorder, {**within, path: None})
     inputs: dict[str, Any] = {"expr": field.expr}
     try:
-        value = computed.evaluated(schema.evaluation(), snapshot, values.Meter())[path]
+        value = _with_computed(schema, snapshot, values.Meter()).computed[path]
     except (faults.Fault, computed.Failed) as failed:
         value = None
         inputs["error"] = str(failed)

@@ -7,6 +7,7 @@ keys by code point and writes null for what JSON does not have.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +60,10 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
         raise faults.NotJson(f"a value nested deeper than {4 * limits.FLOW_DEPTH_MAX}")
     if value is None or value is values.MISSING:
         return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
     if type(value) is str:
         return _quoted(value, strict=strict)
+    if value is True or value is False:
+        return "true" if value else "false"
     if type(value) is int or type(value) is float:
         return _numeral(values.normal(value), strict=strict)
     if isinstance(value, Mapping):
@@ -70,10 +71,10 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
             raise faults.NotJson("an object with a key that is no text")
         names = sorted(value) if order is utf16 and "".join(value).isascii() else sorted(value, key=order)
         members = [(name, value[name]) for name in names if value[name] is not values.MISSING]
-        pairs = (
+        pairs = [
             f"{_quoted(name, strict=strict)}:{_written(each, order, strict=strict, depth=depth + 1)}"
             for name, each in members
-        )
+        ]
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(_written(each, order, strict=strict, depth=depth + 1) for each in value) + "]"
@@ -126,13 +127,20 @@ def requirement_id(
     *, schema_hash: str, intent_id: str, action_id: str, node_path: str, effect: str, params: Mapping[str, Any]
 ) -> str:
     """The id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
-    action, name, args, path, intent, schema = (
-        _quoted(each, strict=True) for each in (action_id, effect, canonical(params), node_path, intent_id, schema_hash)
-    )
-    signature = f'{{"name":{name},"normalizedArgs":{args},"writeTargets":{canonical(write_targets(params))}}}'
-    return _sha256(
-        f'{{"actionId":{action},"effectSignature":{signature},"flowNodePath":{path},"intentId":{intent},'
-        f'"schemaHash":{schema}}}'
+    of_node = _of_node(schema_hash, action_id, node_path, effect)
+    args, intent = _quoted(canonical(params), strict=True), _quoted(intent_id, strict=True)
+    targets = ",".join([_quoted(each, strict=True) for each in write_targets(params)])
+    return _sha256(f'{of_node[0]}{args},"writeTargets":[{targets}]{of_node[1]}{intent}{of_node[2]}')
+
+
+@functools.lru_cache(maxsize=1_024)
+def _of_node(schema_hash: str, action_id: str, node_path: str, effect: str) -> tuple[str, str, str]:
+    """What all requirements of a node have in common: before the arguments, before the intent, and behind it."""
+    action, name, path, schema = (_quoted(each, strict=True) for each in (action_id, effect, node_path, schema_hash))
+    return (
+        f'{{"actionId":{action},"effectSignature":{{"name":{name},"normalizedArgs":',
+        f'}},"flowNodePath":{path},"intentId":',
+        f',"schemaHash":{schema}}}',
     )
 
 
@@ -143,7 +151,7 @@ def write_targets(params: Mapping[str, Any]) -> list[str]:
         target = params.get(name)
         named += [target] if isinstance(target, str) else []
         named += [each for each in target if isinstance(each, str)] if isinstance(target, list) else []
-    return sorted(named, key=utf16)
+    return sorted(named, key=utf16) if len(named) > 1 else named
 
 
 def legacy_requirement_id(*, schema_hash: str, intent_id: str, action_id: str, node_path: str) -> str:

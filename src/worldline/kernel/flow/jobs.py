@@ -111,6 +111,7 @@ class Outcome(msgspec.Struct, frozen=True):
     ended: Ended | None = None
     fatal: str = ""
     trace: tracing.TraceGraph | None = None
+    dropped: str = ""  # the requirement whose outcome was stale
 
 
 class CoreCalls(Protocol):
@@ -150,8 +151,14 @@ def seed(job: Job, head: snapshots.Snapshot) -> str:
     return job.intent_id or head.meta.random_seed
 
 
+def unheard(_type: str, /, **_fields: Any) -> None:
+    """The `emit` of jobs that none is told of."""
+
+
 def run(job: Job, head: snapshots.Snapshot, domain: Domain, context: snapshots.Context, emit: Emit) -> Outcome:
     """One job, from beginning to end."""
+    if emit is unheard:
+        return _done(_Turn(head, domain, context, emit), job)
     emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=job)
     emit("context:frozen", jobId=job.id, now=context.now, randomSeed=context.random_seed, env=context.env)
     outcome = _done(_Turn(head, domain, context, emit), job)
@@ -259,6 +266,8 @@ def from_handler(given: object) -> patches.Concrete:
 class _Turn:
     """One job: the head as it goes on, the context that was frozen for it, and what has been traced."""
 
+    __slots__ = ("_context", "_domain", "_emit", "_head")
+
     def __init__(self, head: snapshots.Snapshot, domain: Domain, context: snapshots.Context, emit: Emit) -> None:
         self._head = head
         self._domain = domain
@@ -363,7 +372,7 @@ class _Turn:
 
     def _dropped(self, job: FulfillEffect, reason: str) -> Outcome:
         self._emit("effect:fulfill:drop", requirementId=job.requirement_id, reason=reason)
-        return Outcome(self._head)
+        return Outcome(self._head, dropped=job.requirement_id)
 
     def _waits(self, job: FulfillEffect) -> Outcome:
         """An earlier requirement of the intent has no outcome yet: this one is kept in the slot."""
@@ -393,11 +402,11 @@ class _Turn:
     def _clear(self, job: FulfillEffect, failure: Failure | None) -> None:
         """The requirement leaves the pending list; if it failed, its tombstone is written in the same apply."""
         remaining = [each for each in self._head.system.pending_requirements if each.id != job.requirement_id]
-        made = [patches.set_(patches.CLEAR, snapshots.plain_list(remaining))]
+        made = [patches.set_(patches.CLEAR, snapshots.plain_list(remaining) if remaining else [])]
         made += slots.settled(self._head, job.intent_id, job.requirement_id)
         if failure is not None and slots.slot(self._head, job.intent_id) is not None:
             made += slots.tombstone(job.intent_id, job.requirement_id, failure.code)
-        self._apply(made, "clear-requirement")
+        self._apply(patches.Concrete(made), "clear-requirement")
         if any(each.id == job.requirement_id for each in self._head.system.pending_requirements):
             raise RuntimeError("it is still pending after it was cleared")
         self._emit("requirement:clear", requirementId=job.requirement_id)

@@ -34,7 +34,7 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Concrete(tuple[Patch, ...]):
-    """Patches that were checked and copied: nothing else refers to their values."""
+    """Patches that were checked and copied: whatever else refers to their values does not change them."""
 
     __slots__ = ()
 

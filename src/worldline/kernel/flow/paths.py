@@ -38,7 +38,12 @@ def split(path: str) -> Segments:
 
 def join(segments: Sequence[str]) -> str:
     """A path of segments; empty ones are left out."""
-    return ".".join([each.replace("\\", "\\\\").replace(".", "\\.") for each in segments if each])
+    return ".".join([escaped(each) for each in segments if each])
+
+
+def escaped(segment: str) -> str:
+    """A segment as it stands in a path."""
+    return segment.replace("\\", "\\\\").replace(".", "\\.")
 
 
 def index(segment: str, length: int) -> int:

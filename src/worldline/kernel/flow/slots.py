@@ -6,7 +6,7 @@
         early.<requirement>   the ordering buffer: outcomes that came before an earlier requirement's
     lastError, errors         what went wrong in hosts: the last ones
 
-Functions here read it, or make patches for Core to apply.
+Functions here read it, or make patches for Core to apply; what these carry was checked where it came from.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from worldline.kernel.flow import patches, paths, snapshots, values
 _SLOTS: Final = "intentSlots"
 
 
-def _path(*segments: str) -> str:
-    return paths.join((snapshots.HOST, *segments))
+def _path(first: str, *segments: str) -> str:
+    return ".".join([f"{snapshots.HOST}.{first}", *map(paths.escaped, segments)])
 
 
 def own(head: snapshots.Snapshot) -> dict[str, Any]:
     """All that the host keeps."""
     found = head.data.get(snapshots.HOST)
-    return found if isinstance(found, dict) else {}
+    return found if type(found) is dict else {}
 
 
 def every(head: snapshots.Snapshot) -> dict[str, dict[str, Any]]:
     """The intents on their way, by id."""
     found = own(head).get(_SLOTS)
-    return found if isinstance(found, dict) else {}
+    return found if type(found) is dict else {}
 
 
 def slot(head: snapshots.Snapshot, intent_id: str) -> dict[str, Any] | None:
@@ -45,17 +45,17 @@ def intent(head: snapshots.Snapshot, intent_id: str) -> snapshots.Intent | None:
     return None if found is None else snapshots.Intent(found["type"], intent_id, found.get("input", values.MISSING))
 
 
-def opened(intent: snapshots.Intent) -> list[patches.Patch]:
+def opened(intent: snapshots.Intent) -> patches.Concrete:
     """The patch that opens the slot of an intent."""
     made: dict[str, Any] = {"type": intent.type, "computes": 1}
     if intent.input is not values.MISSING:
         made["input"] = intent.input
-    return [patches.set_(_path(_SLOTS, intent.intent_id), made)]
+    return patches.Concrete((patches.set_(_path(_SLOTS, intent.intent_id), made),))
 
 
-def closing(intent_id: str) -> list[patches.Patch]:
+def closing(intent_id: str) -> patches.Concrete:
     """The patch that belongs to the end of an intent."""
-    return [patches.unset(_path(_SLOTS, intent_id))]
+    return patches.Concrete((patches.unset(_path(_SLOTS, intent_id)),))
 
 
 def computes(head: snapshots.Snapshot, intent_id: str) -> int:
@@ -78,8 +78,8 @@ def early(head: snapshots.Snapshot, intent_id: str, requirement_id: str) -> dict
     return found.get(requirement_id)
 
 
-def kept_early(intent_id: str, requirement_id: str, outcome: dict[str, Any]) -> list[patches.Patch]:
-    return [patches.set_(_path(_SLOTS, intent_id, "early", requirement_id), outcome)]
+def kept_early(intent_id: str, requirement_id: str, outcome: dict[str, Any]) -> patches.Concrete:
+    return patches.Concrete((patches.set_(_path(_SLOTS, intent_id, "early", requirement_id), outcome),))
 
 
 def settled(head: snapshots.Snapshot, intent_id: str, requirement_id: str) -> list[patches.Patch]:
@@ -92,8 +92,8 @@ def settled(head: snapshots.Snapshot, intent_id: str, requirement_id: str) -> li
     return made
 
 
-def error(head: snapshots.Snapshot, found: dict[str, Any]) -> list[patches.Patch]:
+def error(head: snapshots.Snapshot, found: dict[str, Any]) -> patches.Concrete:
     """The patches that record an error of the host."""
     before = own(head).get("errors")
     errors = [*(before if isinstance(before, list) else []), found][-limits.FLOW_ERRORS_MAX :]
-    return [patches.set_(_path("lastError"), found), patches.set_(_path("errors"), errors)]
+    return patches.Concrete((patches.set_(_path("lastError"), found), patches.set_(_path("errors"), errors)))

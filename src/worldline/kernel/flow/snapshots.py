@@ -65,6 +65,9 @@ class System(msgspec.Struct, frozen=True, rename="camel"):
     current_action: str | None = None
 
 
+IDLE: Final = System()
+
+
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     timestamp: int
@@ -83,7 +86,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
 
 
 # The default of an effect's parameter `snapshot`: to type checkers a snapshot, because the effect is given one.
-GIVEN: Final = Snapshot({}, {}, System(), Meta(version=0, timestamp=0, random_seed="", schema_hash=""))
+GIVEN: Final = Snapshot({}, {}, IDLE, Meta(version=0, timestamp=0, random_seed="", schema_hash=""))
 
 
 class Intent(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,6 +109,18 @@ class Context(msgspec.Struct, frozen=True, rename="camel"):
 def plain(record: msgspec.Struct) -> Any:
     """A record as JSON values."""
     return msgspec.json.decode(msgspec.json.encode(record, enc_hook=_thawed))
+
+
+def plain_system(system: System) -> dict[str, Any]:
+    """`plain` of one whose values are no frozen copies: half of the time."""
+    last = system.last_error
+    return {
+        "status": system.status,
+        "lastError": None if last is None else msgspec.to_builtins(last),
+        "errors": [msgspec.to_builtins(each) for each in system.errors],
+        "pendingRequirements": [msgspec.to_builtins(each) for each in system.pending_requirements],
+        "currentAction": system.current_action,
+    }
 
 
 def plain_list(records: Sequence[msgspec.Struct]) -> list[Any]:

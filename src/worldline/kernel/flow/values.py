@@ -40,6 +40,9 @@ class Meter:
     def __init__(self) -> None:
         self.work = 0
 
+    def can_spend(self, amount: int) -> bool:
+        return self.work + amount <= limits.FLOW_WORK_MAX
+
     def spend(self, amount: int) -> None:
         self.work += amount
         if self.work > limits.FLOW_WORK_MAX:
@@ -301,8 +304,10 @@ def _named(value: object) -> str:
 
 def from_outside(value: object, where: str) -> Any:
     """What a caller gives, checked and copied. Raises `faults.NotJson`."""
+    if _is_plain(value, type(value)):
+        return value
     try:
-        return checked(value, Meter(), where)
+        return _copied(value, Meter(), 0, where, 0)
     except faults.Fault as refused:
         raise faults.NotJson(str(refused)) from None
 

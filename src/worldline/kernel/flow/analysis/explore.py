@@ -184,9 +184,9 @@ class _Search:
             before, job, answered = todo.popleft()
             context = snapshots.Context(0, jobs.seed(job, before))
             try:
-                outcome = jobs.run(job, before, self._domain, context, _unheard)
+                outcome = jobs.run(job, before, self._domain, context, jobs.unheard)
             except errors.Error as error:
-                outcome = jobs.failed(job, error, before, self._domain, context=context, emit=_unheard)
+                outcome = jobs.failed(job, error, before, self._domain, context=context, emit=jobs.unheard)
             todo += [(outcome.head, each, answered) for each in outcome.jobs]
             for requirement in outcome.effects:
                 for said, done in self._answered(requirement):
@@ -251,7 +251,3 @@ def _nameless(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _nameless(each) for name, each in value.items()}
     return value
-
-
-def _unheard(type: str, **fields: Any) -> None:
-    """Nothing of a search is traced."""

@@ -65,7 +65,8 @@ def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, byt
     given = input_of(act)
     taken = [] if given is values.MISSING else [canonical.encode(given, around=2)]
     # The bytes of a `StartIntent`. Its parts are encoded by themselves: the bounds of a small input are no question.
-    parts = canonical.encode(key), canonical.encode(id), canonical.encode(named), canonical.join_list(taken)
+    flat = canonical.encode_flat
+    parts = flat(key), flat(id), flat(named), canonical.join_list(taken)
     return schema_of(name_of(act.domain), act.action), canonical.join_list(parts)
 
 

@@ -6,6 +6,7 @@ In this order: the loop's `$item`, `$index`, `$array`; `$system.uuid` and `$syst
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from worldline.kernel.flow import hashing, paths
@@ -36,6 +37,20 @@ def compiled(path: str) -> Run:
     if len(segments) == 1:
         return lambda scope: scope.data.get(root, MISSING)
     return lambda scope: paths.walk(scope.data, segments)
+
+
+def fields_of(read: Iterable[str]) -> tuple[str, ...] | None:
+    """The fields of the data that these paths lead into; None if one of them leads elsewhere. Loops and computed values
+    have nothing but what they are made of.
+    """
+    found: dict[str, None] = {}
+    for path in read:
+        if path in ("$item", "$index", "$array") or path.startswith(("$item.", "computed.")):
+            continue
+        if path == "input" or path.startswith(("$system.", "meta.", "input.", "system.")):
+            return None
+        found[paths.split(path)[0]] = None
+    return tuple(found)
 
 
 def _item(rest: paths.Segments) -> Run:

@@ -1,0 +1,113 @@
+"""Computed values that are remembered: those of their data, at the same cost, and evaluated anew where more counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.flow.documents import HALT, field, first, get, lit, loaded, op, put, unchecked
+from worldline.base import limits
+from worldline.kernel.flow import compiled, computed, core, faults, jobs, snapshots, values
+from worldline.kernel.flow.expressions.scope import Scope
+
+CORE = core.Core()
+CONTEXT = snapshots.Context(now=1_000, random_seed="i")
+FIELDS = {"note": field("string"), "list": field("array", [])}
+COMPUTED = {
+    "computed.null": {"deps": ["note"], "expr": op("eq", get("note"), lit(None))},
+    "computed.many": {"deps": ["list"], "expr": op("len", get("list"))},
+    "computed.both": {"deps": ["computed.many", "count"], "expr": op("add", get("computed.many"), get("count"))},
+}
+
+
+def domain() -> compiled.Compiled:
+    return loaded({"go": put("count", op("add", get("count"), lit(1)))}, FIELDS, computed=COMPUTED)
+
+
+def test_they_are_those_of_the_data() -> None:
+    kept, shared = domain(), [1, 2]
+    every: list[dict[str, Any]] = [
+        {"count": 1, "list": shared}, {"count": 1, "list": shared, "note": None}, {"count": 1, "list": shared},
+        {"count": 2, "list": shared}, {"count": 2, "list": [1, 2]}, {"count": 2, "list": [3]}, {"list": [3]},
+        {"count": 1, "list": shared, "note": "x"}, {"count": 1, "list": shared},
+    ]  # fmt: skip
+    for data in every:
+        for _ in range(2):
+            before = replace(first(kept), data=data)
+            found, alone = (CORE.apply(each, before, [], CONTEXT) for each in (kept, domain()))
+            assert found == alone, data
+
+
+@pytest.mark.parametrize("path", ["meta.version", "meta.timestamp", "input", "input.x", "system.status"])
+def test_what_depends_on_more_is_evaluated_anew(path: str) -> None:
+    document = unchecked({"go": HALT}, computed={"computed.x": {"deps": [], "expr": get(path)}})
+    before = snapshots.Snapshot(
+        {"count": 0}, {}, snapshots.System(), snapshots.Meta(version=1, timestamp=1, random_seed="", schema_hash="")
+    )
+    after = snapshots.Snapshot(
+        {"count": 0}, {}, snapshots.System(status="error"),
+        snapshots.Meta(version=2, timestamp=2, random_seed="", schema_hash=""), {"x": 1},
+    )  # fmt: skip
+    found = [CORE.apply(document, each, [], CONTEXT).computed["computed.x"] for each in (before, after)]
+    assert found[0] != found[1]
+
+
+def counted(fields: tuple[str, ...]) -> tuple[computed.Evaluation, list[Any]]:
+    """Computed values of a field, and what they were evaluated of."""
+    seen: list[Any] = []
+
+    def run(scope: Scope) -> Any:
+        seen.append(scope.data["count"])
+        scope.meter.spend(10)
+        return scope.data["count"]
+
+    return computed.Evaluation((("computed.x", run),), fields), seen
+
+
+def head(data: dict[str, Any]) -> snapshots.Snapshot:
+    return snapshots.Snapshot(
+        data, {}, snapshots.System(), snapshots.Meta(version=1, timestamp=1, random_seed="", schema_hash="")
+    )
+
+
+def test_they_are_evaluated_once_and_cost_the_same_each_time() -> None:
+    evaluation, seen = counted(("count",))
+    works: list[int] = []
+    for number in range(3):
+        meter = values.Meter()
+        data = {"count": 5, "$host": {"number": number}}
+        assert evaluation.run(head(data), data, values.MISSING, meter) == {"computed.x": 5}
+        works.append(meter.work)
+    assert (seen, works) == ([5], [11, 11, 11])
+
+
+def test_they_fail_as_others_do_where_nothing_is_left_to_spend() -> None:
+    evaluation, seen = counted(("count",))
+    data = {"count": 5}
+    evaluation.run(head(data), data, values.MISSING, values.Meter())
+    meter = values.Meter()
+    meter.spend(limits.FLOW_WORK_MAX - 10)
+    with pytest.raises(computed.Failed, match=r"computed\.x: more than") as failed:
+        evaluation.run(head(data), data, values.MISSING, meter)
+    assert (failed.value.fault.code, seen) == (faults.LIMIT_EXCEEDED, [5, 5])
+
+
+def test_a_host_that_writes_its_own_does_not_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five versions of a snapshot, of which two change data: the first evaluation and one for each of them."""
+    evaluated: list[dict[str, Any]] = []
+    real = computed.Evaluation._evaluated
+
+    def counting(self: computed.Evaluation, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:
+        evaluated.append(snapshot.data)
+        return real(self, snapshot, meter)
+
+    monkeypatch.setattr(computed.Evaluation, "_evaluated", counting)
+    document = domain()
+    running = jobs.Domain(document, core.Core(trace=False))
+    start = CORE.apply(document, first(document, {"count": 1}), [], CONTEXT)
+    job = jobs.StartIntent(snapshots.Intent("go", "i-1"))
+    after = jobs.run(job, start, running, CONTEXT, jobs.unheard).head
+    assert (after.computed["computed.both"], after.meta.version) == (2, start.meta.version + 2)
+    assert len(evaluated) == 2
