@@ -54,6 +54,9 @@ async def test_an_order_is_paid_and_a_proof_needs_no_program(kit: Kit) -> None:
         assert (done.status, done.state.receipt, done.state.paid) == ("complete", "5 from tok", True)
         added = await world.act(shop.todos.action("add")(title="milk"))
         assert added.state["list"] == ["milk"]
+        assert await world.state(shop.todos) == {"count": 0, "list": ["milk"], "computed.doubled": 0}
+        with pytest.raises(wl.BadInput, match="by a class or a flow domain, not by 'Todos'"):
+            await world.state("Todos")  # type: ignore[call-overload]
         tools = await world.tools(shop.todos, shape="mcp")
         assert [each.name for each in tools.available] == ["add", "clear"]
         assert (await world.state(Order, "o")).receipt == "5 from tok"
@@ -167,6 +170,25 @@ async def test_a_large_state_is_the_callers_own(lmdb_kit: Kit) -> None:
             elsewhere = await client.world("w").act(shop.todos.action("add")(title="c"))
         assert elsewhere.state["list"] == [title, *both[-1].state["list"][1:], "c"]
     assert (await proved(lmdb_kit, "w")).holds
+
+
+async def test_callers_in_line_each_get_the_large_state_that_they_ended_with(lmdb_kit: Kit) -> None:
+    """It is read as it was behind the step of the answer: the next intent begins in another step. All saw the last."""
+    async with filled(lmdb_kit, without_charge()) as world:
+        paying = [asyncio.create_task(world.act(Order.pay("tok"), key="o", id=each)) for each in ("same", "same")]
+        await aio.until(lambda: _asked(world))
+        filling = [asyncio.create_task(world.act(Order.fill(cents), key="o")) for cents in (6, 7, 8)]
+        await aio.until(lambda: _in_line(world, 3))
+        [effect] = await world.effects()
+        await effect.park()
+        [parked] = await world.effects(state=WorkState.PARKED)
+        await parked.answer("x" * limits.FLOW_STATE_BYTES_MAX)
+        ends = [(await each).state for each in (*paying, *filling)]
+        assert [(each.cents, each.paid) for each in ends] == [(5, True), (5, True), (6, True), (7, True), (8, True)]
+
+
+async def _in_line(world: wl.World, count: int) -> bool:
+    return len((await world.state())["Order"]["o"].get("queue", [])) == count
 
 
 async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:

@@ -266,6 +266,15 @@ def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkey
         assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"
 
 
+def test_the_state_of_a_document_is_plain_data() -> None:
+    shop = Shop()
+    with opened(shop) as world:
+        before = world.head.height
+        world.act(shop.todos.action("add")(title="milk"))
+        assert world.state(shop.todos) == {"count": 0, "list": ["milk"], "computed.doubled": 0}
+        assert world.state(shop.todos, at=before)["list"] == []
+
+
 def test_a_state_that_is_large_is_read_and_not_answered() -> None:
     shop = Shop()
     with opened(shop) as world:

@@ -128,6 +128,17 @@ class Handle:
             row = past.rows.get(name)
         return None if row is None else _cell_data(row)
 
+    async def step_end(self, height: int) -> int:
+        """The height at which the step ends that an entry belongs to: its last entry alone has a chain."""
+        held = await self._held(None)
+        if held is not None and held.head.height == height:
+            return height
+        engine, blobs = self.universe.store.engine, self.universe.blobs
+        async for each in readers.entries(engine, blobs, await self.address(), above=height - 1):
+            if each is not None and each.chain:
+                return each.height
+        raise AssertionError("following a journal does not end")
+
     async def live_cell(self, reducer: str, key: str, *, at: int) -> Cell | None:
         """A cell in the memory of this process, if it runs the world and this is still its height. It must not be
         changed.

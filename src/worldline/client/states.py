@@ -14,15 +14,20 @@ from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
 
 S = TypeVar("S")
 
 
-async def typed(world: Handle, cls: type[S], key: str, *, at: int | None) -> S:
+async def typed(world: Handle, cls: type[S] | Document, key: str, *, at: int | None) -> S | dict[str, Any]:
     """The value of one cell; one that does not exist yet is a fresh instance. `CellUnfit` if the class does not take
     what the cell holds.
     """
+    if isinstance(cls, Document):
+        return cls.read(await snapshot_at(world, cls, key, at=at))
+    if not isinstance(cls, type):
+        raise errors.BadInput(f"a state is read by a class or a flow domain, not by {cls!r}")
     if issubclass(cls, Domain):
         read: S = cls.read(await snapshot_at(world, cls, key, at=at))
         return read

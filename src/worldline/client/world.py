@@ -37,6 +37,7 @@ from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import check_request
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.personal import NoDesk
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
@@ -207,8 +208,11 @@ class World(Acts):
     async def state(self, *, at: int | None = None) -> dict[str, dict[str, Any]]: ...
     @overload
     async def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S: ...
-    async def state(self, cls: type[S] | None = None, key: str = "", *, at: int | None = None) -> Any:
-        """A copy of a reducer's state, now or at a height. Calling its methods does not change the world.
+    @overload
+    async def state(self, cls: Document, key: str = "", *, at: int | None = None) -> dict[str, Any]: ...
+    async def state(self, cls: type[S] | Document | None = None, key: str = "", *, at: int | None = None) -> Any:
+        """A copy of a reducer's or a flow domain's state, now or at a height. Calling its methods does not change the
+        world.
 
         Without a class: all cells as plain data, by reducer and key, which needs no program. That is in memory at once,
         and so are all rows while they are read: of a world with very many cells, read those that are needed.

@@ -32,6 +32,7 @@ from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, ans
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
+from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
@@ -212,13 +213,15 @@ class TestWorld(Acting):
     def state(self, *, at: int | None = None) -> dict[str, dict[str, Any]]: ...
     @overload
     def state(self, cls: type[S], key: str = "", *, at: int | None = None) -> S: ...
-    def state(self, cls: type[S] | None = None, key: str = "", *, at: int | None = None) -> Any:
-        """A copy of a reducer's state, now or at a height. Without a class: all cells as plain data, by reducer and
-        key.
+    @overload
+    def state(self, cls: Document, key: str = "", *, at: int | None = None) -> dict[str, Any]: ...
+    def state(self, cls: type[S] | Document | None = None, key: str = "", *, at: int | None = None) -> Any:
+        """A copy of a reducer's or a flow domain's state, now or at a height. Without a class: all cells as plain data,
+        by reducer and key.
         """
         machine = self.machine if at is None else self._actor.life.at_height(at)
         found: Any = {}
-        if cls is not None and issubclass(cls, Domain):
+        if isinstance(cls, Document) or (isinstance(cls, type) and issubclass(cls, Domain)):
             found = cls.read(self.snapshot(cls, key, at=at))
         elif cls is not None:
             found = machine.read_cell(cls, key)

@@ -56,7 +56,8 @@ class Acts:
         """The end of an intent, by its answer and the height at which that stands."""
         said = structs.decode(Answered, answered[0])
         if said.state is None:
-            return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=answered[1]))
+            behind = await self._handle.step_end(answered[1])
+            return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=behind))
         return acted_of(act, said, snapshots.received(said.state))
 
     async def _submitted(

@@ -22,7 +22,7 @@ class Derived:
     dropped. `said`: failures to be journaled. `cut_off`: intents that have ended and may have effects open.
     """
 
-    __slots__ = ("_goes_on", "_told", "asked", "cut_off", "ends", "jobs", "said", "stale", "told_bytes")
+    __slots__ = ("_goes_on", "_told", "asked", "cut_off", "ends", "is_read", "jobs", "said", "stale", "told_bytes")
 
     def __init__(self) -> None:
         self.jobs: deque[jobs.Job] = deque()
@@ -32,6 +32,7 @@ class Derived:
         self.said: list[bytes] = []
         self.cut_off: list[str] = []
         self.told_bytes = 0  # that the ends take, about
+        self.is_read = False  # a caller is told of an end, and reads the state as it is behind this step
         self._told: dict[str, list[Owed]] = {}
         self._goes_on = False
 
@@ -40,20 +41,22 @@ class Derived:
         made.jobs = self.jobs.copy()
         made.asked, made.ends, made.stale = [*self.asked], [*self.ends], [*self.stale]
         made.said, made.cut_off = [*self.said], [*self.cut_off]
-        made.told_bytes = self.told_bytes
+        made.told_bytes, made.is_read = self.told_bytes, self.is_read
         return made
 
-    def add_end(self, intent_id: str, end: End, *, waiters: int) -> None:
-        """An intent has ended, for which so many wait."""
+    def add_end(self, intent_id: str, end: End, waiters: list[Owed]) -> None:
+        """An intent has ended, for which these wait."""
         self.ends.append((intent_id, end))
-        self.told_bytes += waiters * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
+        self.told_bytes += len(waiters) * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
+        if end.brief is not None and any(each.correlation for each in waiters):
+            self.is_read = True
 
     def tell_to(self, told: dict[str, list[Owed]]) -> None:
         """The callers that are told of each end."""
         self._told = told
 
     def continue_later(self) -> None:
-        """The step is full: the next intent of the cell begins in another."""
+        """The next intent of the cell begins in another step."""
         self._goes_on = True
 
     def carry_out(self, machine: Machine, domain: str, key: str, leaving: list[Held], *, emit: jobs.Emit) -> None:

@@ -207,9 +207,13 @@ class Turn:
         return self._derived.jobs.popleft()
 
     def _start_next(self) -> jobs.Job | None:
-        """The first intent that waits, if none is on its way, its document fits and the step has room."""
+        """The first intent that waits, if none is on its way, its document fits and the step has room. Where a caller
+        reads the state that its intent has ended with, there is no room for another.
+        """
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
             return None
+        if self._derived.is_read:
+            self.machine.now.close()
         if self.machine.now.is_full_with(self._derived.told_bytes):
             self._derived.continue_later()
             return None
@@ -241,7 +245,7 @@ class Turn:
 
     def _add_end(self, intent_id: str, status: str, error: dict[str, Any] | None) -> None:
         end = telling.end_of(status, error, self._packer.pack(self.head))
-        self._derived.add_end(intent_id, end, waiters=len(self._kept.owed.get(intent_id, [])))
+        self._derived.add_end(intent_id, end, self._kept.owed.get(intent_id, []))
 
     def _stop(self, why: str) -> None:
         """The cell takes nothing any more; others go on."""

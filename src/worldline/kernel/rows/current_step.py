@@ -48,6 +48,7 @@ class CurrentStep:
         "bytes",
         "cancelled",
         "closed",
+        "closed_early",
         "context",
         "counters",
         "drafts",
@@ -91,6 +92,7 @@ class CurrentStep:
         self.events = 0
         self.overflowed = False
         self.turns = 0
+        self.closed_early = False
         self.bytes = 0
         self.sender: inbox.Message | None = None  # of the message whose handlers run
         self.reverted = False  # the state is an older one: what was open there is settled from the next step on
@@ -104,7 +106,12 @@ class CurrentStep:
             self.bytes > _FULL_BYTES
             or len(self.drafts) >= limits.STEP_ENTRIES_MAX
             or self.turns >= limits.STEP_TURNS_MAX
+            or self.closed_early
         )
+
+    def close(self) -> None:
+        """What can wait continues in the next step, though there is room."""
+        self.closed_early = True
 
     def is_full_with(self, size: int) -> bool:
         """Whether it would be full with so many bytes more."""
