@@ -106,6 +106,17 @@ def test_of_queued_intents_only_the_one_that_does_not_fit_ends_with_an_error() -
         assert cell(world).queue == []
 
 
+def test_behind_an_intent_that_does_not_fit_the_next_begins_in_the_same_step() -> None:
+    """Its state is too large for an answer as well: the step was closed for a caller that never reads it."""
+    with noting(wl.Script.later(1, "n" * LIMIT)) as world:
+        world.submit(Note.fetch(), id="first")
+        world.submit(Note.write("x"), id="next")
+        world.advance(5)
+        assert ends(world) == {"first": "error", "next": "complete"}
+        told = [each.step for each in world.journal() if each.kind is Kind.ANSWERED]
+        assert told == [told[0]] * 2
+
+
 def test_what_is_nested_too_deep_to_be_stored_ends_its_intent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     nest = put("tree", {"kind": "object", "fields": {"child": get("tree")}})

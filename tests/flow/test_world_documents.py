@@ -124,6 +124,38 @@ def test_data_that_does_not_fit_blocks_its_cell_and_says_where() -> None:
         assert world.machine.domains.blocked == {}
 
 
+def test_a_patch_that_makes_data_fit_mends_a_blocked_cell() -> None:
+    with opened(Shop()) as world:
+        world.act(Order.fill(5), key="o")
+        world.adopt(Shop(3).app)
+        waits = world.submit(Order3.fill("7"), key="o")
+        head = world.snapshot(Order3, "o")
+        for wrong, said in (("receipt", "would still not fit the document: cents must be string"), ("x", "declared")):
+            with pytest.raises(wl.BadInput, match=said):
+                world.patch(Order3, [flow.set(wrong, "r-1")], key="o")
+        with pytest.raises(wl.BadInput, match="cents must be string, not number"):
+            world.patch(Order3, [flow.set("cents", 6)], key="o")
+        assert (world.snapshot(Order3, "o"), world.machine.domains.blocked) == (head, {("Order", "o"): None})
+        world.patch(Order3, [flow.set("cents", "six")], key="o")
+        assert world.machine.domains.blocked == {}
+        assert world.state(Order3, "o").cents == "7"
+        [answered] = [each for each in world.journal() if each.correlation == waits and each.kind is Kind.ANSWERED]
+        assert structs.decode(Answer, answered.payload).ok
+
+
+def test_a_patch_of_an_idle_cell_is_under_the_document_of_now() -> None:
+    with opened(Shop(), wl.Script.later(5, "r-1")) as world:
+        for key in ("idle", "busy"):
+            world.act(Order.fill(5), key=key)
+        world.submit(Order.pay("tok"), key="busy")
+        first = world.snapshot(Order, "busy").meta.schema_hash
+        world.adopt(Shop(2).app)
+        world.patch(Order2, [flow.set("note", "by hand")], key="idle")
+        assert (world.state(Order2, "idle").note, world.state(Order2, "idle").cents) == ("by hand", 5)
+        world.patch(Order2, [flow.set("cents", 6)], key="busy")
+        assert (world.state(Order2, "busy").cents, world.snapshot(Order2, "busy").meta.schema_hash) == (6, first)
+
+
 def test_a_domain_that_the_program_has_no_more_takes_nothing() -> None:
     shop = Shop()
     with opened(shop, wl.Script.later(5, "r-1")) as world:

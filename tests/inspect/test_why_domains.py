@@ -118,7 +118,8 @@ async def test_a_blocked_cell_says_where_its_data_does_not_fit(memory_kit: Kit) 
         [reason] = await reasons(world, "unfit")
         assert (reason.stuck, reason.error) == (True, "cents must be string, not number")
         assert reason.what == (
-            "Order['o 7'] is blocked: its data does not fit the document of now; host one that fits; 1 intent waits"
+            "Order['o 7'] is blocked: its data does not fit the document of now; patch it, or host one that fits; "
+            "1 intent waits"
         )
         assert reason.ways == [
             "worldline dev FILE", "worldline patch w Order PATH=VALUE --key 'o 7'",

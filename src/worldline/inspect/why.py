@@ -331,7 +331,7 @@ def _cell(asking: Asking, cell: cells.Waiting) -> Reason:
             asking.command(f"patch {asking.name} {cell.domain} PATH=VALUE{_key(cell.key)}"),
             *abandon,
         ]
-        what = f"{cell.name} is blocked: its data does not fit the document of now; host one that fits"
+        what = f"{cell.name} is blocked: its data does not fit the document of now; patch it, or host one that fits"
         what += f"; {waits}" if ids_queued else ""
         return Reason(
             "unfit", what, True, since=cell.since, error=cell.blocked, command=ways[0], ways=ways, cell=cell.name

@@ -56,7 +56,7 @@ async def patch(
         before = await _snapshot(found, domain, key, None)
         wanted = acting.PatchCell(domain, key, snapshots.plain_list(given), "patch by hand")
         _, height = await desk.answer(found, found.command(acting.PATCH, wanted), timeout)
-        after = await _snapshot(found, domain, key, height)
+        after = await _snapshot(found, domain, key, await found.step_end(height))
     assert after is not None, "a patch that was taken has made the cell"
     wrong = [] if before is None else list(before.system.errors)
     new = [each for each in after.system.errors if each not in wrong]

@@ -254,13 +254,13 @@ def set_env(machine: Machine, data: bytes) -> bytes:
 
 
 def patch(machine: Machine, data: bytes) -> bytes:
-    """Patches from outside, as a job of their own."""
+    """Patches from outside."""
     wanted = structs.decode(PatchCell, data)
     given = jobs.from_handler(wanted.patches)
     turn = Turn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
     if turn.kept.fatal:
         raise errors.Closed(f"the cell takes nothing any more: {turn.kept.fatal}")
-    turn.enqueue(jobs.ApplyPatches(given, wanted.source))
+    turn.patch(given, wanted.source)
     turn.finish()
     take_answered(machine)
     turn.check_applied()

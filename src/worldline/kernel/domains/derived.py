@@ -76,6 +76,8 @@ class Derived:
             machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", domain, key, requirement_id, "dropped:stale"]))
         if self._goes_on:
             probes.hit("domains.queue-goes-on")
+            if self.is_read:
+                machine.now.close()
             machine.work.unsent.append(Held("", -1, OpKind.ACT, domain, b"", 0, key))
         for intent_id, end in self.ends:
             for owed in self._told[intent_id]:

@@ -10,7 +10,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import fields, jobs, snapshots, validation
+from worldline.kernel.flow import faults, fields, jobs, patches, schema, snapshots, validation
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.state import Machine
@@ -55,6 +55,25 @@ def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.Do
 def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.Domain:
     core = cores.Core(effects="parallel" if parallel else "serial", trace=traced)
     return jobs.Domain(compiled(raw), core, parallel=parallel)
+
+
+def completed(document: Compiled, data: dict[str, Any]) -> dict[str, Any]:
+    """Data of another document, with the defaults of fields that it does not have."""
+    return {**schema.defaults(document.schema), **data}
+
+
+def mended(document: Compiled, data: dict[str, Any], given: patches.Concrete) -> dict[str, Any]:
+    """Data of another document that fits this one with these patches. `BadInput` if it does not."""
+    found = completed(document, data)
+    try:
+        for patch in given:
+            found = patches.written(found, patch, document.fields)
+    except faults.Fault as fault:
+        raise errors.BadInput(f"the patches are not applied: {fault}") from fault
+    wrong = misfit(document, found)
+    if wrong:
+        raise errors.BadInput(f"the patches are not applied: the data would still not fit the document: {wrong}")
+    return found
 
 
 def misfit(document: Compiled, data: dict[str, Any]) -> str:

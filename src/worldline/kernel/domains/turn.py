@@ -23,7 +23,8 @@ from worldline.kernel.domains.telling import End
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
-from worldline.kernel.flow import jobs, schema, slots, snapshots
+from worldline.kernel.flow import jobs, patches, slots, snapshots
+from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.rows import cells
 from worldline.kernel.rows.records import UNREAD, Held
 from worldline.kernel.state import Machine
@@ -90,6 +91,17 @@ class Turn:
 
     def enqueue(self, job: jobs.Job) -> None:
         self._derived.jobs.append(job)
+
+    def patch(self, given: patches.Concrete, source: str) -> None:
+        """Patches from outside. An idle cell whose document has changed goes on under that of now, if its data fits it
+        with them: so a blocked cell can be mended. `BadInput` if it does not.
+        """
+        current = self.machine.domains.current[self.domain]
+        if jobs.is_busy(self.head) or current.hash == self.head.meta.schema_hash:
+            self.enqueue(jobs.ApplyPatches(given, source))
+            return
+        document = documents.compiled(self.machine.domains.documents[current.hash].raw)
+        self._move(document, current.hash, documents.mended(document, self.head.data, given), source)
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
@@ -212,9 +224,7 @@ class Turn:
         """
         if not self._kept.queue or jobs.is_busy(self.head) or not self._fits():
             return None
-        if self._derived.is_read:
-            self.machine.now.close()
-        if self.machine.now.is_full_with(self._derived.told_bytes):
+        if self._derived.is_read or self.machine.now.is_full_with(self._derived.told_bytes):
             self._derived.continue_later()
             return None
         first, *others = self._kept.queue
@@ -274,7 +284,7 @@ class Turn:
             self._unblock()
             return True
         document = documents.compiled(self.machine.domains.documents[current.hash].raw)
-        data = {**schema.defaults(document.schema), **self.head.data}
+        data = documents.completed(document, self.head.data)
         wrong = documents.misfit(document, data)
         if wrong:
             probes.hit("domains.cell-unfit")
@@ -285,12 +295,16 @@ class Turn:
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
-        meta = replace(self.head.meta, schema_hash=current.hash)
+        self._move(document, current.hash, data, "document")
+        return True
+
+    def _move(self, document: Compiled, hash: str, data: dict[str, Any], source: str) -> None:
+        """The cell goes on under another document, with this data, which fits it."""
+        meta = replace(self.head.meta, schema_hash=hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
-        self._emit("core:apply", source="document", patchCount=0)
+        self._emit("core:apply", source=source, patchCount=0)
         self._unblock()
-        return True
 
     def _unblock(self) -> None:
         if self._kept.blocked:

@@ -264,8 +264,12 @@ class Cell:
             self.queue.remove(waiting[0])
             yield self._ended(waiting[0], ("error", "ABANDONED"))
 
-    def patch(self, given: Sequence[dict[str, Any]]) -> None:
-        """From outside. What does not fit is left out."""
+    def patch(self, given: Sequence[dict[str, Any]], version: str) -> None:
+        """From outside, and taken: a cell whose document has changed fits that of now then. Else what does not fit is
+        left out.
+        """
+        if self.current is None:
+            self._fits(version)
         for each in given:
             if each["path"] == "cents" and isinstance(each["value"], int):
                 self.data["cents"] = each["value"]
@@ -383,8 +387,9 @@ class Model:
                 self._env = structs.decode(acting.SetEnv, data).env
             case acting.PATCH:
                 patch = structs.decode(acting.PatchCell, data)
-                self._cell((patch.domain, patch.key)).patch(patch.patches)
-                self._go_on((patch.domain, patch.key))
+                name = (patch.domain, patch.key)
+                self._cell(name).patch(patch.patches, self._declared[patch.domain])
+                self._go_on(name)
             case acting.ABANDON:
                 given_up = structs.decode(acting.AbandonIntent, data)
                 name = (given_up.domain, given_up.key)
@@ -456,9 +461,11 @@ class Model:
         id, effect, number = label
         cell = self.cells[name]
         if cell.current is not None and cell.current.id == id and (effect, number) in cell.waits_for:
+            is_read = False
             for each in cell.take((effect, number), outcome, careful=self._careful):
-                self._tell(name, each)
-            self._go_on(name)
+                is_read = self._tell(name, each)
+            if not is_read:
+                self._go_on(name)
 
     def _go_back(self, height: int) -> None:
         """What was declared stays, and so does what effects are called. Who waits for an intent that was not there is
@@ -479,14 +486,21 @@ class Model:
 
     def _go_on(self, name: Name) -> None:
         for id in self.cells[name].go_on(self._declared.get(name[0], FIRST), self._env):
-            self._tell(name, id)
+            if self._tell(name, id):
+                break
 
-    def _tell(self, name: Name, id: str) -> None:
-        """An intent has ended: who waits for it is told in this step."""
+    def _tell(self, name: Name, id: str) -> bool:
+        """An intent has ended: who waits for it is told in this step. Returns whether one reads the state then, because
+        it is too large for an answer: no other intent of the cell begins in the step. (No cell of these holds one so
+        large: it ends with an error, and the others begin after all.)
+        """
+        is_read = False
         for correlation in [each for each, owed in self._owed.items() if (owed.name, owed.id) == (name, id)]:
             owed = self._owed.pop(correlation)
+            is_read = is_read or (owed.asked is None and self.cells[name].is_full)
             if owed.asked in (None, self._here):
                 self._due[correlation] = self.cells[name].ends[id]
+        return is_read
 
     def _told(self, correlation: str, answer: Answer) -> None:
         wanted = self._due.pop(correlation)
