@@ -179,12 +179,33 @@ async def test_callers_in_line_each_get_the_large_state_that_they_ended_with(lmd
         await aio.until(lambda: _asked(world))
         filling = [asyncio.create_task(world.act(Order.fill(cents), key="o")) for cents in (6, 7, 8)]
         await aio.until(lambda: _in_line(world, 3))
-        [effect] = await world.effects()
-        await effect.park()
-        [parked] = await world.effects(state=WorkState.PARKED)
-        await parked.answer("x" * limits.FLOW_STATE_BYTES_MAX)
+        await _answer(world, "x" * limits.FLOW_STATE_BYTES_MAX)
         ends = [(await each).state for each in (*paying, *filling)]
         assert [(each.cents, each.paid) for each in ends] == [(5, True), (5, True), (6, True), (7, True), (8, True)]
+
+
+async def test_a_full_queue_refuses_an_id_for_good(lmdb_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOW_QUEUE_MAX", 1)
+    async with filled(lmdb_kit, without_charge()) as world:
+        paying = asyncio.create_task(world.act(Order.pay("tok"), key="o"))
+        await aio.until(lambda: _asked(world))
+        queued = asyncio.create_task(world.act(Order.fill(6), key="o"))
+        await aio.until(lambda: _in_line(world, 1))
+        with pytest.raises(wl.Closed, match=r"1 intents wait in Order.*; send it later, under a new id"):
+            await world.act(Order.fill(7), key="o", id="x")
+        await _answer(world, "by hand")
+        assert ((await paying).state.cents, (await queued).state.cents) == (5, 6)
+        with pytest.raises(wl.Closed, match="send it later, under a new id"):
+            await world.act(Order.fill(7), key="o", id="x")
+        assert (await world.act(Order.fill(7), key="o", id="y")).state.cents == 7
+
+
+async def _answer(world: wl.World, value: str) -> None:
+    """By hand."""
+    [effect] = await world.effects()
+    await effect.park()
+    [parked] = await world.effects(state=WorkState.PARKED)
+    await parked.answer(value)
 
 
 async def _in_line(world: wl.World, count: int) -> bool:
@@ -195,10 +216,7 @@ async def test_parked_and_answered_by_hand(lmdb_kit: Kit) -> None:
     async with filled(lmdb_kit, without_charge()) as world:
         paying = asyncio.create_task(world.act(Order.pay("tok"), key="o"))
         await aio.until(lambda: _asked(world))
-        [effect] = await world.effects()
-        await effect.park()
-        [parked] = await world.effects(state=WorkState.PARKED)
-        await parked.answer("by hand")
+        await _answer(world, "by hand")
         assert (await paying).state.receipt == "by hand"
         with pytest.raises(wl.NotFound):
             await world.abandon(Order, "none", key="o")
