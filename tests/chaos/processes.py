@@ -32,13 +32,13 @@ class Process:
         self.pid = pid
         self.folder = folder
         self._popen = popen
-        self._handle = os.pidfd_open(pid)
+        self._handle = _handle_of(pid)
         self._asked = False
 
     @property
     def alive(self) -> bool:
         """Whether it has not ended. A process that is no child of ours is watched by its handle."""
-        return not select.select([self._handle], [], [], 0)[0]
+        return self._handle is not None and not select.select([self._handle], [], [], 0)[0]
 
     @property
     def stopped(self) -> bool:
@@ -58,7 +58,7 @@ class Process:
         return out.exists() and b'"ready"' in out.read_bytes()
 
     def signal(self, number: signal.Signals) -> None:
-        if self.alive:
+        if self._handle is not None and self.alive:
             signal.pidfd_send_signal(self._handle, number)
 
     async def wait_ready(self) -> None:
@@ -105,12 +105,21 @@ class Process:
         self.signal(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait(SECONDS)
-        os.close(self._handle)
+        if self._handle is not None:
+            os.close(self._handle)
 
     @property
     def said(self) -> str:
         files = [self.folder / name for name in ("out", "err")]
         return "\n".join(file.read_text(errors="replace")[-4_000:] for file in files if file.exists())
+
+
+def _handle_of(pid: int) -> int | None:
+    """None if it has ended already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 class Crew:

@@ -137,7 +137,7 @@ def test_a_class_is_validated_too(folder: Path) -> None:
         ("shop_of_domains.py:Nothing", "is no class that derives from flow.Domain"),
         ("shop_of_domains.py:flow", "is no class that derives from flow.Domain"),
         ("no_such_module:Order", "no_such_module cannot be imported"),
-        ("raises:Order", "raises cannot be imported: ZeroDivisionError"),
+        ("divides_by_zero:Order", "divides_by_zero cannot be imported: ZeroDivisionError"),
         ("a b:Order", "there is no file a b"),
         ("wrong.json", "V-008 at hash"),
     ],
@@ -145,7 +145,7 @@ def test_a_class_is_validated_too(folder: Path) -> None:
 def test_what_is_no_domain_is_one_error(folder: Path, target: str, message: str) -> None:
     (folder / "text.json").write_text("{no")
     (folder / "deep.json").write_text("[" * 5_000 + "]" * 5_000)
-    (folder / "raises.py").write_text("1 / 0\n")
+    (folder / "divides_by_zero.py").write_text("1 / 0\n")
     save(folder / "wrong.json", {**document({"go": HALT}), "hash": "0"})
     said = run("domain", "show", target, cwd=folder)
     assert (said.code, said.out, said.err.count("\n")) == (output.USAGE, "", 1), said.err
