@@ -31,7 +31,7 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.sim.check.flow_model import Cell, End, Model, Name, Step, Unknown
-from worldline.sim.load import flow_domains
+from worldline.sim.load import abandons, flow_domains, workloads
 from worldline.sim.load.history import Broken, Op
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied
@@ -206,7 +206,7 @@ class FlowDomains:
         """H2, H6: what clients were told, and proofs by a process that does not have the program."""
         named = {life.name: life for life in self.lives.values()}
         for op in ops:
-            if op.kind in flow_domains.KINDS and op.world in named and op.id in answered:
+            if op.kind in workloads.FLOWS and op.world in named and op.id in answered:
                 self._promised(op, named[op.world], ops, answered)
         for life in self.lives.values():
             await self._proved(universe, life.name)
@@ -223,6 +223,8 @@ class FlowDomains:
             self._ended(life, op, op.kind, answer)
         elif op.kind == "submit" and answer == "submitted" and life.name in flow_domains.WORLDS:
             self._ended(life, op, flow_domains.submitted_as(op), None)
+        elif op.kind == "drop":
+            self._ended(life, op, abandons.dropped_as(op), answer)
         elif op.kind in ("again", "other"):
             kind, _, id = op.to.partition(" ")
             first, again = (flow_domains.act_of(kind, each) for each in (op.amount, flow_domains.repeated(op)))

@@ -32,6 +32,7 @@ from worldline.sim.load import flow_domains
 from worldline.sim.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 
 COMPLETE = ("complete", "")
+OPEN, QUEUED = "its effects are open", "it is queued"
 _CODES = {
     ReceiptStatus.TIMEOUT: "EFFECT_TIMEOUT",
     ReceiptStatus.CANCELLED: "EFFECT_CANCELLED",
@@ -183,6 +184,8 @@ class Cell:
         self.early: dict[tuple[str, int], Outcome] = {}
         self.ends: dict[str, End] = {}  # of all intents that have ended
         self.done: dict[str, tuple[Intent, End]] = {}  # of those whose ids were chosen
+        self.abandoned: dict[str, str] = {}  # where each abandoned intent was then: OPEN or QUEUED
+        self.late: dict[str, None] = {}  # abandoned intents whose effects had an outcome afterwards
         self._flow: Flow | None = None
         self._failed = False
 
@@ -259,8 +262,10 @@ class Cell:
     def abandon(self, id: str) -> Iterator[str]:
         waiting = [each for each in self.queue if each.id == id]
         if self.current is not None and self.current.id == id:
+            self.abandoned[id] = OPEN
             yield self._end(("error", "ABANDONED"))
         elif waiting:
+            self.abandoned[id] = QUEUED
             self.queue.remove(waiting[0])
             yield self._ended(waiting[0], ("error", "ABANDONED"))
 
@@ -344,6 +349,8 @@ class Model:
             self._submit(_SCHEMAS[item.name], _inline(item.payload), asked, step.at)
         elif isinstance(item, inbox.Receipt) and item.intent in self._asked:
             name, label = self._asked[item.intent]
+            if label[0] in self.cells[name].abandoned:
+                self.cells[name].late[label[0]] = None
             if self._open.get(label) == item.intent:
                 status, data = item.status, _inline(item.payload)
                 if item.intent in self._shared and status is ReceiptStatus.OK:

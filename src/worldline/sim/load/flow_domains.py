@@ -7,8 +7,9 @@ environment. Every intent that ends well leaves a line with its id and the rando
 Documents change while intents are on their way: `second` has a field more and says so, and what cells have does not fit
 `strict`, so their intents wait until another document is there.
 
-Clients choose the ids of intents, repeat them, use them for something else, submit without waiting, patch, abandon,
-answer effects by hand, and fork the worlds under every policy. `Courier` worlds send intents as messages.
+Clients choose the ids of intents, repeat them, use them for something else, submit without waiting, patch, abandon
+(`abandons.py`), answer effects by hand, and fork the worlds under every policy. `Courier` worlds send intents as
+messages.
 """
 
 from __future__ import annotations
@@ -381,7 +382,7 @@ async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> o
     match op.kind:
         case "again" | "other":
             kind, _, id = op.to.partition(" ")
-            return await _acted(world, kind, repeated(op), id)
+            return await acted(world, kind, repeated(op), id)
         case "submit":
             return await _submitted(universe, op, told)
         case "amend":
@@ -414,12 +415,12 @@ async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> o
             act, key = act_of(op.kind, op.amount)
             schema, data = event_of(act, key=key, id=op.id, named=True)
             told.sends_raw(op, schema, data)
-            ended = await _acted(world, op.kind, op.amount, op.id)
+            ended = await acted(world, op.kind, op.amount, op.id)
             told.acked(op)
             return ended
 
 
-async def _acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] | str:
+async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] | str:
     """How an intent ended, as its client is told."""
     act, key = act_of(kind, amount)
     try:
