@@ -349,7 +349,7 @@ class Model:
             self._submit(_SCHEMAS[item.name], _inline(item.payload), asked, step.at)
         elif isinstance(item, inbox.Receipt) and item.intent in self._asked:
             name, label = self._asked[item.intent]
-            if label[0] in self.cells[name].abandoned:
+            if name in self.cells and label[0] in self.cells[name].abandoned:  # a world that goes back may lack it
                 self.cells[name].late[label[0]] = None
             if self._open.get(label) == item.intent:
                 status, data = item.status, _inline(item.payload)

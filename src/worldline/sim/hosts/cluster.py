@@ -56,6 +56,7 @@ UNIVERSE = workloads.UNIVERSE
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
+QUEUED_SECONDS = 6.0  # so much longer takes an intent of a flow domain that is behind others, whose effects are slow
 LAG_SECONDS = (0.5, 1, 2.5)
 EDITED = (fragile.VERSIONS[fragile.FIRST], flow_domains.VERSIONS[flow_domains.FIRST])  # programs that change
 
@@ -314,7 +315,8 @@ class Cluster:
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
         longest = max(map(len, self.plan.ops), default=0)
-        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
+        op_seconds = OP_SECONDS + (QUEUED_SECONDS if self.profile.flows else 0)
+        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + op_seconds) * longest
         return usual + self.fragile.patience_seconds(self.plan)
 
     async def quiesce(self) -> list[str]:
