@@ -24,11 +24,12 @@ from worldline.kernel.events import Answer
 from worldline.kernel.flow.authoring.acts import Answered, StartIntent
 from worldline.kernel.flow.authoring.documents import schema_of
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import Failure, RunStatus
+from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.sim.load import flow_domains
+from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 
 COMPLETE = ("complete", "")
@@ -298,6 +299,7 @@ class Model:
         self.steps: list[Step] = []
         self.cells: dict[Name, Cell] = {}
         self.wrong: list[tuple[str, str]] = []
+        self.runs_told: dict[str, str] = {}  # the status that a run was told, by intent
         self._declared: dict[str, str] = {}  # the version of each domain's document
         self._env: dict[str, Any] = {}
         self._asked: dict[bytes, tuple[Name, Label]] = {}  # effects that have left the world, by their names outside
@@ -422,6 +424,12 @@ class Model:
                 name = self._cell_of(label)
                 if name is not None:
                     self._take(name, label, _outcome(ReceiptStatus(status), data))
+            case Kind.EVENT_RAISED:
+                name, data = values.load(list[Any], _payload(entry))
+                if name in _SCHEMAS:  # a run acts
+                    self._submit(_SCHEMAS[name], data, "", None)
+            case Kind.RUN_FINISHED:
+                self._finished(structs.decode(Ended, _payload(entry)))
             case Kind.REVERTED:
                 _, height = values.load(list[Any], _payload(entry))
                 self._go_back(height)
@@ -431,6 +439,16 @@ class Model:
                 self._due.pop(entry.correlation, None)
             case _:
                 pass
+
+    def _finished(self, ended: Ended) -> None:
+        """A run has ended: what it was told of its intents is how these have ended."""
+        if ended.status is not RunStatus.FINISHED:
+            return
+        for id, *told in values.load(list[Any], ended.data):
+            self.runs_told[id] = told[0]
+            found = [list(cell.ends[id]) for cell in self.cells.values() if id in cell.ends]
+            if told not in found and told[0] not in (clerks.LATE, clerks.REFUSED):
+                self.wrong.append(("H2", f"run {ended.run} was told {told} of {id}, which has ended as {found}"))
 
     def _requested(self, at: ids.Address, entry: journal.Entry) -> None:
         ordinal, effect, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], _payload(entry))

@@ -33,6 +33,7 @@ from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_h
 from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import (
+    clerks,
     flow_domains,
     forks,
     fragile,
@@ -71,7 +72,7 @@ class Cluster:
         self.profile = profile
         self.plan = plan
         own = [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
-        own += [flow_domains.couriers] if profile.flows else []
+        own += [flow_domains.couriers, clerks.clerks] if profile.flows else []
         self.programs = own if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)

@@ -21,7 +21,7 @@ from worldline.kernel.domains import acting, kept
 from worldline.kernel.flow import slots
 from worldline.kernel.flow.authoring.acts import event_of
 from worldline.kernel.state import Machine
-from worldline.sim.load import flow_domains
+from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import History, Op
 
 KINDS = ("drop", "reap")
@@ -37,7 +37,7 @@ def plan(lot: str, draws: random.Random, forks: list[str]) -> list[Op]:
     ops = []
     for number in range(draws.randint(3, 5)):
         kind = draws.choice(["drop", "drop", "reap"])
-        worlds = [*flow_domains.WORLDS, *forks] if kind == "reap" else [*flow_domains.WORLDS]
+        worlds = [*flow_domains.WORLDS, clerks.WORLD, *(forks if kind == "reap" else [])]
         ops.append(Op(f"{lot}-c{number}", kind, draws.choice(worlds), draws.randrange(1_000)))
     return ops
 

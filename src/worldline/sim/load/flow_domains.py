@@ -219,8 +219,9 @@ async def _behave(name: str, id: str, how: str) -> None:
         await asyncio.sleep(2 * TOTAL_SECONDS)
 
 
-def _made(version: str) -> tuple[wl.Program, flow.Document]:
-    app = wl.Program(NAME)
+def made(version: str, name: str) -> tuple[wl.Program, flow.Document]:
+    """A program with the domains, and the document of crates as it has it."""
+    app = wl.Program(name)
 
     @app.effect(name="collect", retry=QUICK, timeout=EFFECT_SECONDS, total_timeout=TOTAL_SECONDS)
     async def collect(id: str, how: str, cents: int) -> str:
@@ -252,8 +253,8 @@ def part_of(id: str, number: int, how: str) -> list[dict[str, Any]]:
     return [{"op": "set", "path": name, "value": value}, {"op": "set", "path": "last", "value": name}]
 
 
-VERSIONS = {version: _made(version)[0] for version in (FIRST, SECOND, STRICT)}
-_, Crate = _made(FIRST)
+VERSIONS = {version: made(version, NAME)[0] for version in (FIRST, SECOND, STRICT)}
+_, Crate = made(FIRST, NAME)
 
 
 # --- Intents as messages -----------------------------------------------------------------------------------------

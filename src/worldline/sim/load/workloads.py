@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import abandons, flow_domains, forks, fragile, hostile, offices, programs, sketches
+from worldline.sim.load import abandons, clerks, flow_domains, forks, fragile, hostile, offices, programs, sketches
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -41,7 +41,7 @@ SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
 RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent", "remit")
-FLOWS = (*flow_domains.KINDS, *abandons.KINDS)  # operations on flow domains
+FLOWS = (*flow_domains.KINDS, *abandons.KINDS, *clerks.KINDS)  # operations on flow domains
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
@@ -145,7 +145,9 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
         worlds.update(flow_domains.worlds())
         acting = flow_domains.plan(f"flows-{number}", random.Random(f"{seed}:flows:{number}"))
         made = [op.to for each in acting for op in each if op.kind == "branch"]
+        worlds[clerks.WORLD] = clerks.NAME
         ops += [*acting, abandons.plan(f"flows-{number}", random.Random(f"{seed}:abandons:{number}"), made)]
+        ops.append(clerks.plan(f"flows-{number}", random.Random(f"{seed}:clerks:{number}")))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -253,8 +255,10 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             return await forks.do(universe, op, told)
         case "sketch":
             return await sketches.do(universe, op)
+        case kind if kind in flow_domains.KINDS:
+            return await flow_domains.do(universe, op, told)
         case kind if kind in FLOWS:
-            return await (flow_domains if kind in flow_domains.KINDS else abandons).do(universe, op, told)
+            return await (abandons if kind in abandons.KINDS else clerks).do(universe, op, told)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":
