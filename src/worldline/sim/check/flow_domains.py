@@ -243,7 +243,7 @@ class FlowDomains:
             kind, _, id = op.to.partition(" ")
             first, again = (flow_domains.act_of(kind, each) for each in (op.amount, flow_domains.repeated(op)))
             wanted = answered.get(id) if first[0].input == again[0].input else flow_domains.REUSED
-            if answer != wanted:
+            if answer != wanted and flow_domains.NOT_KEPT not in (answer, wanted):
                 self._broken("H2", f"{op.world}: the intent {id} was repeated and ended as {answer}, not {wanted}")
 
     def _run_told(self, op: Op, life: Life, answer: object) -> None:
@@ -269,7 +269,7 @@ class FlowDomains:
         end: End | None = None if cell is None else cell.ends.get(op.id)
         if end is None:
             self._broken("H2", f"{op.world}: the intent {op.id} ({kind}) has not ended")
-        elif answer is not None and answer != list(end):
+        elif answer not in (None, flow_domains.NOT_KEPT, list(end)):
             self._broken("H2", f"{op.world}: {op.id} ({kind}) ended as {end}, and its client was told {answer}")
 
     async def _proved(self, universe: Connection, name: str) -> None:

@@ -45,6 +45,7 @@ IMPATIENT_SECONDS = 0.5
 GONE = "gone"  # the world that an operation is about is deleted
 REUSED = "reused"  # the id of an intent was used before, for something else
 NONE = "none"  # there was nothing to do it to
+NOT_KEPT = "not kept"  # the intent was taken long ago, and the state at its end is not kept any more
 # How the effects of an intent behave. Most of them as they should.
 HOWS = ("", "", "", "bad", "slow", "late", "large")
 FIRST, SECOND, STRICT = "first", "second", "strict"
@@ -428,6 +429,8 @@ async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] |
         done = await world.act(act, key=key, id=id)
     except wl.IdReused:
         return REUSED
+    except wl.NotRetained:
+        return NOT_KEPT
     return [done.status, "" if done.error is None else done.error.code]
 
 
