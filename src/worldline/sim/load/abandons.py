@@ -35,7 +35,7 @@ LOOKS_MAX = 8
 def plan(lot: str, draws: random.Random, forks: list[str]) -> list[Op]:
     """What one client does. `forks`: that other clients make."""
     ops = []
-    for number in range(draws.randint(3, 5)):
+    for number in range(draws.randint(2, 4)):
         kind = draws.choice(["drop", "drop", "reap"])
         worlds = [*flow_domains.WORLDS, clerks.WORLD, *(forks if kind == "reap" else [])]
         ops.append(Op(f"{lot}-c{number}", kind, draws.choice(worlds), draws.randrange(1_000)))

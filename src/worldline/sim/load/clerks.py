@@ -75,7 +75,7 @@ def plan(lot: str, draws: random.Random) -> list[Op]:
     """What one client does: it starts runs that act, and forks their world."""
     ops: list[Op] = []
     forks: list[str] = []
-    for number in range(draws.randint(4, 6)):
+    for number in range(draws.randint(3, 4)):
         id, amount = f"{lot}-d{number}", draws.randrange(1_000)
         kind = draws.choice(["assist"] * 4 + ["branch"] + ["assist in a fork", "go back"] * bool(forks))
         match kind:
