@@ -9,18 +9,22 @@ import pytest
 
 from worldline.sim import campaign
 from worldline.sim.check import flow_domains as checks
+from worldline.sim.check import flow_model
 from worldline.sim.faults import profiles
-from worldline.sim.load import flow_domains
+from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import Broken
 
 SEEDS = int(os.environ.get("WORLDLINE_FLOW_SEEDS", "3"))
 SHARES = max(1, SEEDS // 50)
+MANY = 20  # seeds: in fewer it may not happen
 BUSY = campaign.Job(profile="flows=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0")
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_flow_domains_among_faults(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing breaks, every step of every world was compared with the model, and intents have ended in several ways."""
+    """Nothing breaks, every step of every world was compared with the model, and intents have ended in several ways.
+    Some were abandoned: with effects open, of which some had an outcome afterwards, or in a queue. Runs have acted.
+    """
     seen: list[checks.FlowDomains] = []
 
     class Seen(checks.FlowDomains):
@@ -33,8 +37,14 @@ def test_flow_domains_among_faults(share: int, monkeypatch: pytest.MonkeyPatch) 
     assert campaign.campaign(seeds, job=BUSY).failures == []
     lives = [life for each in seen for life in each.lives.values()]
     assert [life.name for life in lives if not life.is_known] == []
-    ends = [end for life in lives for cell in life.model.cells.values() for end in cell.ends.values()]
-    assert len(dict.fromkeys(ends)) >= 4
+    cells = [cell for life in lives for cell in life.model.cells.values()]
+    assert len({end for cell in cells for end in cell.ends.values()}) >= 4
+    assert {where for cell in cells for where in cell.abandoned.values()} == {flow_model.OPEN, flow_model.QUEUED}
+    told = {status for life in lives for status in life.model.runs_told.values()}
+    assert told >= {"complete", "error"}
+    if len(seeds) >= MANY:
+        assert [id for cell in cells for id in cell.late] != []
+        assert told == {"complete", "error", clerks.LATE, clerks.REFUSED}
 
 
 def test_some_seeds_have_flow_domains() -> None:

@@ -1,11 +1,22 @@
-"""Prints the traces of seeds; run in a process of its own by `test_determinism.py`."""
+"""Prints the traces of seeds, each with what its profile is turned to (`5,flows=1`); run in a process of its own by
+`test_determinism.py`.
+"""
 
 from __future__ import annotations
 
 import sys
 
+from tests.sim import layouts
 from worldline.sim import run
+from worldline.sim.faults import profiles
+
+
+def result(what: str, *, keep: int = 0) -> run.Result:
+    seed, _, profile = what.partition(",")
+    return run.run(int(seed), profile=profiles.of(profile, int(seed)), keep=keep)
+
 
 if __name__ == "__main__":
-    for seed in map(int, sys.argv[1:]):
-        print(seed, run.run(seed).trace)
+    with layouts.scattered(1):
+        for each in sys.argv[1:]:
+            print(each, result(each).trace)

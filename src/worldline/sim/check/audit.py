@@ -7,7 +7,7 @@ raised: a run goes on, and the first one is what counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -323,12 +323,9 @@ class Audit:
             return
         if intent not in life.consumed:
             life.cancelled[intent] = None
-        for entry in entries:
-            if entry.kind is Kind.EFFECT_RESULT and not entry.stamp and not entry.blob:
-                item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
-                assert isinstance(item, inbox.Receipt)
-                if item.intent == intent and (old is None or item.attempt != old.attempt):
-                    self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
+        for item in _handed(entries):
+            if item.intent == intent and (old is None or item.attempt != old.attempt):
+                self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
 
     def _appended(self, applied: Applied, value: bytes) -> None:
         item = inbox_keys.ITEM.unpack(value)
@@ -372,6 +369,16 @@ def _settles(applied: Applied, intent: bytes) -> bool:
         if where.what == "head" or (where.what == "open" and keyspaces.intent_of(where) == intent):
             return True
     return False
+
+
+def _handed(entries: list[journal.Entry]) -> Iterator[inbox.Receipt]:
+    """The answers that did not go through the inbox, without those that steps have dropped."""
+    dropped = [entry.step for entry in entries if entry.kind is Kind.LATE_ANSWER]
+    for entry in entries:
+        if entry.kind is Kind.EFFECT_RESULT and not entry.stamp and not entry.blob and entry.step not in dropped:
+            item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
+            assert isinstance(item, inbox.Receipt)
+            yield item
 
 
 def _by_step(entries: list[journal.Entry]) -> list[list[journal.Entry]]:

@@ -113,12 +113,12 @@ INVARIANTS = {
     "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
     "H1": Held("audit", "with every step, what is pending in the cells of flow domains is what is open for them"),
     "H2": Held(
-        "audit", "an intent ends once, and is told so in that step; the same id gets the same end, or is refused"
+        "audit", "an intent ends once, as its callers are told, runs too; the same id gets the same end, or is refused"
     ),
     "H3": Held("audit", "a cell holds what a sequential model makes of the journal, however its effects are performed"),
     "H4": Held("audit", "a requirement that has failed is never asked for again"),
     "H5": Held("audit", "an answer that comes too late changes no cell"),
-    "H6": Held("end", "worlds of flow domains are proved by a process that does not have their program"),
+    "H6": Held("end", "worlds of flow domains alone are proved by a process that does not have their program"),
     "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
     "ORDER": Held("audit", "an input acked before another was begun is journaled first, whichever processes sent them"),
     "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),

@@ -30,8 +30,9 @@ from worldline.model.change import Change, Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
+from worldline.model.world import WorldMeta
 from worldline.sim.check.flow_model import Cell, End, Model, Name, Step, Unknown
-from worldline.sim.load import flow_domains
+from worldline.sim.load import abandons, clerks, flow_domains, workloads
 from worldline.sim.load.history import Broken, Op
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied
@@ -44,9 +45,10 @@ class Life:
     requirements that have failed, by target, and at which height. Not `is_known`: parts of its steps are blobs.
     """
 
-    def __init__(self, at: ids.Address, name: str, height: int, parent: Life | None) -> None:
+    def __init__(self, at: ids.Address, meta: WorldMeta, height: int, parent: Life | None) -> None:
         self.at = at
-        self.name = name
+        self.name = meta.name
+        self.program = meta.program
         before = [] if parent is None else [each for each in parent.model.steps if each.height <= height]
         past = {} if parent is None else parent.past
         failed = {} if parent is None else parent.failed
@@ -107,15 +109,15 @@ class FlowDomains:
 
     def _is_born(self, applied: Applied, at: ids.Address, raw: bytes) -> None:
         meta = world_keys.META.unpack(raw)
-        if meta.program != flow_domains.NAME:
+        if meta.program not in (flow_domains.NAME, clerks.NAME):
             return
         lineage = applied.batch.puts.get(lineage_keys.lineage_key(at))
         if lineage is None:
-            self.lives[at] = Life(at, meta.name, 0, None)
+            self.lives[at] = Life(at, meta, 0, None)
         else:
             forked = lineage_keys.LINEAGE.unpack(lineage.value)
             parent = self.lives[ids.Address(at.universe, ids.WorldId(forked.parent))]
-            self.lives[at] = Life(at, meta.name, forked.height, parent)
+            self.lives[at] = Life(at, meta, forked.height, parent)
 
     def _stepped(self, life: Life, stored: history.Stored) -> None:
         step = Step(life.at, stored.entries())
@@ -206,10 +208,20 @@ class FlowDomains:
         """H2, H6: what clients were told, and proofs by a process that does not have the program."""
         named = {life.name: life for life in self.lives.values()}
         for op in ops:
-            if op.kind in flow_domains.KINDS and op.world in named and op.id in answered:
+            if op.kind in workloads.FLOWS and op.world in named and op.id in answered:
                 self._promised(op, named[op.world], ops, answered)
+        for life in named.values():
+            if life.is_known and life.name in (*flow_domains.WORLDS, clerks.WORLD):
+                self._all_ended(life)
         for life in self.lives.values():
-            await self._proved(universe, life.name)
+            if life.program != clerks.NAME:  # it has workflows: R4 proves it
+                await self._proved(universe, life.name)
+
+    def _all_ended(self, life: Life) -> None:
+        """Also those intents that nothing waits for, because a run was cancelled or has left them."""
+        for (domain, key), cell in life.model.cells.items():
+            if cell.current is not None or cell.queue:
+                self._broken("H2", f"{life.name}: {domain}[{key}] has intents that have not ended")
 
     def _commissioned(self, ops: Sequence[Op]) -> list[str]:
         """The ids that messages of other worlds have used: these may have come first."""
@@ -223,12 +235,33 @@ class FlowDomains:
             self._ended(life, op, op.kind, answer)
         elif op.kind == "submit" and answer == "submitted" and life.name in flow_domains.WORLDS:
             self._ended(life, op, flow_domains.submitted_as(op), None)
+        elif op.kind == "drop":
+            self._ended(life, op, abandons.dropped_as(op), answer)
+        elif op.kind == "assist":
+            self._run_told(op, life, answer)
         elif op.kind in ("again", "other"):
             kind, _, id = op.to.partition(" ")
             first, again = (flow_domains.act_of(kind, each) for each in (op.amount, flow_domains.repeated(op)))
             wanted = answered.get(id) if first[0].input == again[0].input else flow_domains.REUSED
-            if answer != wanted:
+            if answer != wanted and flow_domains.NOT_KEPT not in (answer, wanted):
                 self._broken("H2", f"{op.world}: the intent {id} was repeated and ended as {answer}, not {wanted}")
+
+    def _run_told(self, op: Op, life: Life, answer: object) -> None:
+        """What a run was told of its intents, its client was told. All of them have ended, also those that it has not
+        waited for.
+        """
+        if not isinstance(answer, list):
+            return
+        if op.to == clerks.TWICE:
+            kind = clerks.action_of(op)
+            same = clerks.again(kind, op.amount).input == flow_domains.act_of(kind, op.amount)[0].input
+            first, second = answer
+            if second != (first if same else [op.id, clerks.REFUSED, errors.IdReused.code]):
+                self._broken("H2", f"{op.world}: the run {op.id} has used an id again and was told {second}")
+        ends = {id: list(end) for cell in life.model.cells.values() for id, end in cell.ends.items()}
+        for id, *told in answer:
+            if told[0] != clerks.REFUSED and ends.get(id) != told and (told[0] != clerks.LATE or id not in ends):
+                self._broken("H2", f"{op.world}: the run {op.id} was told {told} of {id}, which is {ends.get(id)}")
 
     def _ended(self, life: Life, op: Op, kind: str, answer: object) -> None:
         act, key = flow_domains.act_of(kind, op.amount)
@@ -236,7 +269,7 @@ class FlowDomains:
         end: End | None = None if cell is None else cell.ends.get(op.id)
         if end is None:
             self._broken("H2", f"{op.world}: the intent {op.id} ({kind}) has not ended")
-        elif answer is not None and answer != list(end):
+        elif answer not in (None, flow_domains.NOT_KEPT, list(end)):
             self._broken("H2", f"{op.world}: {op.id} ({kind}) ended as {end}, and its client was told {answer}")
 
     async def _proved(self, universe: Connection, name: str) -> None:

@@ -24,14 +24,16 @@ from worldline.kernel.events import Answer
 from worldline.kernel.flow.authoring.acts import Answered, StartIntent
 from worldline.kernel.flow.authoring.documents import schema_of
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import Failure, RunStatus
+from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.sim.load import flow_domains
+from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 
 COMPLETE = ("complete", "")
+OPEN, QUEUED = "its effects are open", "it is queued"
 _CODES = {
     ReceiptStatus.TIMEOUT: "EFFECT_TIMEOUT",
     ReceiptStatus.CANCELLED: "EFFECT_CANCELLED",
@@ -183,6 +185,8 @@ class Cell:
         self.early: dict[tuple[str, int], Outcome] = {}
         self.ends: dict[str, End] = {}  # of all intents that have ended
         self.done: dict[str, tuple[Intent, End]] = {}  # of those whose ids were chosen
+        self.abandoned: dict[str, str] = {}  # where each abandoned intent was then: OPEN or QUEUED
+        self.late: dict[str, None] = {}  # abandoned intents whose effects had an outcome afterwards
         self._flow: Flow | None = None
         self._failed = False
 
@@ -259,8 +263,10 @@ class Cell:
     def abandon(self, id: str) -> Iterator[str]:
         waiting = [each for each in self.queue if each.id == id]
         if self.current is not None and self.current.id == id:
+            self.abandoned[id] = OPEN
             yield self._end(("error", "ABANDONED"))
         elif waiting:
+            self.abandoned[id] = QUEUED
             self.queue.remove(waiting[0])
             yield self._ended(waiting[0], ("error", "ABANDONED"))
 
@@ -297,6 +303,7 @@ class Model:
         self.steps: list[Step] = []
         self.cells: dict[Name, Cell] = {}
         self.wrong: list[tuple[str, str]] = []
+        self.runs_told: dict[str, str] = {}  # the status that a run was told, by intent
         self._declared: dict[str, str] = {}  # the version of each domain's document
         self._env: dict[str, Any] = {}
         self._asked: dict[bytes, tuple[Name, Label]] = {}  # effects that have left the world, by their names outside
@@ -348,6 +355,8 @@ class Model:
             self._submit(_SCHEMAS[item.name], _inline(item.payload), asked, step.at)
         elif isinstance(item, inbox.Receipt) and item.intent in self._asked:
             name, label = self._asked[item.intent]
+            if name in self.cells and label[0] in self.cells[name].abandoned:  # a world that goes back may lack it
+                self.cells[name].late[label[0]] = None
             if self._open.get(label) == item.intent:
                 status, data = item.status, _inline(item.payload)
                 if item.intent in self._shared and status is ReceiptStatus.OK:
@@ -420,6 +429,12 @@ class Model:
                 name = self._cell_of(label)
                 if name is not None:
                     self._take(name, label, _outcome(ReceiptStatus(status), data))
+            case Kind.EVENT_RAISED:
+                name, data = values.load(list[Any], _payload(entry))
+                if name in _SCHEMAS:  # a run acts
+                    self._submit(_SCHEMAS[name], data, "", None)
+            case Kind.RUN_FINISHED:
+                self._finished(structs.decode(Ended, _payload(entry)))
             case Kind.REVERTED:
                 _, height = values.load(list[Any], _payload(entry))
                 self._go_back(height)
@@ -429,6 +444,16 @@ class Model:
                 self._due.pop(entry.correlation, None)
             case _:
                 pass
+
+    def _finished(self, ended: Ended) -> None:
+        """A run has ended: what it was told of its intents is how these have ended."""
+        if ended.status is not RunStatus.FINISHED:
+            return
+        for id, *told in values.load(list[Any], ended.data):
+            self.runs_told[id] = told[0]
+            found = [list(cell.ends[id]) for cell in self.cells.values() if id in cell.ends]
+            if told not in found and told[0] not in (clerks.LATE, clerks.REFUSED):
+                self.wrong.append(("H2", f"run {ended.run} was told {told} of {id}, which has ended as {found}"))
 
     def _requested(self, at: ids.Address, entry: journal.Entry) -> None:
         ordinal, effect, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], _payload(entry))

@@ -33,6 +33,7 @@ from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_h
 from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import (
+    clerks,
     flow_domains,
     forks,
     fragile,
@@ -56,6 +57,7 @@ UNIVERSE = workloads.UNIVERSE
 RESTART_SECONDS = (0.05, 1.0, 8.0)
 LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
+QUEUED_SECONDS = 6.0  # so much longer takes an intent of a flow domain that is behind others, whose effects are slow
 LAG_SECONDS = (0.5, 1, 2.5)
 EDITED = (fragile.VERSIONS[fragile.FIRST], flow_domains.VERSIONS[flow_domains.FIRST])  # programs that change
 
@@ -70,7 +72,7 @@ class Cluster:
         self.profile = profile
         self.plan = plan
         own = [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
-        own += [flow_domains.couriers] if profile.flows else []
+        own += [flow_domains.couriers, clerks.clerks] if profile.flows else []
         self.programs = own if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)
@@ -314,7 +316,8 @@ class Cluster:
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
         longest = max(map(len, self.plan.ops), default=0)
-        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS) * longest
+        op_seconds = OP_SECONDS + (QUEUED_SECONDS if self.profile.flows else 0)
+        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + op_seconds) * longest
         return usual + self.fragile.patience_seconds(self.plan)
 
     async def quiesce(self) -> list[str]:

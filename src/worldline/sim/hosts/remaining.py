@@ -46,7 +46,7 @@ class Remaining:
                 continue
             if where.what == "inbox":
                 left.append(f"{where.what} of {_name(where.at)}")
-            elif excused and self._is_excused(key, value):
+            elif excused and self._is_excused(where.at, key, value):
                 assert where.at is not None
                 waiting[where.at] = None
             elif self._is_due(where.at, value):
@@ -56,8 +56,18 @@ class Remaining:
                 left.append(each.name)
         return left
 
-    def _is_excused(self, key: bytes, raw: bytes) -> bool:
-        return self._excursions is not None and self._excursions.is_excused(key, work_keys.WORK.unpack(raw))
+    def _is_excused(self, at: ids.Address | None, key: bytes, raw: bytes) -> bool:
+        """What a fork shares with its parent waits as long as the parent's does."""
+        assert at is not None
+        work = work_keys.WORK.unpack(raw)
+        if self._excursions is None or self._excursions.is_excused(key, work):
+            return self._excursions is not None
+        if work.name != fork.SHARE:
+            return False
+        wanted = shared(work.params.inline or b"")
+        owner = ids.Address(at.universe, ids.WorldId(wanted["world"]))
+        asked = work_keys.open_key(owner, ids.IntentId(wanted["intent"]))
+        return asked in self._truth.copy and self._is_excused(owner, asked, self._truth.copy[asked])
 
     def _waits(self, client: str, waiting: dict[ids.Address, None]) -> bool:
         """Whether a client waits for one of these worlds."""

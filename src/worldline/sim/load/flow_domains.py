@@ -7,8 +7,9 @@ environment. Every intent that ends well leaves a line with its id and the rando
 Documents change while intents are on their way: `second` has a field more and says so, and what cells have does not fit
 `strict`, so their intents wait until another document is there.
 
-Clients choose the ids of intents, repeat them, use them for something else, submit without waiting, patch, abandon,
-answer effects by hand, and fork the worlds under every policy. `Courier` worlds send intents as messages.
+Clients choose the ids of intents, repeat them, use them for something else, submit without waiting, patch, abandon
+(`abandons.py`), answer effects by hand, and fork the worlds under every policy. `Courier` worlds send intents as
+messages.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ IMPATIENT_SECONDS = 0.5
 GONE = "gone"  # the world that an operation is about is deleted
 REUSED = "reused"  # the id of an intent was used before, for something else
 NONE = "none"  # there was nothing to do it to
+NOT_KEPT = "not kept"  # the intent was taken long ago, and the state at its end is not kept any more
 # How the effects of an intent behave. Most of them as they should.
 HOWS = ("", "", "", "bad", "slow", "late", "large")
 FIRST, SECOND, STRICT = "first", "second", "strict"
@@ -218,8 +220,9 @@ async def _behave(name: str, id: str, how: str) -> None:
         await asyncio.sleep(2 * TOTAL_SECONDS)
 
 
-def _made(version: str) -> tuple[wl.Program, flow.Document]:
-    app = wl.Program(NAME)
+def made(version: str, name: str) -> tuple[wl.Program, flow.Document]:
+    """A program with the domains, and the document of crates as it has it."""
+    app = wl.Program(name)
 
     @app.effect(name="collect", retry=QUICK, timeout=EFFECT_SECONDS, total_timeout=TOTAL_SECONDS)
     async def collect(id: str, how: str, cents: int) -> str:
@@ -251,8 +254,8 @@ def part_of(id: str, number: int, how: str) -> list[dict[str, Any]]:
     return [{"op": "set", "path": name, "value": value}, {"op": "set", "path": "last", "value": name}]
 
 
-VERSIONS = {version: _made(version)[0] for version in (FIRST, SECOND, STRICT)}
-_, Crate = _made(FIRST)
+VERSIONS = {version: made(version, NAME)[0] for version in (FIRST, SECOND, STRICT)}
+_, Crate = made(FIRST, NAME)
 
 
 # --- Intents as messages -----------------------------------------------------------------------------------------
@@ -381,7 +384,7 @@ async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> o
     match op.kind:
         case "again" | "other":
             kind, _, id = op.to.partition(" ")
-            return await _acted(world, kind, repeated(op), id)
+            return await acted(world, kind, repeated(op), id)
         case "submit":
             return await _submitted(universe, op, told)
         case "amend":
@@ -415,18 +418,20 @@ async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> o
             act, key = act_of(op.kind, op.amount)
             schema, data = event_of(act, key=key, id=op.id, named=True)
             told.sends_raw(op, schema, data)
-            ended = await _acted(world, op.kind, op.amount, op.id)
+            ended = await acted(world, op.kind, op.amount, op.id)
             told.acked(op)
             return ended
 
 
-async def _acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] | str:
+async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] | str:
     """How an intent ended, as its client is told."""
     act, key = act_of(kind, amount)
     try:
         done = await world.act(act, key=key, id=id)
     except wl.IdReused:
         return REUSED
+    except wl.NotRetained:
+        return NOT_KEPT
     return [done.status, "" if done.error is None else done.error.code]
 
 

@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import flow_domains, forks, fragile, hostile, offices, programs, sketches
+from worldline.sim.load import abandons, clerks, flow_domains, forks, fragile, hostile, offices, programs, sketches
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -41,6 +41,7 @@ SIZES = (limits.INLINE_BYTES_MAX, limits.ITEM_BYTES_MAX, limits.FRAME_BYTES_MAX)
 COUNTED = ("add", "ask", "sized")
 ANONYMOUS = ("send", "tell")
 RUNS = ("transfer", "order", "herd", "tally", "stubborn", "agent", "remit")
+FLOWS = (*flow_domains.KINDS, *abandons.KINDS, *clerks.KINDS)  # operations on flow domains
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
@@ -142,7 +143,11 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
         ops.append(sketches.plan(f"sketches-{number}", random.Random(f"{seed}:sketches:{number}")))
     for number in range(wanted.flows):
         worlds.update(flow_domains.worlds())
-        ops += flow_domains.plan(f"flows-{number}", random.Random(f"{seed}:flows:{number}"))
+        acting = flow_domains.plan(f"flows-{number}", random.Random(f"{seed}:flows:{number}"))
+        made = [op.to for each in acting for op in each if op.kind == "branch"]
+        worlds[clerks.WORLD] = clerks.NAME
+        ops += [*acting, abandons.plan(f"flows-{number}", random.Random(f"{seed}:abandons:{number}"), made)]
+        ops.append(clerks.plan(f"flows-{number}", random.Random(f"{seed}:clerks:{number}")))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -195,18 +200,26 @@ async def client(
         else:
             waits = patient and op.kind != "doom"  # who waits for a world that another client deletes waits for ever
             seconds = None if waits else PATIENCE_SECONDS
-            history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds))  # type: ignore[misc]
+            growth = 2 if op.kind in FLOWS else 1
+            history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds, growth))  # type: ignore[misc]
         await asyncio.sleep(pause_ms / 1000)
     history.finished[name] = None
 
 
-async def insist(do_it: Callable[[], Awaitable[object]], seconds: float | None = PATIENCE_SECONDS) -> object:
-    """Until it is answered. A client that loses patience asks again under the same id; one without a limit waits."""
+async def insist(
+    do_it: Callable[[], Awaitable[object]], seconds: float | None = PATIENCE_SECONDS, growth: int = 1
+) -> object:
+    """Until it is answered. A client that loses patience asks again under the same id; one without a limit waits.
+    `growth`: each time so much longer. A host that reads journals late needs more time for one of many segments.
+    """
     while True:
+        patience = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with patience:
                 return await do_it()
         except (wl.StoreError, wl.Conflicted, wl.Closed, errors.Corrupt, errors.DedupeExpired, TimeoutError):
+            if seconds is not None and patience.expired():
+                seconds *= growth
             await asyncio.sleep(0.3)
 
 
@@ -244,6 +257,8 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             return await sketches.do(universe, op)
         case kind if kind in flow_domains.KINDS:
             return await flow_domains.do(universe, op, told)
+        case kind if kind in FLOWS:
+            return await (abandons if kind in abandons.KINDS else clerks).do(universe, op, told)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":
