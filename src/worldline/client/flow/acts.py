@@ -41,6 +41,7 @@ class Acts:
 
         The end may be an error of the action; that is no exception. The same id is the same intent, and gives the same
         end; with another input it is refused. `TimeoutError` if it takes longer: it goes on, and the same id finds it.
+        `NotRetained` if that was so long ago that its answer is not kept any more.
         """
         checked(act)
         if id is not None:
