@@ -81,7 +81,7 @@ class World(Acts):
             at = await self._handle.address()
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
-                with answers.durable():
+                with answers.Durable():
                     end = await ended(self._handle, standing, since=since, origin=_origin(wanted), expected=finished)
                     return await result_of(self._handle, end, call)
 

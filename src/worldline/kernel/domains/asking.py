@@ -48,6 +48,8 @@ def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list
     all of these are.
     """
     found: list[Held] = []
+    if not asked:
+        return found
     last, attached, size = None, b"", 0
     due_us = machine.now.context.store_us
     for requirement, head in asked:

@@ -13,7 +13,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest
 from worldline.kernel.domains.packing import Packer
 from worldline.kernel.flow import faults, slots, snapshots, values
-from worldline.model import ids, inbox, payload
+from worldline.model import ids, inbox, payload, row_keys
 from worldline.model.inbox import MessageMode, Reply
 
 _only_snapshot = canonical.joiner("snapshot")
@@ -126,9 +126,10 @@ def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | Non
     return next(iter(found), None)
 
 
-def queued(kept: Kept, wanted: Waiting, name: str) -> Kept:
+def queued(kept: Kept, wanted: Waiting, cell: tuple[str, str]) -> Kept:
     """The cell with an intent more that waits."""
     if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
+        name = row_keys.cell_name(*cell)
         raise errors.Closed(f"{limits.FLOW_QUEUE_MAX} intents wait in {name} already; send it later, under a new id")
     if not wanted.named:
         return replace(kept, queue=[*kept.queue, wanted])
@@ -136,11 +137,12 @@ def queued(kept: Kept, wanted: Waiting, name: str) -> Kept:
     return replace(kept, queue=[*kept.queue, wanted], named=named)
 
 
-def told_of(kept: Kept, intent_id: str, owed: Owed, name: str) -> Kept:
+def told_of(kept: Kept, intent_id: str, owed: Owed, cell: tuple[str, str]) -> Kept:
     """The cell with one more who is told of the end of an intent. All of them are told in one step."""
     found = kept.owed.get(intent_id, [])
     if len(found) >= limits.FLOW_WAITERS_MAX:
         raise errors.Closed(f"{limits.FLOW_WAITERS_MAX} callers wait for intent {intent_id!r} already")
     if sum(map(len, kept.owed.values())) >= limits.FLOW_CELL_WAITERS_MAX:
+        name = row_keys.cell_name(*cell)
         raise errors.Closed(f"{limits.FLOW_CELL_WAITERS_MAX} callers wait for intents of {name} already")
     return replace(kept, owed={**kept.owed, intent_id: [*found, owed]})

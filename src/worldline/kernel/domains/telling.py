@@ -4,7 +4,7 @@ world.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,9 +27,18 @@ class End(msgspec.Struct, frozen=True):
     brief: Answer | None = None
 
 
+def _said(status: str, error: dict[str, Any] | None) -> bytes:
+    """The bytes of an `Answered`, all but its state."""
+    return canonical.join_list([canonical.encode(status), canonical.encode(error, around=1), b""])
+
+
+_COMPLETE: Final = _said("complete", None)
+
+
 def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> End:
     """The end of an intent, with the state: the bytes of a snapshot. As an `Answered`."""
-    whole = canonical.join_list([canonical.encode(status), canonical.encode(error, around=1), state])
+    said = _COMPLETE if error is None and status == "complete" else _said(status, error)
+    whole = said + state
     if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
         return End(Answer(True, whole))
     return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))

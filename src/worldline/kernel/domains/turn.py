@@ -78,10 +78,10 @@ class Turn:
             raise errors.IdReused(wanted.id)
         kept = self._kept
         if owed.waits:
-            kept = cells_of.told_of(kept, wanted.id, owed, self.name)
-        done = next((each for each in kept.done if each.id == wanted.id), None)
+            kept = cells_of.told_of(kept, wanted.id, owed, (self.domain, self.key))
+        done = next((each for each in kept.done if each.id == wanted.id), None) if kept.done else None
         if done is None and before is None:
-            kept = cells_of.queued(kept, wanted, self.name)
+            kept = cells_of.queued(kept, wanted, (self.domain, self.key))
         if done is None and (before is not None or len(kept.queue) > 1 or kept.blocked or jobs.is_busy(self.head)):
             # It waits in the cell: what the cell cannot hold is refused now.
             cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
@@ -238,8 +238,8 @@ class Turn:
             return
         if outcome.dropped:
             self._derived.stale.append(outcome.dropped)
-        self._derived.jobs.extend(outcome.jobs)
-        self._derived.asked.extend((each, outcome.head) for each in outcome.effects)
+        self._derived.jobs += outcome.jobs
+        self._derived.asked += [(each, outcome.head) for each in outcome.effects]
         if outcome.ended is not None:
             self._end(outcome.ended)
 
