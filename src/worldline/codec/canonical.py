@@ -71,7 +71,7 @@ def encode(value: Encodable, *, around: int = 0) -> bytes:
     joined to others.
     """
     kind = type(value)
-    if kind in _FLAT or (kind is dict and _is_small_map(value)):
+    if kind in _FLAT or (kind is dict and is_small_map(value)):
         return encode_flat(value)
     return encode_flat(_without_tuples(value) if _check_bounds(value, limits.CBOR_DEPTH_MAX - around) else value)
 
@@ -164,7 +164,7 @@ def decode_flat(data: bytes) -> Value:
     return value
 
 
-def _is_small_map(value: Any) -> bool:
+def is_small_map(value: Any) -> bool:
     """Whether a map holds a few scalars, or nothing, in each place, as most users' values do: then its bounds are no
     question.
     """

@@ -238,8 +238,8 @@ class Turn:
             return
         if outcome.dropped:
             self._derived.stale.append(outcome.dropped)
-        self._derived.jobs += outcome.jobs
-        self._derived.asked += [(each, outcome.head) for each in outcome.effects]
+        self._derived.jobs.extend(outcome.jobs)
+        self._derived.asked.extend([(each, outcome.head) for each in outcome.effects])
         if outcome.ended is not None:
             self._end(outcome.ended)
 

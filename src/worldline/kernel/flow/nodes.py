@@ -51,12 +51,12 @@ class FlowRun:
         self.error: snapshots.ErrorValue | None = None
         self.requirements: list[snapshots.Requirement] = []
         self.deep = 0
-        self._prefix = f"actions.{action}.flow"
+        self._prefix = ""  # of the actions that were called, if it is in one of them
         self._called = [action]
 
     def at(self, path: str) -> str:
         """The whole path of a node."""
-        return self._prefix + path
+        return f"actions.{self.action}.flow{self._prefix}{path}"
 
     def stop(self, status: str) -> None:
         self.status = status
@@ -94,7 +94,7 @@ class FlowRun:
         if self.deep + depth + target.height > limits.FLOW_DEPTH_MAX:
             return self.fail(path, faults.LIMIT_EXCEEDED, f"calls nested deeper than {limits.FLOW_DEPTH_MAX}")
         before = self._prefix
-        self._prefix = f"{self.at(path)}.call({name})"
+        self._prefix = f"{before}{path}.call({name})"
         self._called.append(name)
         self.deep += depth
         target.run(self)

@@ -63,11 +63,10 @@ def input_of(act: Act[Any]) -> Any:
 def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, bytes]:
     """The event that an intent is: its schema and its data."""
     given = input_of(act)
-    taken = [] if given is values.MISSING else [canonical.encode(given, around=2)]
-    # The bytes of a `StartIntent`. Its parts are encoded by themselves: the bounds of a small input are no question.
-    flat = canonical.encode_flat
-    parts = flat(key), flat(id), flat(named), canonical.join_list(taken)
-    return schema_of(name_of(act.domain), act.action), canonical.join_list(parts)
+    taken = [] if given is values.MISSING else [given]
+    is_flat = not taken or (type(given) is dict and canonical.is_small_map(given))
+    made = (canonical.encode_flat if is_flat else canonical.encode)([key, id, named, taken])  # a `StartIntent`
+    return schema_of(name_of(act.domain), act.action), made
 
 
 def acted_of(act: Act[S], said: Answered, snapshot: snapshots.Snapshot) -> Acted[S]:
