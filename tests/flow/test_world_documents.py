@@ -138,6 +138,8 @@ def test_a_patch_that_makes_data_fit_mends_a_blocked_cell() -> None:
         assert (world.snapshot(Order3, "o"), world.machine.domains.blocked) == (head, {("Order", "o"): None})
         world.patch(Order3, [flow.set("cents", "six")], key="o")
         assert world.machine.domains.blocked == {}
+        [mended] = [each for each in world.trace().events if each.fields.get("source") == "patch"]
+        assert (mended.type, mended.fields["patchCount"]) == ("core:apply", 1)
         assert world.state(Order3, "o").cents == "7"
         [answered] = [each for each in world.journal() if each.correlation == waits and each.kind is Kind.ANSWERED]
         assert structs.decode(Answer, answered.payload).ok

@@ -101,7 +101,8 @@ class Turn:
             self.enqueue(jobs.ApplyPatches(given, source))
             return
         document = documents.compiled(self.machine.domains.documents[current.hash].raw)
-        self._move(document, current.hash, documents.mended(document, self.head.data, given), source)
+        data = documents.mended(document, self.head.data, given)
+        self._move(document, current.hash, data, source=source, patched=len(given))
 
     def abandon(self, intent_id: str) -> None:
         """End an intent by hand. Its effects are given up."""
@@ -295,15 +296,15 @@ class Turn:
             self._kept = replace(self._kept, blocked=wrong)
             self.machine.domains.block(self.domain, self.key)
             return False
-        self._move(document, current.hash, data, "document")
+        self._move(document, current.hash, data, source="document")
         return True
 
-    def _move(self, document: Compiled, hash: str, data: dict[str, Any], source: str) -> None:
+    def _move(self, document: Compiled, hash: str, data: dict[str, Any], *, source: str, patched: int = 0) -> None:
         """The cell goes on under another document, with this data, which fits it."""
         meta = replace(self.head.meta, schema_hash=hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
-        self._emit("core:apply", source=source, patchCount=0)
+        self._emit("core:apply", source=source, patchCount=patched)
         self._unblock()
 
     def _unblock(self) -> None:
