@@ -159,7 +159,7 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
         await lateness.on_time(cluster, checkers.reader(cluster, cluster.calm()), audit)
         behind = cluster.left(excused=False)
         left = await cluster.catch_up()
-        if behind and not left:  # a client that was excused may have made a fork just now
+        if not left and (behind or cluster.profile.flows):  # a client may have made a fork just now
             left = await _rest(cluster, born)
     if not left:
         left = await aftermath.mend(cluster, checkers.reader(cluster, cluster.calm()), audit)
