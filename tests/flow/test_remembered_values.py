@@ -111,3 +111,15 @@ def test_a_host_that_writes_its_own_does_not_evaluate(monkeypatch: pytest.Monkey
     after = jobs.run(job, start, running, CONTEXT, jobs.unheard).head
     assert (after.computed["computed.both"], after.meta.version) == (2, start.meta.version + 2)
     assert len(evaluated) == 2
+
+
+@pytest.mark.parametrize("constant", [["a"], {"a": 1}, 7])
+def test_a_caller_that_changes_what_it_was_given_changes_nothing_else(constant: Any) -> None:
+    """Core's snapshots reach callers: by a preview, by the state of a cell that there is not yet, by a host."""
+    document = loaded({"go": HALT}, computed={"computed.x": {"deps": [], "expr": lit(constant)}})
+    for _ in range(3):
+        found = core.created(document, {}, CONTEXT).computed
+        assert found == {"computed.x": constant}
+        if found["computed.x"] != 7:
+            found["computed.x"].clear()
+        found["computed.x"] = "changed"

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from worldline.kernel.flow import faults, schema, snapshots, values
 from worldline.kernel.flow.expressions.scope import Run, Scope
 
+_CONTAINERS = (dict, list)
+
 
 def ordered(fields: Mapping[str, schema.ComputedField]) -> list[str]:
     """The keys, each behind what it depends on. Raises a fault where they depend on each other."""
@@ -49,7 +51,8 @@ class Evaluation:
     """The computed values of a document. `steps`: each with its key, in their order; `fields`: those of the data that
     they depend on, None if they depend on something else, too.
 
-    The last ones are remembered. Containers of a snapshot are never changed in place, so the same fields have the same
+    The last ones are remembered, if they are scalars: a container would be that of all snapshots that have it, and
+    callers get snapshots. Containers of the data are never changed in place by Core, so the same fields have the same
     computed values: most jobs of a host touch none of them.
     """
 
@@ -72,10 +75,11 @@ class Evaluation:
         last = self._last
         if last is not None and meter.can_spend(last[2]) and all(map(is_, read, last[0])):
             meter.spend(last[2])
-            return last[1]
+            return last[1].copy()
         begun = meter.work
         found = self._evaluated(replace(snapshot, data=data, input=given), meter)
-        self._last = read, found, meter.work - begun
+        if not any(type(each) in _CONTAINERS for each in found.values()):
+            self._last = read, found.copy(), meter.work - begun
         return found
 
     def _evaluated(self, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:

@@ -251,8 +251,6 @@ def created(schema: Compiled, data: dict[str, Any], context: snapshots.Context) 
 
 def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.Meter) -> snapshots.Snapshot:
     derived = schema.evaluation().run(snapshot, snapshot.data, snapshot.input, meter)
-    if derived is snapshot.computed:
-        return snapshot
     return snapshots.Snapshot(snapshot.data, derived, snapshot.system, snapshot.meta, snapshot.input)
 
 
